@@ -1,0 +1,55 @@
+# Everything runs in .venv, which is made on first use and refreshed when
+# pyproject.toml or constraints.txt changes.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint types docs bench clean
+
+PYTHON      ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS  ?=
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP   := $(BIN)/python -m pip --disable-pip-version-check -qq
+
+help: ## show this list
+	@echo "deconditional: Gaussian-process downscaling of unmatched coarse observations"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "Variables: PYTHON=$(PYTHON), PYTEST_ARGS (make test PYTEST_ARGS='-k bags'), BENCH_ARGS"
+
+setup: $(STAMP) ## create .venv with the pinned development set
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (the first time takes a few minutes) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## downscale a small example and leave figures in demo-output/
+	@$(BIN)/deconditional demo --out demo-output
+
+test: $(STAMP) ## run the tests and every docstring example
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## check style, formatting and types
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+types: $(STAMP) ## check types alone
+	@$(BIN)/mypy
+
+docs: $(STAMP) ## build the documentation into docs/_build/html
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
+bench: $(STAMP) ## measure the speed of the hot kernels
+	@$(BIN)/deconditional benchmark $(BENCH_ARGS)
+
+clean: ## remove what the commands wrote (keeps .venv)
+	@rm -rf build dist demo-output docs/_build .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@find src tests docs -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,71 @@
+"""Gaussian-process downscaling of coarse observations that need not match the fine covariates.
+
+The path from arrays to a posterior is five lines:
+
+>>> import deconditional as dc
+>>> data = dc.datasets.swiss_roll(n_points=500, n_bags=20, seed=0)
+>>> bags = dc.Bags.from_points(data.x, data.bag_of, mediator=data.bags.mediator)
+>>> model = dc.CMP(n_restarts=1).fit(bags, data.z)
+>>> post = model.predict(data.x)
+>>> post.mean.shape, post.std.shape
+((500,), (500,))
+
+Importing a part that computes turns on JAX's 64-bit mode: the small dense algebra needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Bags": "bags",
+    "BaggGP": "models",
+    "CMP": "models",
+    "CentroidGP": "models",
+    "DeepKernel": "kernels",
+    "FitReport": "fit",
+    "FitWarning": "fit",
+    "LogNormal": "priors",
+    "Normal": "priors",
+    "Posterior": "posterior",
+    "PseudoTarget": "models",
+    "bag_cross": "bag_kernels",
+    "bag_gram": "bag_kernels",
+}
+_MODULES = ("datasets", "scores")
+_NO_JAX = ("bags", "datasets", "scores")
+
+if TYPE_CHECKING:
+    from deconditional import datasets as datasets
+    from deconditional import scores as scores
+    from deconditional.bag_kernels import bag_cross as bag_cross
+    from deconditional.bag_kernels import bag_gram as bag_gram
+    from deconditional.bags import Bags as Bags
+    from deconditional.fit import FitReport as FitReport
+    from deconditional.fit import FitWarning as FitWarning
+    from deconditional.kernels import DeepKernel as DeepKernel
+    from deconditional.models import CMP as CMP
+    from deconditional.models import BaggGP as BaggGP
+    from deconditional.models import CentroidGP as CentroidGP
+    from deconditional.models import PseudoTarget as PseudoTarget
+    from deconditional.posterior import Posterior as Posterior
+    from deconditional.priors import LogNormal as LogNormal
+    from deconditional.priors import Normal as Normal
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that importing the package is quick."""
+    if name in _MODULES:
+        return importlib.import_module(f"deconditional.{name}")
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"deconditional.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'deconditional' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOME, *_MODULES, "__version__"])

@@ -1,0 +1,556 @@
+r"""Bag averages of a kernel, :math:`\bar K = P^\top K P` and :math:`\bar k(x) = k(x, \cdot) P`.
+
+Nothing of size n x n is ever held. Bags are cut into chunks of equal length (:class:`Layout`), a
+tile of kernel values is made from two runs of chunks, and each tile is reduced at once to one
+number per pair of chunks. The gradient is written by hand: with H the tile of
+:math:`G_{b(i)b(j)}\,\varphi'(s_{ij})`, everything it needs are the products of H with
+:math:`[1, u]`, so the backward pass costs one more sweep over the tiles. Gradients reach kernel
+parameters, the weights of a network and the points through the scaled inputs u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gpjax.kernels.base import AbstractKernel
+from jax import lax
+from jaxtyping import Array, Float
+
+from deconditional.kernels import Factor, GenericTerm, RadialTerm, sum_of_products
+
+__all__ = ["Layout", "bag_cross", "bag_gram", "layout_bags", "layout_points"]
+
+CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+ROW_TILE = 512
+GENERIC_ROW_TILE = 256
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["points", "weights", "bag"],
+    meta_fields=["n_bags", "chunk", "tile", "one_chunk_per_bag"],
+)
+@dataclass(frozen=True)
+class Layout:
+    """Points of ragged bags, cut into chunks that never cross a bag.
+
+    Attributes
+    ----------
+    points : (n_pad, d)
+        Points in order of their chunk; padding repeats a real point.
+    weights : (n_pad,)
+        Within-bag weights, zero where padded.
+    bag : (n_chunks,)
+        The bag of every chunk.
+    n_bags, chunk, tile
+        Number of bags, points per chunk, points per column tile (a multiple of the row tile).
+    one_chunk_per_bag
+        True where chunk j is bag j, so that chunk values are bag values.
+    """
+
+    points: Float[Array, "n d"]
+    weights: Float[Array, " n"]
+    bag: Array
+    n_bags: int
+    chunk: int
+    tile: int
+    one_chunk_per_bag: bool
+
+    def with_points(self, points: Float[Array, "n d"]) -> Layout:
+        """The same bags over other points, in the layout's order."""
+        return replace(self, points=points)
+
+
+def layout_bags(
+    points: np.ndarray, bag: np.ndarray, weights: np.ndarray, n_bags: int
+) -> tuple[Layout, np.ndarray]:
+    """Lay out bags for :func:`bag_gram`; also returns the row of `points` behind every slot."""
+    order = np.argsort(bag, kind="stable")
+    sizes = np.bincount(bag, minlength=n_bags)
+    chunk = _best_chunk(sizes)
+    n_chunks = -(-sizes // chunk)
+    tile = _column_tile(int(n_chunks.sum()) * chunk)
+    total = -(-int(n_chunks.sum()) * chunk // tile) * tile
+    first_slot = np.concatenate([[0], np.cumsum(n_chunks[:-1])]) * chunk
+    first_point = np.concatenate([[0], np.cumsum(sizes[:-1])])
+    slot = np.arange(len(bag)) - np.repeat(first_point, sizes) + np.repeat(first_slot, sizes)
+    source = np.zeros(total, dtype=np.int64)
+    source[slot] = order
+    slot_weights = np.zeros(total)
+    slot_weights[slot] = weights[order]
+    chunk_bag = np.zeros(total // chunk, dtype=np.int32)
+    chunk_bag[: n_chunks.sum()] = np.repeat(np.arange(n_bags), n_chunks)
+    layout = Layout(
+        points=jnp.asarray(points[source]),
+        weights=jnp.asarray(slot_weights),
+        bag=jnp.asarray(chunk_bag),
+        n_bags=n_bags,
+        chunk=chunk,
+        tile=tile,
+        one_chunk_per_bag=bool(np.all(n_chunks == 1)),
+    )
+    return layout, source
+
+
+def layout_points(x: Float[Array, "m d"], tile: int | None = None) -> Layout:
+    """Every row of x a bag of its own, padded to a whole number of row tiles."""
+    m = x.shape[0]
+    total = -(-m // (tile or ROW_TILE)) * (tile or ROW_TILE)
+    padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (total - m, x.shape[1]))])
+    return Layout(
+        points=padded,
+        weights=jnp.where(jnp.arange(total) < m, 1.0, 0.0),
+        bag=jnp.arange(total, dtype=jnp.int32),
+        n_bags=m,
+        chunk=1,
+        tile=total,
+        one_chunk_per_bag=True,
+    )
+
+
+def _best_chunk(sizes: np.ndarray) -> int:
+    """Long chunks reduce faster, short ones pad less."""
+
+    def cost(chunk: int) -> float:
+        padded = float((-(-sizes // chunk) * chunk).sum())
+        return padded**2 * (1.0 + 3.0 / chunk)
+
+    return min(CHUNK_SIZES, key=cost)
+
+
+def _column_tile(n: int) -> int:
+    """A wide tile vectorises better, a narrow one wastes less on its diagonal and its end."""
+    if n <= 4 * ROW_TILE:
+        return ROW_TILE
+    return 2 * ROW_TILE if n <= 16 * ROW_TILE else 4 * ROW_TILE
+
+
+# --------------------------------------------------------------------------- public functions
+
+
+def bag_gram(
+    kernel: AbstractKernel,
+    bags: Any,
+    *,
+    points: Float[Array, "n d"] | None = None,
+    dtype: Any = None,
+) -> Float[Array, "N N"]:
+    r"""Bag Gram matrix :math:`\bar K_{jj'} = \sum_{ii'} w_j^{(i)} w_{j'}^{(i')} k(x, x')`.
+
+    Parameters
+    ----------
+    kernel
+        Any GPJax kernel. Sums and products of Gaussian, Matérn and rational quadratic kernels,
+        also behind a :class:`~deconditional.DeepKernel`, take the fused path.
+    bags : Bags or Layout
+        The bags. Weights are data: no gradient flows to them.
+    points
+        Replaces the bags' own points, in their order, to differentiate with respect to them.
+    dtype
+        Type of the kernel tiles, ``float32`` or ``float64``; the reduction over chunks and the
+        result are in the type of the points. By default the points' own type.
+
+    Examples
+    --------
+    >>> import numpy as np, gpjax as gpx
+    >>> from deconditional import Bags, bag_gram
+    >>> bags = Bags.from_list([np.zeros((2, 1)), np.ones((3, 1))])
+    >>> bag_gram(gpx.kernels.RBF(), bags).round(4).tolist()
+    [[1.0, 0.6065], [0.6065, 1.0]]
+    """
+    layout = _as_layout(bags, points)
+    total = jnp.zeros((layout.n_bags, layout.n_bags), layout.points.dtype)
+    for term in sum_of_products(kernel):
+        if isinstance(term, GenericTerm):
+            total = total + _generic_gram(term.kernel, layout)
+        elif not term.factors:
+            total = total + term.variance
+        else:
+            scaled, shapes, statics = _scaled_inputs(term.factors, layout.points, dtype)
+            total = total + term.variance * _radial_gram(statics, scaled, shapes, layout)
+    return total
+
+
+def bag_cross(
+    kernel: AbstractKernel,
+    x: Float[Array, "m d"],
+    bags: Any,
+    *,
+    points: Float[Array, "n d"] | None = None,
+    dtype: Any = None,
+) -> Float[Array, "m N"]:
+    r"""Cross-covariance of the field with bag means, :math:`\bar k(x)_j = \sum_i w_j^{(i)} k(x, x_j^{(i)})`.
+
+    Takes the same arguments as :func:`bag_gram`, and the query points `x`. Gradients flow to
+    the kernel's parameters, to `x` and to `points`.
+
+    Examples
+    --------
+    >>> import numpy as np, gpjax as gpx
+    >>> from deconditional import Bags, bag_cross
+    >>> bags = Bags.from_list([np.zeros((2, 1)), np.ones((3, 1))])
+    >>> bag_cross(gpx.kernels.RBF(), np.array([[1.0]]), bags).round(4).tolist()
+    [[0.6065, 1.0]]
+    """
+    layout = _as_layout(bags, points)
+    x = jnp.asarray(x, layout.points.dtype)
+    rows = layout_points(x)
+    total = jnp.zeros((x.shape[0], layout.n_bags), layout.points.dtype)
+    for term in sum_of_products(kernel):
+        if isinstance(term, GenericTerm):
+            total = total + _generic_cross(term.kernel, rows, layout)
+        elif not term.factors:
+            total = total + term.variance
+        else:
+            centres = [f.scaled(layout.points).mean(0) for f in term.factors]
+            right, shapes, statics = _scaled_inputs(term.factors, layout.points, dtype, centres)
+            left, _, _ = _scaled_inputs(term.factors, rows.points, dtype, centres)
+            total = total + term.variance * _radial_cross(
+                statics, left, right, shapes, rows, layout
+            )
+    return total
+
+
+def _as_layout(bags: Any, points: Float[Array, "n d"] | None) -> Layout:
+    if isinstance(bags, Layout):
+        return bags if points is None else bags.with_points(points)
+    if points is None:
+        return bags.layout
+    return bags.layout.with_points(jnp.asarray(points)[bags.slot_points])
+
+
+def _scaled_inputs(
+    factors: Sequence[Factor],
+    points: Float[Array, "n d"],
+    dtype: Any,
+    centres: Sequence[Array] | None = None,
+) -> tuple[tuple[Array, ...], tuple[Array, ...], tuple[Any, ...]]:
+    """Scaled inputs of every factor, centred: distances by matrix product lose no digits to an
+    offset, and a stationary kernel does not feel it."""
+    scaled = []
+    for index, factor in enumerate(factors):
+        u = factor.scaled(points)
+        centre = u.mean(0) if centres is None else centres[index]
+        scaled.append((u - lax.stop_gradient(centre)).astype(dtype or points.dtype))
+    shapes = tuple(jnp.asarray(f.shape, dtype or points.dtype) for f in factors)
+    return tuple(scaled), shapes, tuple(f.profile for f in factors)
+
+
+# --------------------------------------------------------------------------- one tile
+
+
+def _left(u: Array) -> Array:
+    square = jnp.sum(u * u, axis=1, keepdims=True)
+    return jnp.concatenate([u, square, jnp.ones_like(square)], axis=1)
+
+
+def _right(u: Array) -> Array:
+    square = jnp.sum(u * u, axis=1, keepdims=True)
+    return jnp.concatenate([-2.0 * u, jnp.ones_like(square), square], axis=1).T
+
+
+def _squared_distances(left: Array, right: Array, rough: bool) -> Array:
+    """Squared distances of a tile from one matrix product, with rounding near zero removed."""
+    s = jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+    if not rough:
+        return jnp.maximum(s, 0.0)
+    magnitude = left[:, -2:-1] + right[-1:, :]
+    return jnp.where(s > 8.0 * jnp.finfo(s.dtype).eps * magnitude, s, 0.0)
+
+
+def _tile_values(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> Array:
+    value = None
+    for profile, left, right, shape in zip(profiles, lefts, rights, shapes, strict=True):
+        factor = profile.value(_squared_distances(left, right, profile.rough), shape)
+        value = factor if value is None else value * factor
+    assert value is not None
+    return value
+
+
+def _tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> list:
+    """For every factor, the derivatives of the product by its s and by its shape parameter."""
+    squares = [
+        _squared_distances(left, right, profile.rough)
+        for profile, left, right in zip(profiles, lefts, rights, strict=True)
+    ]
+    slopes = []
+    for index, (profile, s, shape) in enumerate(zip(profiles, squares, shapes, strict=True)):
+        others = 1.0
+        for other, (p, t, a) in enumerate(zip(profiles, squares, shapes, strict=True)):
+            if other != index:
+                others = others * p.value(t, a)
+        by_shape = None if profile.shape_slope is None else profile.shape_slope(s, shape) * others
+        slopes.append((profile.slope(s, shape) * others, by_shape))
+    return slopes
+
+
+def _chunk_means(values: Array, row_weights: Array, col_weights: Array, chunks: tuple) -> Array:
+    """Weighted sums of a tile over every pair of chunks; rows first, which keeps vectors long."""
+    row_chunk, col_chunk = chunks
+    rows, cols = values.shape
+    by_row = row_weights.reshape(-1, row_chunk)
+    summed = jnp.einsum("rc,rct->rt", by_row, values.reshape(rows // row_chunk, row_chunk, cols))
+    return (summed * col_weights).reshape(summed.shape[0], cols // col_chunk, col_chunk).sum(-1)
+
+
+def _spread(cotangent: Array, chunks: tuple, shape: tuple) -> Array:
+    """The chunk-pair cotangent repeated over the points of a tile."""
+    row_chunk, col_chunk = chunks
+    rows, cols = shape
+    wide = jnp.repeat(cotangent, col_chunk, axis=1)
+    tall = jnp.broadcast_to(wide[:, None, :], (rows // row_chunk, row_chunk, cols))
+    return tall.reshape(rows, cols)
+
+
+# --------------------------------------------------------------------------- chunks and bags
+
+
+def _chunks_to_bags(values: Array, layout: Layout, axis: int) -> Array:
+    if layout.one_chunk_per_bag:
+        return lax.slice_in_dim(values, 0, layout.n_bags, axis=axis)
+    moved = jnp.moveaxis(values, axis, 0)
+    summed = jax.ops.segment_sum(moved, layout.bag, layout.n_bags)
+    return jnp.moveaxis(summed, 0, axis)
+
+
+def _bags_to_chunks(values: Array, layout: Layout, axis: int) -> Array:
+    if layout.one_chunk_per_bag:
+        pad = [(0, 0)] * values.ndim
+        pad[axis] = (0, layout.bag.shape[0] - layout.n_bags)
+        return jnp.pad(values, pad)
+    return jnp.take(values, layout.bag, axis=axis)
+
+
+def _slice(x: Array, start: Array, size: int, axis: int = 0) -> Array:
+    return lax.dynamic_slice_in_dim(x, start, size, axis)
+
+
+def _update(x: Array, block: Array, start: Array) -> Array:
+    """Write a block of columns."""
+    return lax.dynamic_update_slice_in_dim(x, block, start, 1)
+
+
+# --------------------------------------------------------------------------- radial sweeps
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _radial_gram(profiles: tuple, scaled: tuple, shapes: tuple, layout: Layout) -> Array:
+    """Bag means of a product of radial profiles with unit variance."""
+    sweep = _Sweep(profiles, scaled, scaled, shapes, layout, layout, symmetric=True)
+    half = sweep.values()
+    return half + half.T
+
+
+def _radial_gram_forward(
+    profiles: tuple, scaled: tuple, shapes: tuple, layout: Layout
+) -> tuple[Array, tuple]:
+    return _radial_gram(profiles, scaled, shapes, layout), (scaled, shapes, layout)
+
+
+def _radial_gram_backward(profiles: tuple, saved: tuple, cotangent: Array) -> tuple:
+    scaled, shapes, layout = saved
+    sweep = _Sweep(profiles, scaled, scaled, shapes, layout, layout, symmetric=True)
+    by_row, by_column, by_shape = sweep.gradients(cotangent + cotangent.T)
+    both = tuple(rows + columns for rows, columns in zip(by_row, by_column, strict=True))
+    return both, by_shape, None
+
+
+_radial_gram.defvjp(_radial_gram_forward, _radial_gram_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _radial_cross(
+    profiles: tuple, left: tuple, right: tuple, shapes: tuple, rows: Layout, cols: Layout
+) -> Array:
+    """Means of a product of radial profiles over pairs of row and column bags."""
+    return _Sweep(profiles, left, right, shapes, rows, cols).values()
+
+
+def _radial_cross_forward(
+    profiles: tuple, left: tuple, right: tuple, shapes: tuple, rows: Layout, cols: Layout
+) -> tuple[Array, tuple]:
+    saved = (left, right, shapes, rows, cols)
+    return _radial_cross(profiles, *saved), saved
+
+
+def _radial_cross_backward(profiles: tuple, saved: tuple, cotangent: Array) -> tuple:
+    return *_Sweep(profiles, *saved).gradients(cotangent), None, None
+
+
+_radial_cross.defvjp(_radial_cross_forward, _radial_cross_backward)
+
+
+class _Sweep:
+    """The loop over row tiles and column tiles, forward and backward.
+
+    A symmetric sweep visits the tiles on and above the diagonal. Columns come in wider tiles than
+    rows, so a row tile meets the column tile that contains it whole; tiles there count half, and
+    adding the transpose completes the matrix.
+    """
+
+    def __init__(
+        self,
+        profiles: tuple,
+        left: tuple,
+        right: tuple,
+        shapes: tuple,
+        rows: Layout,
+        cols: Layout,
+        symmetric: bool = False,
+    ):
+        self.profiles, self.left, self.right, self.shapes = profiles, left, right, shapes
+        self.rows, self.cols, self.symmetric = rows, cols, symmetric
+        self.dtype = left[0].dtype
+        self.row_tile, self.col_tile = min(ROW_TILE, rows.tile), cols.tile
+        self.n_rows = rows.points.shape[0] // self.row_tile
+        self.n_cols = cols.points.shape[0] // self.col_tile
+        self.row_chunks = self.row_tile // rows.chunk
+        self.col_chunks = self.col_tile // cols.chunk
+        self.chunks = (rows.chunk, cols.chunk)
+        self.row_weights = rows.weights.astype(self.dtype)
+        self.col_weights = cols.weights.astype(self.dtype)
+        self._lefts = [_left(u) for u in left]
+        self._rights = [_right(u) for u in right]
+
+    def values(self) -> Array:
+        """Weighted sums over every pair of bags (for a symmetric sweep, the half to complete)."""
+
+        def row(i: Array) -> Array:
+            lefts, row_weights = self._row(i)
+
+            def column(t: Array, strip: Array) -> Array:
+                rights, col_weights = self._column(t)
+                values = _tile_values(self.profiles, lefts, rights, self.shapes)
+                block = _chunk_means(values, row_weights, col_weights, self.chunks)
+                return _update(strip, block * self._share(i, t), t * self.col_chunks)
+
+            strip = jnp.zeros((self.row_chunks, self.cols.bag.shape[0]), self.dtype)
+            strip = lax.fori_loop(self._first_column(i), self.n_cols, column, strip)
+            return _chunks_to_bags(strip.astype(self.cols.points.dtype), self.cols, 1)
+
+        strips = lax.map(row, jnp.arange(self.n_rows))
+        return _chunks_to_bags(strips.reshape(-1, self.cols.n_bags), self.rows, 0)
+
+    def gradients(self, cotangent: Array) -> tuple[tuple, tuple, tuple]:
+        """Gradients with respect to row inputs, column inputs and shape parameters."""
+        by_row_chunk = _bags_to_chunks(cotangent.astype(self.dtype), self.rows, 0)
+        row_moments = [_weighted_moments(u, self.row_weights).T for u in self.left]
+        col_moments = [_weighted_moments(u, self.col_weights) for u in self.right]
+
+        def row(carry: tuple, i: Array) -> tuple:
+            lefts, row_weights = self._row(i)
+            here = [_slice(m, i * self.row_tile, self.row_tile, 1) for m in row_moments]
+            chunk_rows = _slice(by_row_chunk, i * self.row_chunks, self.row_chunks)
+            by_chunk = _bags_to_chunks(chunk_rows, self.cols, 1)
+
+            def column(t: Array, inner: tuple) -> tuple:
+                row_sums, col_sums, shape_sums = (list(part) for part in inner)
+                rights, col_weights = self._column(t)
+                g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1) * self._share(i, t)
+                g = _spread(g, self.chunks, (self.row_tile, self.col_tile))
+                slopes = _tile_slopes(self.profiles, lefts, rights, self.shapes)
+                for f, (slope, by_shape) in enumerate(slopes):
+                    h = slope * g
+                    there = _slice(col_moments[f], t * self.col_tile, self.col_tile)
+                    row_sums[f] += _dot(h, there)
+                    so_far = _slice(col_sums[f], t * self.col_tile, self.col_tile, 1)
+                    col_sums[f] = _update(
+                        col_sums[f], so_far + _dot(here[f], h), t * self.col_tile
+                    )
+                    if by_shape is not None:
+                        shape_sums[f] += _dot(_dot(row_weights, by_shape * g), col_weights)
+                return row_sums, col_sums, shape_sums
+
+            start = [jnp.zeros((self.row_tile, m.shape[1]), self.dtype) for m in col_moments]
+            row_sums, col_sums, shape_sums = lax.fori_loop(
+                self._first_column(i), self.n_cols, column, (start, *carry)
+            )
+            return (col_sums, shape_sums), row_sums
+
+        carry = (
+            [jnp.zeros(m.shape[::-1], self.dtype) for m in col_moments],
+            [jnp.zeros((), self.dtype) for _ in col_moments],
+        )
+        (col_sums, shape_sums), row_sums = lax.scan(row, carry, jnp.arange(self.n_rows))
+        by_row = tuple(
+            _input_gradient(u, self.row_weights, sums.reshape(-1, sums.shape[-1]))
+            for u, sums in zip(self.left, row_sums, strict=True)
+        )
+        by_column = tuple(
+            _input_gradient(u, self.col_weights, sums.T)
+            for u, sums in zip(self.right, col_sums, strict=True)
+        )
+        return by_row, by_column, tuple(shape_sums)
+
+    def _row(self, i: Array) -> tuple[list, Array]:
+        start = i * self.row_tile
+        lefts = [_slice(left, start, self.row_tile) for left in self._lefts]
+        return lefts, _slice(self.row_weights, start, self.row_tile)
+
+    def _column(self, t: Array) -> tuple[list, Array]:
+        start = t * self.col_tile
+        rights = [_slice(right, start, self.col_tile, 1) for right in self._rights]
+        return rights, _slice(self.col_weights, start, self.col_tile)
+
+    def _first_column(self, i: Array) -> Array | int:
+        return i * self.row_tile // self.col_tile if self.symmetric else 0
+
+    def _share(self, i: Array, t: Array) -> Array:
+        if not self.symmetric:
+            return jnp.ones((), self.dtype)
+        return jnp.where(t == self._first_column(i), 0.5, 1.0).astype(self.dtype)
+
+
+def _dot(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+
+
+def _weighted_moments(u: Array, weights: Array) -> Array:
+    """[w u, w]: what a tile of slopes is multiplied with."""
+    return jnp.concatenate([u * weights[:, None], weights[:, None]], axis=1)
+
+
+def _input_gradient(u: Array, weights: Array, sums: Array) -> Array:
+    r"""From :math:`\sum_j H_{ij} w_j [u_j, 1]` to :math:`2 w_i \sum_j H_{ij} w_j (u_i - u_j)`."""
+    return 2.0 * weights[:, None] * (u * sums[:, -1:] - sums[:, :-1])
+
+
+# --------------------------------------------------------------------------- any kernel
+
+
+def _generic_cross(kernel: AbstractKernel, rows: Layout, cols: Layout) -> Array:
+    """The same bag means for a kernel known only point by point, differentiated by JAX."""
+    row_tile = min(GENERIC_ROW_TILE, rows.points.shape[0])
+    col_tile = min(ROW_TILE, cols.tile)
+    starts = jnp.arange(0, cols.points.shape[0], col_tile)
+
+    @jax.checkpoint
+    def block(row_points: Array, row_weights: Array, start: Array) -> Array:
+        points = _slice(cols.points, start, col_tile)
+        values = kernel.cross_covariance(row_points, points)
+        weights = _slice(cols.weights, start, col_tile)
+        return _chunk_means(values, row_weights, weights, (rows.chunk, cols.chunk))
+
+    def row(inputs: tuple) -> Array:
+        blocks = lax.map(lambda start: block(*inputs, start), starts)
+        return jnp.moveaxis(blocks, 0, 1).reshape(row_tile // rows.chunk, -1)
+
+    strips = lax.map(
+        row,
+        (
+            rows.points.reshape(-1, row_tile, rows.points.shape[1]),
+            rows.weights.reshape(-1, row_tile),
+        ),
+    )
+    chunks = strips.reshape(rows.bag.shape[0], -1)
+    return _chunks_to_bags(_chunks_to_bags(chunks, rows, 0), cols, 1)
+
+
+def _generic_gram(kernel: AbstractKernel, layout: Layout) -> Array:
+    return _generic_cross(kernel, layout, layout)

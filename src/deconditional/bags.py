@@ -1,0 +1,511 @@
+"""Bags of fine points: which points a coarse value averages over, and with what weights."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Bags"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Bags:
+    r"""Ragged bags of fine points with within-bag weights and, optionally, mediators.
+
+    Use the constructors :meth:`from_points`, :meth:`from_list`, :meth:`from_frame` and
+    :meth:`from_membership`; they check their input and name the bag that is wrong.
+
+    Attributes
+    ----------
+    points : (n, d) array
+        One row per membership. A point that belongs to two bags has two rows.
+    bag : (n,) int array
+        The bag of every row, an index into `ids`.
+    weights : (n,) array
+        Non-negative, sum to one within each bag.
+    ids : tuple
+        The bags' names, in order.
+    mediator : (N, p) array or None
+        The value of the mediating variable of every bag.
+    point : (n,) int array
+        Identity of the fine point behind each row: equal numbers are one point.
+
+    Examples
+    --------
+    Three points in two bags, the mediator known for each bag:
+
+    >>> import numpy as np
+    >>> from deconditional import Bags
+    >>> x = np.array([[0.0], [1.0], [5.0]])
+    >>> bags = Bags.from_points(x, [0, 0, 1], mediator=[[10.0], [20.0]])
+    >>> bags
+    Bags(2 bags, 3 points, 1 covariate, 1-2 points per bag, mediator of 1 variable)
+    >>> bags.means().tolist()
+    [[0.5], [5.0]]
+    """
+
+    points: Floats
+    bag: Ints
+    weights: Floats
+    ids: tuple[Hashable, ...]
+    mediator: Floats | None
+    point: Ints
+
+    # ------------------------------------------------------------------ constructors
+
+    @classmethod
+    def from_points(
+        cls,
+        x: npt.ArrayLike,
+        bag_of: npt.ArrayLike,
+        mediator: npt.ArrayLike | Mapping[Any, Any] | None = None,
+        weights: npt.ArrayLike | None = None,
+        ids: Sequence[Hashable] | None = None,
+    ) -> Bags:
+        """Bags from an array of points and the bag of each.
+
+        Parameters
+        ----------
+        x : (n, d) or (n,)
+            Fine covariates. To put a point into two bags, give its row twice, or use
+            :meth:`from_membership` which also knows that it is the same point.
+        bag_of : (n,)
+            The bag of every point: whole numbers from 0, or any labels.
+        mediator : (N, p) or (N,) or mapping from label to value, optional
+            The mediator of every bag, in the order of `ids`.
+        weights : (n,), optional
+            Cell areas, populations or overlap fractions; scaled to sum to one within each bag.
+            Equal by default.
+        ids : sequence, optional
+            The labels in the order in which `mediator` is given. Without it, whole-number labels
+            are 0 to N-1 and other labels are sorted.
+        """
+        x = _points(x)
+        labels = np.asarray(bag_of)
+        if labels.shape != (len(x),):
+            raise ValueError(
+                f"bag_of must name one bag per point: {len(x)} points came with "
+                f"bag_of of shape {labels.shape}."
+            )
+        names = _bag_names(labels, ids, mediator)
+        index = {name: j for j, name in enumerate(names)}
+        unknown = [label for label in dict.fromkeys(labels.tolist()) if label not in index]
+        if unknown:
+            raise ValueError(
+                f"bag {unknown[0]!r} is used in bag_of but is not one of the {len(names)} bags "
+                f"given ({_some(names)}). Add it to `ids` and `mediator`, or drop its points."
+            )
+        bag = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
+        return cls._checked(x, bag, weights, names, mediator, np.arange(len(x)))
+
+    @classmethod
+    def from_list(
+        cls,
+        bags: Sequence[npt.ArrayLike],
+        mediator: npt.ArrayLike | Mapping[Any, Any] | None = None,
+        weights: Sequence[npt.ArrayLike] | None = None,
+        ids: Sequence[Hashable] | None = None,
+    ) -> Bags:
+        """Bags from a list of (n_j, d) arrays, one per bag; `weights` likewise a list of arrays."""
+        names = _unique_names(range(len(bags)) if ids is None else ids)
+        if len(names) != len(bags):
+            raise ValueError(f"{len(bags)} bags came with {len(names)} ids; give one id per bag.")
+        if not bags:
+            raise ValueError("no bags were given: the list is empty.")
+        arrays = []
+        for name, values in zip(names, bags, strict=True):
+            array = np.asarray(values, dtype=float)
+            if array.size == 0:
+                raise ValueError(f"bag {name!r} is empty. Drop it, and its mediator, or fill it.")
+            arrays.append(_points(array, f"bag {name!r}"))
+            if arrays[-1].shape[1] != arrays[0].shape[1]:
+                raise ValueError(
+                    f"bag {name!r} has {arrays[-1].shape[1]} covariates, bag {names[0]!r} has "
+                    f"{arrays[0].shape[1]}; every bag needs the same covariates."
+                )
+        sizes = [len(array) for array in arrays]
+        flat_weights = None
+        if weights is not None:
+            if len(weights) != len(bags):
+                raise ValueError(f"{len(bags)} bags came with weights for {len(weights)} bags.")
+            for name, size, given in zip(names, sizes, weights, strict=True):
+                if np.shape(given) != (size,):
+                    raise ValueError(
+                        f"bag {name!r} has {size} points but weights of shape {np.shape(given)}."
+                    )
+            flat_weights = np.concatenate([np.asarray(given, dtype=float) for given in weights])
+        x = np.concatenate(arrays)
+        bag = np.repeat(np.arange(len(bags)), sizes)
+        return cls._checked(x, bag, flat_weights, names, mediator, np.arange(len(x)))
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        bag: str,
+        covariates: Sequence[str],
+        mediators: Sequence[str] | None = None,
+        weight: str | None = None,
+    ) -> Bags:
+        """Bags from a long-form DataFrame: one row per point, columns named by the caller.
+
+        Mediator columns repeat the bag's value on each of its rows. Bags are ordered as they
+        first appear.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"county": ["a", "a", "b"], "altitude": [1.0, 3.0, 7.0],
+        ...                       "rain": [0.2, 0.2, 0.9]})
+        >>> Bags.from_frame(frame, bag="county", covariates=["altitude"], mediators=["rain"]).ids
+        ('a', 'b')
+        """
+        named = [bag, *covariates, *(mediators or []), *([weight] if weight else [])]
+        absent = [name for name in named if name not in frame.columns]
+        if absent:
+            raise ValueError(
+                f"the table has no column {absent[0]!r}; it has {_some(list(frame.columns))}."
+            )
+        if not len(frame):
+            raise ValueError("the table has no rows, so there are no bags.")
+        if frame[bag].isna().any():
+            raise ValueError(f"column {bag!r} has missing values: every point needs a bag.")
+        codes, uniques = frame[bag].factorize()
+        names = _unique_names(uniques.tolist())
+        x = _points(frame[list(covariates)].to_numpy(dtype=float))
+        mediator = None
+        if mediators:
+            values = frame[list(mediators)].to_numpy(dtype=float)
+            first = np.array([np.flatnonzero(codes == j)[0] for j in range(len(names))])
+            differs = ~np.all(
+                (values == values[first][codes]) | (np.isnan(values) & np.isnan(values[first][codes])),
+                axis=1,
+            )
+            if differs.any():
+                raise ValueError(
+                    f"bag {names[codes[differs][0]]!r} has more than one value of its mediators "
+                    f"{list(mediators)}; a bag has one mediator. Average it over the bag first."
+                )
+            mediator = values[first]
+        weights = None if weight is None else frame[weight].to_numpy(dtype=float)
+        return cls._checked(x, codes.astype(np.int64), weights, names, mediator, np.arange(len(x)))
+
+    @classmethod
+    def from_membership(
+        cls,
+        x: npt.ArrayLike,
+        membership: Any,
+        mediator: npt.ArrayLike | Mapping[Any, Any] | None = None,
+        ids: Sequence[Hashable] | None = None,
+    ) -> Bags:
+        """Bags from points and a matrix of weights, dense or SciPy sparse, one column per bag.
+
+        A point with weight in several columns is shared by those bags.
+
+        Examples
+        --------
+        >>> x = np.array([[0.0], [1.0], [2.0]])
+        >>> shared = Bags.from_membership(x, [[1, 0], [1, 1], [0, 1]])
+        >>> shared.overlap().tolist()
+        [[0.5, 0.25], [0.25, 0.5]]
+        """
+        from scipy.sparse import coo_array
+
+        x = _points(x)
+        matrix = coo_array(membership)
+        if matrix.shape[0] != len(x):
+            raise ValueError(
+                f"the membership matrix has {matrix.shape[0]} rows for {len(x)} points."
+            )
+        names = _unique_names(range(matrix.shape[1]) if ids is None else ids)
+        if len(names) != matrix.shape[1]:
+            raise ValueError(f"{matrix.shape[1]} columns came with {len(names)} ids.")
+        used = matrix.data != 0
+        point, bag = matrix.row[used].astype(np.int64), matrix.col[used].astype(np.int64)
+        return cls._checked(x[point], bag, matrix.data[used], names, mediator, point)
+
+    @classmethod
+    def _checked(
+        cls,
+        x: Floats,
+        bag: Ints,
+        weights: npt.ArrayLike | None,
+        names: tuple[Hashable, ...],
+        mediator: npt.ArrayLike | Mapping[Any, Any] | None,
+        point: Ints,
+    ) -> Bags:
+        counts = np.bincount(bag, minlength=len(names))
+        if not counts.all():
+            raise ValueError(
+                f"bag {names[int(np.argmin(counts))]!r} is empty: no point belongs to it. "
+                "Drop it, and its mediator, or give it points."
+            )
+        finite = np.isfinite(x).all(axis=1)
+        if not finite.all():
+            worst = int(np.argmin(finite))
+            raise ValueError(
+                f"bag {names[bag[worst]]!r} has a point with a missing or infinite covariate "
+                f"({x[worst].tolist()}). Drop such points first."
+            )
+        w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
+        if w.shape != (len(x),):
+            raise ValueError(f"{len(x)} points came with weights of shape {w.shape}.")
+        bad = ~(np.isfinite(w) & (w >= 0))
+        if bad.any():
+            worst = int(np.argmax(bad))
+            raise ValueError(
+                f"bag {names[bag[worst]]!r} has a weight of {w[worst]}; weights are finite and "
+                "not negative."
+            )
+        totals = np.bincount(bag, weights=w, minlength=len(names))
+        if not (totals > 0).all():
+            raise ValueError(
+                f"the weights of bag {names[int(np.argmin(totals))]!r} sum to zero, so its mean is "
+                "undefined. Drop the bag or correct its weights."
+            )
+        return cls(
+            points=x,
+            bag=bag,
+            weights=w / totals[bag],
+            ids=names,
+            mediator=_mediator(mediator, names),
+            point=point,
+        )
+
+    # ------------------------------------------------------------------ views
+
+    def __repr__(self) -> str:
+        sizes = self.sizes
+        d = self.points.shape[1]
+        mediated = ""
+        if self.mediator is not None:
+            p = self.mediator.shape[1]
+            mediated = f", mediator of {p} variable{'s' * (p > 1)}"
+        return (
+            f"Bags({self.n_bags} bag{'s' * (self.n_bags > 1)}, {len(self.points)} points, "
+            f"{d} covariate{'s' * (d > 1)}, {sizes.min()}-{sizes.max()} points per bag{mediated})"
+        )
+
+    def __len__(self) -> int:
+        return self.n_bags
+
+    def __iter__(self) -> Iterator[Floats]:
+        """The points of each bag in turn."""
+        return (self.points[self.bag == j] for j in range(self.n_bags))
+
+    @property
+    def n_bags(self) -> int:
+        """N, the number of bags."""
+        return len(self.ids)
+
+    @property
+    def n_points(self) -> int:
+        """n, the number of memberships."""
+        return len(self.points)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """n_j, the number of points of every bag."""
+        return np.bincount(self.bag, minlength=self.n_bags)
+
+    @cached_property
+    def effective_sizes(self) -> Floats:
+        r"""Kish's :math:`1/\sum_i (w_j^{(i)})^2`: n_j for equal weights."""
+        return 1.0 / np.bincount(self.bag, weights=self.weights**2, minlength=self.n_bags)
+
+    def overlap(self) -> Floats:
+        r""":math:`P^\top P`, diagonal unless bags share points: the covariance that unit
+        high-resolution noise gives to bag means."""
+        from scipy.sparse import coo_array
+
+        shape = (int(self.point.max()) + 1, self.n_bags)
+        p = coo_array((self.weights, (self.point, self.bag)), shape=shape).tocsr()
+        return np.asarray((p.T @ p).todense())
+
+    def means(self, values: npt.ArrayLike | None = None) -> Floats:
+        r""":math:`P^\top v`: weighted means over each bag, of the points by default."""
+        v = self.points if values is None else np.asarray(values, dtype=float)
+        if len(v) != self.n_points:
+            raise ValueError(f"{self.n_points} points came with {len(v)} values.")
+        columns = v.reshape(len(v), -1)
+        means = np.stack(
+            [
+                np.bincount(self.bag, weights=self.weights * column, minlength=self.n_bags)
+                for column in columns.T
+            ],
+            axis=1,
+        )
+        return means.reshape(self.n_bags, *v.shape[1:])
+
+    # ------------------------------------------------------------------ derived bags
+
+    def centroids(self) -> Bags:
+        """Every bag collapsed to the weighted mean of its points."""
+        return Bags(
+            points=self.means(),
+            bag=np.arange(self.n_bags),
+            weights=np.ones(self.n_bags),
+            ids=self.ids,
+            mediator=self.mediator,
+            point=np.arange(self.n_bags),
+        )
+
+    def select(self, which: npt.ArrayLike) -> Bags:
+        """Some of the bags, by index or mask, in the order given."""
+        chosen = np.arange(self.n_bags)[np.asarray(which)]
+        if len(chosen) == 0:
+            raise ValueError("no bag was selected.")
+        if len(np.unique(chosen)) != len(chosen):
+            raise ValueError(f"bag {self.ids[chosen[0]]!r} or another is selected twice.")
+        new_index = np.full(self.n_bags, -1)
+        new_index[chosen] = np.arange(len(chosen))
+        kept = new_index[self.bag] >= 0
+        return Bags(
+            points=self.points[kept],
+            bag=new_index[self.bag[kept]],
+            weights=self.weights[kept],
+            ids=tuple(self.ids[j] for j in chosen),
+            mediator=None if self.mediator is None else self.mediator[chosen],
+            point=self.point[kept],
+        )
+
+    def subsample(self, points_per_bag: int, seed: int = 0) -> Bags:
+        """At most `points_per_bag` points of every bag, drawn without replacement.
+
+        Points are drawn with probability proportional to their weight and then count equally, so
+        weighted bags keep their mean in expectation up to the finite-population correction; where
+        weights are equal the draw is uniform. Bags that are small enough stay whole.
+
+        Examples
+        --------
+        >>> bags = Bags.from_list([np.arange(10.0), np.arange(3.0)])
+        >>> bags.subsample(4, seed=1).sizes.tolist()
+        [4, 3]
+        """
+        if points_per_bag < 1:
+            raise ValueError(f"points_per_bag must be at least 1, not {points_per_bag}.")
+        rng = np.random.default_rng(seed)
+        rows, weights = [], []
+        for j in range(self.n_bags):
+            members = np.flatnonzero(self.bag == j)
+            positive = members[self.weights[members] > 0]
+            if len(positive) <= points_per_bag:
+                rows.append(members)
+                weights.append(self.weights[members])
+                continue
+            p = self.weights[positive]
+            drawn = rng.choice(positive, points_per_bag, replace=False, p=p / p.sum())
+            rows.append(np.sort(drawn))
+            weights.append(np.full(points_per_bag, 1.0 / points_per_bag))
+        kept = np.concatenate(rows)
+        return Bags(
+            points=self.points[kept],
+            bag=self.bag[kept],
+            weights=np.concatenate(weights),
+            ids=self.ids,
+            mediator=self.mediator,
+            point=self.point[kept],
+        )
+
+    # ------------------------------------------------------------------ for the kernels
+
+    @cached_property
+    def _layout_and_source(self) -> tuple[Any, Ints]:
+        from deconditional.bag_kernels import layout_bags
+
+        return layout_bags(self.points, self.bag, self.weights, self.n_bags)
+
+    @property
+    def layout(self) -> Any:
+        """The chunked :class:`~deconditional.bag_kernels.Layout` of these bags."""
+        return self._layout_and_source[0]
+
+    @property
+    def slot_points(self) -> Ints:
+        """The row of `points` behind every slot of the layout."""
+        return self._layout_and_source[1]
+
+
+def _points(x: npt.ArrayLike, what: str = "the points") -> Floats:
+    try:
+        array = np.asarray(x, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what} must be numbers: {error}") from None
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(
+            f"{what} must be an array of points by covariates with at least one of each; "
+            f"its shape is {array.shape}."
+        )
+    return array
+
+
+def _unique_names(ids: Any) -> tuple[Hashable, ...]:
+    names = tuple(ids)
+    seen: set[Hashable] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"bag id {name!r} is given twice; ids must be unique.")
+        seen.add(name)
+    return names
+
+
+def _bag_names(
+    labels: npt.NDArray[Any], ids: Sequence[Hashable] | None, mediator: Any
+) -> tuple[Hashable, ...]:
+    if ids is not None:
+        return _unique_names(ids)
+    if isinstance(mediator, Mapping):
+        return _unique_names(mediator)
+    if np.issubdtype(labels.dtype, np.integer):
+        n_bags = int(labels.max(initial=-1)) + 1
+        if labels.min(initial=0) < 0:
+            raise ValueError(f"bag {int(labels.min())} is negative; whole-number bags count from 0.")
+        return tuple(range(max(n_bags, 0 if mediator is None else len(mediator))))
+    if np.issubdtype(labels.dtype, np.floating):
+        raise ValueError("bag_of holds fractions; bags are whole numbers from 0 or labels.")
+    names = tuple(sorted(dict.fromkeys(labels.tolist())))
+    if mediator is not None:
+        raise ValueError(
+            "with labels as bags, say in which order the mediator comes: pass ids=[...], or "
+            "mediator as a mapping from label to value."
+        )
+    return names
+
+
+def _mediator(mediator: Any, names: tuple[Hashable, ...]) -> Floats | None:
+    if mediator is None:
+        return None
+    if isinstance(mediator, Mapping):
+        absent = [name for name in names if name not in mediator]
+        if absent:
+            raise ValueError(f"bag {absent[0]!r} has no mediator.")
+        mediator = [mediator[name] for name in names]
+    array = np.asarray(mediator, dtype=float)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or len(array) != len(names):
+        raise ValueError(
+            f"{len(names)} bags came with mediators of shape {np.shape(mediator)}; give one row "
+            "per bag."
+        )
+    finite = np.isfinite(array).all(axis=1)
+    if not finite.all():
+        raise ValueError(
+            f"the mediator of bag {names[int(np.argmin(finite))]!r} is missing or infinite."
+        )
+    return array
+
+
+def _some(items: Sequence[Any], most: int = 6) -> str:
+    shown = ", ".join(repr(item) for item in items[:most])
+    return shown + (", ..." if len(items) > most else "")

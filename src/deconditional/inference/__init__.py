@@ -1,0 +1,1 @@
+"""Objectives and posteriors, one module per kind of inference."""

@@ -1,0 +1,116 @@
+"""Bagg-GP: a Gaussian process seen through the means of matched bags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy.typing as npt
+from gpjax.kernels.base import AbstractKernel
+
+from deconditional.bags import Bags
+from deconditional.models.base import BagModel
+
+__all__ = ["BaggGP"]
+
+
+class BaggGP(BagModel):
+    """Exact Gaussian process on matched bags: observation j is the mean of the field over bag j.
+
+    Parameters
+    ----------
+    kernel
+        Any GPJax kernel of the fine covariates; by default a Gaussian with a length scale for each.
+        Its own parameter values are one of the starts of the fit.
+    trend
+        ``"none"``, ``"constant"`` or ``"linear"`` in the covariates, integrated out.
+    fine_noise
+        Learn a high-resolution noise ς²: spread of single fine values around the smooth field.
+    learn_noise
+        Learn one noise variance for all observations. By default only if `fit` is not given
+        `noise_std`.
+    fixed
+        Parameters to hold, by name, as in ``{"noise_std": 0.1}``.
+    priors
+        Priors that replace the data-driven ones, by name: :class:`~deconditional.LogNormal` or any
+        NumPyro distribution. ``model.priors_`` shows those in use.
+    method
+        ``"map"``, or ``"nuts"`` to average predictions over the posterior of the parameters.
+    method_options
+        For NUTS: ``num_warmup``, ``num_samples``, ``num_chains``, ``progress_bar``.
+    n_restarts, max_iter
+        Of the optimiser.
+    points_per_bag
+        Use at most so many points of every bag, drawn with `seed`.
+    precision
+        Kernel tiles in ``"float32"`` or ``"float64"``; ``"auto"`` takes float32 from 10 000 points
+        on. The rest is always float64.
+    seed
+        For restarts, NUTS and `points_per_bag`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deconditional import BaggGP, Bags
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(0, 6, (600, 1)); bag_of = rng.integers(60, size=600)
+    >>> bags = Bags.from_points(np.sort(x, axis=0), np.arange(600) // 10)
+    >>> z = bags.means(np.sin(bags.points[:, 0]))
+    >>> post = BaggGP(n_restarts=2).fit(bags, z).predict(np.array([[1.5]]))
+    >>> bool(abs(post.mean[0] - np.sin(1.5)) < 0.02)
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: AbstractKernel | None = None,
+        *,
+        trend: str = "constant",
+        fine_noise: bool = False,
+        learn_noise: bool | None = None,
+        fixed: Mapping[str, Any] | None = None,
+        priors: Mapping[str, Any] | None = None,
+        method: str = "map",
+        method_options: Mapping[str, Any] | None = None,
+        n_restarts: int = 4,
+        max_iter: int = 300,
+        points_per_bag: int | None = None,
+        precision: str = "auto",
+        seed: int = 0,
+    ):
+        self.kernel = kernel
+        self.trend = trend
+        self.fine_noise = fine_noise
+        self.learn_noise = learn_noise
+        self.fixed = fixed
+        self.priors = priors
+        self.method = method
+        self.method_options = method_options
+        self.n_restarts = n_restarts
+        self.max_iter = max_iter
+        self.points_per_bag = points_per_bag
+        self.precision = precision
+        self.seed = seed
+
+    def fit(
+        self,
+        bags: Bags,
+        z: npt.ArrayLike,
+        *,
+        noise_std: npt.ArrayLike | None = None,
+        noise_cov: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Fit to one observation per bag.
+
+        Parameters
+        ----------
+        bags
+            The bags.
+        z : (N,)
+            The observed mean of every bag, in the order of ``bags.ids``.
+        noise_std
+            Known noise: one standard deviation, or one for each observation.
+        noise_cov
+            Known covariance of the observations' errors, in addition.
+        """
+        return self._fit(bags, z, None, noise_std, noise_cov)

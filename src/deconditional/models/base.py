@@ -1,0 +1,385 @@
+"""What every exact model shares: checking data, building the problem, learning, predicting."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any, Self
+
+import equinox as eqx
+import gpjax.kernels as gk
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from gpjax.kernels.base import AbstractKernel
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+
+from deconditional.bag_kernels import bag_cross, layout_bags
+from deconditional.bags import Bags
+from deconditional.fit import FitReport, FitWarning, at_bounds, maximise, sample_posterior
+from deconditional.inference.problem import ExactProblem, Matched, Mediated, Pieces
+from deconditional.parameters import Parameter, ParameterSet, kernel_template, positive
+from deconditional.posterior import CoarsePosterior, Field, Posterior, Trend
+
+__all__ = ["BagModel"]
+
+FLOAT32_FROM = 10_000
+"""Points from which precision="auto" makes kernel tiles in float32."""
+
+
+class BagModel(BaseEstimator):
+    """Base of the models with exact inference."""
+
+    kernel: AbstractKernel | None
+    trend: str
+    fine_noise: bool
+    learn_noise: bool | None
+    fixed: Mapping[str, Any] | None
+    priors: Mapping[str, Any] | None
+    method: str
+    method_options: Mapping[str, Any] | None
+    n_restarts: int
+    max_iter: int
+    points_per_bag: int | None
+    precision: str
+    seed: int
+
+    # ------------------------------------------------------------------ learning
+
+    def _fit(
+        self,
+        bags: Bags,
+        z: npt.ArrayLike,
+        mediator: npt.ArrayLike | None,
+        noise_std: npt.ArrayLike | None,
+        noise_cov: npt.ArrayLike | None,
+    ) -> Self:
+        began = time.perf_counter()
+        self._check_options()
+        if not isinstance(bags, Bags):
+            raise TypeError(
+                f"bags must be a deconditional.Bags, not {type(bags).__name__}; make one with "
+                "Bags.from_points(x, bag_of), Bags.from_list or Bags.from_frame."
+            )
+        if self.points_per_bag is not None:
+            bags = bags.subsample(self.points_per_bag, seed=self.seed)
+        z = _observations(z)
+        problem = self._problem(bags, z, mediator, noise_std, noise_cov)
+        starts = self._own_start(problem)
+        best = maximise(
+            problem,
+            n_restarts=self.n_restarts,
+            max_iter=self.max_iter,
+            seed=self.seed,
+            starts=starts,
+        )
+        if self.method == "nuts":
+            options = {"num_warmup": 200, "num_samples": 200, **(self.method_options or {})}
+            vectors, diagnostics = sample_posterior(
+                problem, best.vector, seed=self.seed, **options
+            )
+        else:
+            vectors, diagnostics = best.vector[None], None
+        solved = [problem.solve(jnp.asarray(v)) for v in vectors]
+        self.bags_ = bags
+        self.n_features_in_ = bags.points.shape[1]
+        self._problem_ = problem
+        self._vectors_ = vectors
+        self._solved_: list[tuple[Pieces, Field]] = solved
+        self._describe(problem, best, vectors, diagnostics, time.perf_counter() - began)
+        return self
+
+    def _check_options(self) -> None:
+        choices = {
+            "trend": ("none", "constant", "linear"),
+            "method": ("map", "nuts"),
+            "precision": ("auto", "float32", "float64"),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
+        for name in ("n_restarts", "max_iter"):
+            if not (isinstance(getattr(self, name), int | np.integer) and getattr(self, name) > 0):
+                raise ValueError(f"{name} must be a positive whole number.")
+        if self.method == "map" and self.method_options:
+            raise ValueError("method_options belong to method='nuts'; method='map' takes none.")
+
+    def _own_start(self, problem: ExactProblem) -> tuple[np.ndarray, ...]:
+        """A user's kernel is a start of its own, beside the data-driven one."""
+        own: dict[str, Any] = {p.name: p.start for p in problem.parameters.learnt}
+        if self.kernel is not None:
+            own.update(problem.kernel.own_values())
+        mediator_kernel = getattr(self, "mediator_kernel", None)
+        if mediator_kernel is not None and isinstance(problem.mediation, Mediated):
+            own.update(problem.mediation.kernel.own_values())
+        start = np.asarray(problem.parameters.pack(own))
+        if np.array_equal(start, problem.parameters.start()) or not np.isfinite(start).all():
+            return ()
+        return (start,)
+
+    def _problem(
+        self,
+        bags: Bags,
+        z: np.ndarray,
+        mediator: npt.ArrayLike | None,
+        noise_std: npt.ArrayLike | None,
+        noise_cov: npt.ArrayLike | None,
+    ) -> ExactProblem:
+        variance = float(np.var(z)) or float(np.mean(z**2)) or 1.0
+        kernel = self.kernel if self.kernel is not None else default_kernel(bags.points.shape[1])
+        template = kernel_template(kernel, "kernel", bags.points, variance)
+        mediation, mediation_parameters = self._mediation(bags, z, mediator)
+        known, learn_noise = self._known_noise(z, noise_std, noise_cov)
+        parameters: list[Parameter] = [*template.parameters, *mediation_parameters]
+        if learn_noise:
+            parameters.append(positive("noise_std", 0.2 * np.sqrt(variance), 1.0, reach=6.0))
+        if self.fine_noise:
+            parameters.append(positive("fine_noise_std", 0.3 * np.sqrt(variance), 1.0, reach=6.0))
+        trend = Trend(
+            self.trend,
+            jnp.asarray(bags.points.mean(0)),
+            jnp.asarray(np.where(np.ptp(bags.points, axis=0) > 0, bags.points.std(0), 1.0)),
+        )
+        trend_features = np.asarray(trend.features(jnp.asarray(bags.points)))
+        n_trend = trend_features.shape[1]
+        return ExactProblem(
+            layout=bags.layout,
+            overlap=jnp.asarray(bags.overlap()) if self.fine_noise else None,
+            z=jnp.asarray(z),
+            known_noise=jnp.asarray(known),
+            trend=trend,
+            trend_means=jnp.asarray(
+                bags.means(trend_features) if n_trend else np.zeros((bags.n_bags, 0))
+            ),
+            trend_scale=jnp.asarray(10.0 * np.sqrt(np.mean(z**2)) or 1.0),
+            kernel=template,
+            mediation=mediation,
+            parameters=ParameterSet.of(parameters, self.fixed, self.priors),
+            dtype=self._tile_dtype(bags),
+        )
+
+    def _mediation(
+        self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None
+    ) -> tuple[Matched | Mediated, tuple[Parameter, ...]]:
+        if len(z) != bags.n_bags:
+            raise ValueError(
+                f"{bags.n_bags} bags came with {len(z)} observations, but this model needs one "
+                "for every bag. Use CMP, or PseudoTarget around this model, with mediators for "
+                "unmatched data."
+            )
+        return Matched(), ()
+
+    def _known_noise(
+        self, z: np.ndarray, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
+    ) -> tuple[np.ndarray, bool]:
+        known = np.zeros((len(z), len(z)))
+        if noise_std is not None:
+            std = np.asarray(noise_std, dtype=float)
+            if std.shape not in ((), (len(z),)) or not (np.isfinite(std) & (std >= 0)).all():
+                raise ValueError(
+                    f"noise_std must hold one finite, not negative standard deviation for each of "
+                    f"the {len(z)} observations; its shape is {std.shape}."
+                )
+            known += np.diag(np.broadcast_to(std, z.shape) ** 2)
+        if noise_cov is not None:
+            cov = np.asarray(noise_cov, dtype=float)
+            if cov.shape != known.shape or not np.isfinite(cov).all():
+                raise ValueError(
+                    f"noise_cov must be a finite {len(z)} x {len(z)} matrix; its shape is "
+                    f"{cov.shape}."
+                )
+            known += 0.5 * (cov + cov.T)
+        learn = noise_std is None if self.learn_noise is None else self.learn_noise
+        if not learn and noise_std is None and noise_cov is None:
+            raise ValueError(
+                "learn_noise=False leaves the observations without noise; give noise_std or "
+                "noise_cov to fit, or let the noise be learnt."
+            )
+        return known, learn
+
+    def _tile_dtype(self, bags: Bags) -> Any:
+        if self.precision == "auto":
+            return jnp.float32 if bags.n_points >= FLOAT32_FROM else jnp.float64
+        return jnp.dtype(self.precision).type
+
+    def _describe(
+        self,
+        problem: ExactProblem,
+        best: Any,
+        vectors: np.ndarray,
+        diagnostics: dict[str, Any] | None,
+        seconds: float,
+    ) -> None:
+        values = [problem.parameters.unpack(jnp.asarray(v)) for v in vectors]
+        self.parameters_ = {k: np.mean([np.asarray(v[k]) for v in values], 0) for k in values[0]}
+        self.kernel_ = problem.kernel.wrapped(self.parameters_)
+        if isinstance(problem.mediation, Mediated):
+            self.mediator_kernel_ = problem.mediation.kernel.wrapped(self.parameters_)
+        self.priors_ = problem.parameters.priors
+        self.log_evidence_ = float(
+            np.mean([float(field.conditioned.log_evidence) for _, field in self._solved_])
+        )
+        bound = at_bounds(problem.parameters, best.vector)
+        converged, log_posterior = best.converged, best.log_posterior
+        if diagnostics is not None:
+            converged = diagnostics["divergences"] == 0 and diagnostics["r_hat"] < 1.05
+            log_posterior = diagnostics["log_posterior"]
+            self.nuts_diagnostics_ = diagnostics
+            self.parameter_draws_ = {
+                k: np.stack([np.asarray(v[k]) for v in values]) for k in values[0]
+            }
+        notes = self._notes(converged, bound, diagnostics)
+        self.fit_report_ = FitReport(
+            method=self.method,
+            converged=converged,
+            iterations=best.iterations,
+            evaluations=best.evaluations,
+            log_evidence=self.log_evidence_,
+            log_posterior=log_posterior,
+            at_bounds=bound,
+            restarts=best.restarts,
+            seconds=seconds,
+            compile_seconds=best.compile_seconds,
+            parameters=self.parameters_,
+            notes=notes,
+        )
+        for note in notes:
+            warnings.warn(note, FitWarning, stacklevel=4)
+
+    def _notes(
+        self, converged: bool, bound: tuple[str, ...], diagnostics: dict[str, Any] | None
+    ) -> tuple[str, ...]:
+        notes = []
+        if not converged and diagnostics is None:
+            notes.append(
+                f"the fit stopped before it converged. Raise max_iter (now {self.max_iter}) or "
+                "n_restarts, or fix some parameters with fixed={...}."
+            )
+        elif not converged and diagnostics is not None:
+            notes.append(
+                f"NUTS had {diagnostics['divergences']} divergences and R-hat "
+                f"{diagnostics['r_hat']:.2f}. Raise num_warmup and num_samples in method_options."
+            )
+        if bound:
+            notes.append(
+                f"{', '.join(bound)} ended on a bound, so the fit is degenerate there. Check the "
+                "scale of that input, give it a prior with priors={...}, or fix it."
+            )
+        if isinstance(self._problem_.mediation, Mediated):
+            reach = np.abs(np.asarray(self._solved_[0][0].weights)).sum(0).mean()
+            if reach < 0.05 and not self._problem_.mediation.centred:
+                notes.append(
+                    f"the mediation weights are close to zero (mean absolute sum {reach:.3f}): the "
+                    "mediator carries almost no information about the bags. Use a mediator that "
+                    "varies with the covariates, or centred=True."
+                )
+        return tuple(notes)
+
+    # ------------------------------------------------------------------ predicting
+
+    def predict(self, x: npt.ArrayLike, fine_noise: bool = False) -> Posterior:
+        """Posterior of the fine field.
+
+        Parameters
+        ----------
+        x : (m, d) or (m,)
+            Query points, with the covariates of the bags in the same order.
+        fine_noise
+            Add the learnt high-resolution noise to variances, intervals and samples: the spread
+            of a single fine value rather than of the smooth field.
+
+        Returns
+        -------
+        Posterior
+            With ``mean``, ``std``, ``interval(level)``, ``quantile(q)``, ``sample(n, seed)`` and
+            ``covariance()``.
+        """
+        self._check_fitted()
+        array = np.asarray(x, dtype=float)
+        if array.ndim == 1 and self.n_features_in_ == 1:
+            array = array[:, None]
+        if array.ndim != 2 or array.shape[1] != self.n_features_in_ or len(array) == 0:
+            raise ValueError(
+                f"the model was fitted on {self.n_features_in_} covariates; predict needs points "
+                f"by {self.n_features_in_} covariates, and got shape {np.shape(x)}."
+            )
+        if not np.isfinite(array).all():
+            row = int(np.argmin(np.isfinite(array).all(1)))
+            raise ValueError(
+                f"query point {row} has a missing or infinite covariate. Drop such points first."
+            )
+        if fine_noise and not self.fine_noise:
+            raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
+        return Posterior([field for _, field in self._solved_], array, fine_noise)
+
+    def predict_bags(self, bags: Bags) -> CoarsePosterior:
+        """Joint posterior of the means of f over new bags."""
+        self._check_fitted()
+        if bags.points.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"the model was fitted on {self.n_features_in_} covariates; the new bags have "
+                f"{bags.points.shape[1]}."
+            )
+        parts = [_bag_posterior(field, self.bags_, bags) for _, field in self._solved_]
+        return CoarsePosterior(*(np.stack(part) for part in zip(*parts, strict=True)))
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "_solved_"):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit first.")
+
+
+def default_kernel(d: int) -> AbstractKernel:
+    """A Gaussian kernel with a length scale per covariate."""
+    return gk.RBF(lengthscale=jnp.ones(d)) if d > 1 else gk.RBF()
+
+
+def _observations(z: npt.ArrayLike) -> np.ndarray:
+    try:
+        array = np.asarray(z, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError("the observations z must be numbers.") from None
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or len(array) == 0:
+        raise ValueError(f"z must be a list of observations; its shape is {np.shape(z)}.")
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"observation {int(np.argmin(np.isfinite(array)))} of z is missing or infinite. "
+            "Drop it, with its mediator."
+        )
+    return array
+
+
+def _bag_posterior(field: Field, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of bag means, from one Gram matrix over old and new bags."""
+    n_old = bags.n_bags
+    points = np.concatenate([bags.points, new.points])
+    layout, _ = layout_bags(
+        points,
+        np.concatenate([bags.bag, new.bag + n_old]),
+        np.concatenate([bags.weights, new.weights]),
+        n_old + new.n_bags,
+    )
+    gram = _gram(field, layout)
+    cross = gram[n_old:, :n_old]
+    h = new.means(np.asarray(field.trend.features(jnp.asarray(new.points))))
+    c = field.conditioned
+    explained = cross @ np.asarray(c.projection)
+    residual = h - explained @ np.asarray(c.whitened_trend)
+    white = np.linalg.solve(np.asarray(c.trend_root), residual.T)
+    mean = cross @ np.asarray(c.coefficients) + h @ np.asarray(c.trend)
+    return mean, gram[n_old:, n_old:] - explained @ explained.T + white.T @ white
+
+
+@eqx.filter_jit
+def _gram_jit(field: Field, layout: Any) -> Any:
+    from deconditional.bag_kernels import bag_gram
+
+    return bag_gram(field.kernel, layout, dtype=field.dtype)
+
+
+def _gram(field: Field, layout: Any) -> np.ndarray:
+    return np.asarray(_gram_jit(field, layout))

@@ -1,0 +1,214 @@
+"""The conditional mean process: exact deconditional posterior through a mediator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import gpjax.kernels as gk
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from gpjax.kernels.base import AbstractKernel
+
+from deconditional.bags import Bags
+from deconditional.inference.problem import Matched, Mediated
+from deconditional.mediation import ridge_shape
+from deconditional.models.base import BagModel
+from deconditional.parameters import Parameter, kernel_template, positive
+from deconditional.posterior import CoarsePosterior
+
+__all__ = ["CMP"]
+
+
+class CMP(BagModel):
+    r"""Conditional mean process: the fine field from observations linked by a mediator.
+
+    Observation m sees the field through its conditional mean at mediator :math:`\tilde y_m`, which
+    a conditional mean operator estimated from the bags writes as a weighted sum of bag means. The
+    bags need not be those of the observations.
+
+    Parameters
+    ----------
+    kernel
+        k, any GPJax kernel of the fine covariates; a Gaussian with a length scale per covariate by
+        default.
+    mediator_kernel
+        ℓ, any GPJax kernel of the mediator; by default a Gaussian, or a Matérn-1/2 with
+        `uncertainty`, with a length scale per variable. The variance of a single kernel is fixed
+        at one, since the ridge absorbs it.
+    cmo
+        ``"standard"``: the paper's estimator with replicated mediators, in its N³ form.
+        ``"shrinkage"``: its conditional mean shrinkage operator (S-CMP). They are the same for
+        bags of equal size.
+    centred
+        Preserve constants: columns of W sum to one.
+    uncertainty
+        Add the uncertainty of the estimated operator to the noise (U-CMP).
+    ridge
+        λ of the operator, learnt unless ``fixed={"ridge": value}``.
+    trend, fine_noise, learn_noise, fixed, priors, method, method_options, n_restarts, max_iter, \
+points_per_bag, precision, seed
+        As in :class:`BaggGP`.
+
+    Examples
+    --------
+    Covariates in one half of the bags, observations of the other half:
+
+    >>> from deconditional import CMP
+    >>> from deconditional.datasets import swiss_roll
+    >>> data = swiss_roll(n_points=500, n_bags=20, matching="indirect", seed=0)
+    >>> model = CMP(uncertainty=True, n_restarts=2).fit(data.bags, data.z, mediator=data.mediator)
+    >>> post = model.predict(data.x)
+    >>> lower, upper = post.interval(0.95)
+    >>> bool(((data.f > lower) & (data.f < upper)).mean() > 0.8)
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: AbstractKernel | None = None,
+        mediator_kernel: AbstractKernel | None = None,
+        *,
+        cmo: str = "standard",
+        centred: bool = False,
+        uncertainty: bool = False,
+        trend: str = "constant",
+        fine_noise: bool = False,
+        learn_noise: bool | None = None,
+        fixed: Mapping[str, Any] | None = None,
+        priors: Mapping[str, Any] | None = None,
+        method: str = "map",
+        method_options: Mapping[str, Any] | None = None,
+        n_restarts: int = 4,
+        max_iter: int = 300,
+        points_per_bag: int | None = None,
+        precision: str = "auto",
+        seed: int = 0,
+    ):
+        self.kernel = kernel
+        self.mediator_kernel = mediator_kernel
+        self.cmo = cmo
+        self.centred = centred
+        self.uncertainty = uncertainty
+        self.trend = trend
+        self.fine_noise = fine_noise
+        self.learn_noise = learn_noise
+        self.fixed = fixed
+        self.priors = priors
+        self.method = method
+        self.method_options = method_options
+        self.n_restarts = n_restarts
+        self.max_iter = max_iter
+        self.points_per_bag = points_per_bag
+        self.precision = precision
+        self.seed = seed
+
+    def fit(
+        self,
+        bags: Bags,
+        z: npt.ArrayLike,
+        mediator: npt.ArrayLike | None = None,
+        *,
+        noise_std: npt.ArrayLike | None = None,
+        noise_cov: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Fit to bags with mediators and observations with mediators.
+
+        Parameters
+        ----------
+        bags
+            Bags with a mediator each.
+        z : (M,)
+            Coarse observations.
+        mediator : (M, p) or (M,), optional
+            The mediator of every observation. Leave it out when observation j is that of bag j.
+        noise_std, noise_cov
+            As in :meth:`BaggGP.fit`.
+        """
+        return self._fit(bags, z, mediator, noise_std, noise_cov)
+
+    def predict_coarse(self, mediator: npt.ArrayLike) -> CoarsePosterior:
+        """Joint posterior of the conditional mean process g at new mediators.
+
+        With `uncertainty` it includes that of the estimated operator.
+        """
+        self._check_fitted()
+        y = _mediators(mediator, self._problem_.mediation.bag_mediator.shape[1])
+        means, covariances = [], []
+        for vector, (pieces, field) in zip(self._vectors_, self._solved_, strict=True):
+            values = self._problem_.parameters.unpack(jnp.asarray(vector))
+            operator = self._problem_.mediation.operator(values)
+            c = field.conditioned
+            weights, own = operator.weights_and_covariance(y)
+            gram = pieces.gram
+            if self._problem_.overlap is not None:
+                gram = gram + field.fine_noise_variance * self._problem_.overlap
+            cross = weights.T @ gram @ pieces.weights
+            prior = weights.T @ gram @ weights
+            if self.uncertainty:
+                observed = self._problem_.mediation.observed_mediator
+                cross = cross + pieces.embedding_scale * operator.cross_covariance(y, observed)
+                prior = prior + pieces.embedding_scale * own
+            h = weights.T @ self._problem_.trend_means
+            explained = jnp.linalg.solve(c.root, cross.T)
+            residual = h - explained.T @ c.whitened_trend
+            white = jnp.linalg.solve(c.trend_root, residual.T)
+            misfit = jnp.linalg.solve(c.root, field.z) - c.whitened_trend @ c.trend
+            means.append(np.asarray(explained.T @ misfit + h @ c.trend))
+            covariances.append(np.asarray(prior - explained.T @ explained + white.T @ white))
+        return CoarsePosterior(np.stack(means), np.stack(covariances))
+
+    def _mediation(
+        self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None
+    ) -> tuple[Matched | Mediated, tuple[Parameter, ...]]:
+        if bags.mediator is None:
+            raise ValueError(
+                "the bags have no mediator. Give one to Bags.from_points(..., mediator=y), or use "
+                "BaggGP, which needs none, on matched data."
+            )
+        shape = ridge_shape(self.cmo, bags.effective_sizes)
+        if mediator is None:
+            if len(z) != bags.n_bags:
+                raise ValueError(
+                    f"{len(z)} observations came for {bags.n_bags} bags and no mediator for them. "
+                    "Unmatched observations need fit(..., mediator=y_tilde)."
+                )
+            mediator = bags.mediator
+        p = bags.mediator.shape[1]
+        y = _mediators(mediator, p)
+        if len(y) != len(z):
+            raise ValueError(f"{len(z)} observations came with {len(y)} mediators.")
+        kernel = self.mediator_kernel
+        if kernel is None:
+            family = gk.Matern12 if self.uncertainty else gk.RBF
+            kernel = family(lengthscale=jnp.ones(p)) if p > 1 else family()
+        both = np.concatenate([bags.mediator, np.asarray(y)])
+        template = kernel_template(kernel, "mediator_kernel", both, 1.0, unit_variance=True)
+        mediation = Mediated(
+            kernel=template,
+            bag_mediator=jnp.asarray(bags.mediator),
+            observed_mediator=y,
+            ridge_shape=jnp.asarray(shape),
+            centred=self.centred,
+            uncertainty=self.uncertainty,
+        )
+        ridge = positive("ridge", 0.1 / bags.n_bags, 2.0, reach=14.0)
+        return mediation, (*template.parameters, ridge)
+
+
+def _mediators(mediator: npt.ArrayLike, p: int) -> Any:
+    array = np.asarray(mediator, dtype=float)
+    if array.ndim == 1:
+        array = array[:, None] if p == 1 or array.size != p else array[None]
+    if array.ndim != 2 or array.shape[1] != p or len(array) == 0:
+        raise ValueError(
+            f"the bags' mediator has {p} variable(s); mediators of shape {np.shape(mediator)} do "
+            "not match."
+        )
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"mediator {int(np.argmin(np.isfinite(array).all(1)))} is missing or infinite. Drop "
+            "it, with its observation."
+        )
+    return jnp.asarray(array)
