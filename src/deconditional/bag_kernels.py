@@ -1,134 +1,31 @@
 r"""Bag averages of a kernel, :math:`\bar K = P^\top K P` and :math:`\bar k(x) = k(x, \cdot) P`.
 
-Nothing of size n x n is ever held. Bags are cut into chunks of equal length (:class:`Layout`), a
-tile of kernel values is made from two runs of chunks, and each tile is reduced at once to one
-number per pair of chunks. The gradient is written by hand: with H the tile of
-:math:`G_{b(i)b(j)}\,\varphi'(s_{ij})`, everything it needs are the products of H with
-:math:`[1, u]`, so the backward pass costs one more sweep over the tiles. Gradients reach kernel
-parameters, the weights of a network and the points through the scaled inputs u.
+Nothing of size n x n is ever held. Bags are cut into chunks of equal length
+(:class:`~deconditional.layout.Layout`), a tile of kernel values is made from two runs of chunks,
+and each tile is reduced at once to one number per pair of chunks. The gradient is written by hand:
+with H the tile of :math:`G_{b(i)b(j)}\,\varphi'(s_{ij})`, everything it needs are the products of H
+with :math:`[1, u]`, so the backward pass costs one more sweep over the tiles. Gradients reach
+kernel parameters, the weights of a network and the points through the scaled inputs u.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.kernels import Factor, GenericTerm, RadialTerm, sum_of_products
+from deconditional.kernels import Factor, GenericTerm, sum_of_products
+from deconditional.layout import ROW_TILE, Layout, layout_points
 
-__all__ = ["Layout", "bag_cross", "bag_gram", "layout_bags", "layout_points"]
+__all__ = ["bag_cross", "bag_gram"]
 
-CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-ROW_TILE = 512
 GENERIC_ROW_TILE = 256
-
-
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["points", "weights", "bag"],
-    meta_fields=["n_bags", "chunk", "tile", "one_chunk_per_bag"],
-)
-@dataclass(frozen=True)
-class Layout:
-    """Points of ragged bags, cut into chunks that never cross a bag.
-
-    Attributes
-    ----------
-    points : (n_pad, d)
-        Points in order of their chunk; padding repeats a real point.
-    weights : (n_pad,)
-        Within-bag weights, zero where padded.
-    bag : (n_chunks,)
-        The bag of every chunk.
-    n_bags, chunk, tile
-        Number of bags, points per chunk, points per column tile (a multiple of the row tile).
-    one_chunk_per_bag
-        True where chunk j is bag j, so that chunk values are bag values.
-    """
-
-    points: Float[Array, "n d"]
-    weights: Float[Array, " n"]
-    bag: Array
-    n_bags: int
-    chunk: int
-    tile: int
-    one_chunk_per_bag: bool
-
-    def with_points(self, points: Float[Array, "n d"]) -> Layout:
-        """The same bags over other points, in the layout's order."""
-        return replace(self, points=points)
-
-
-def layout_bags(
-    points: np.ndarray, bag: np.ndarray, weights: np.ndarray, n_bags: int
-) -> tuple[Layout, np.ndarray]:
-    """Lay out bags for :func:`bag_gram`; also returns the row of `points` behind every slot."""
-    order = np.argsort(bag, kind="stable")
-    sizes = np.bincount(bag, minlength=n_bags)
-    chunk = _best_chunk(sizes)
-    n_chunks = -(-sizes // chunk)
-    tile = _column_tile(int(n_chunks.sum()) * chunk)
-    total = -(-int(n_chunks.sum()) * chunk // tile) * tile
-    first_slot = np.concatenate([[0], np.cumsum(n_chunks[:-1])]) * chunk
-    first_point = np.concatenate([[0], np.cumsum(sizes[:-1])])
-    slot = np.arange(len(bag)) - np.repeat(first_point, sizes) + np.repeat(first_slot, sizes)
-    source = np.zeros(total, dtype=np.int64)
-    source[slot] = order
-    slot_weights = np.zeros(total)
-    slot_weights[slot] = weights[order]
-    chunk_bag = np.zeros(total // chunk, dtype=np.int32)
-    chunk_bag[: n_chunks.sum()] = np.repeat(np.arange(n_bags), n_chunks)
-    layout = Layout(
-        points=jnp.asarray(points[source]),
-        weights=jnp.asarray(slot_weights),
-        bag=jnp.asarray(chunk_bag),
-        n_bags=n_bags,
-        chunk=chunk,
-        tile=tile,
-        one_chunk_per_bag=bool(np.all(n_chunks == 1)),
-    )
-    return layout, source
-
-
-def layout_points(x: Float[Array, "m d"], tile: int | None = None) -> Layout:
-    """Every row of x a bag of its own, padded to a whole number of row tiles."""
-    m = x.shape[0]
-    total = -(-m // (tile or ROW_TILE)) * (tile or ROW_TILE)
-    padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (total - m, x.shape[1]))])
-    return Layout(
-        points=padded,
-        weights=jnp.where(jnp.arange(total) < m, 1.0, 0.0),
-        bag=jnp.arange(total, dtype=jnp.int32),
-        n_bags=m,
-        chunk=1,
-        tile=total,
-        one_chunk_per_bag=True,
-    )
-
-
-def _best_chunk(sizes: np.ndarray) -> int:
-    """Long chunks reduce faster, short ones pad less."""
-
-    def cost(chunk: int) -> float:
-        padded = float((-(-sizes // chunk) * chunk).sum())
-        return padded**2 * (1.0 + 3.0 / chunk)
-
-    return min(CHUNK_SIZES, key=cost)
-
-
-def _column_tile(n: int) -> int:
-    """A wide tile vectorises better, a narrow one wastes less on its diagonal and its end."""
-    if n <= 4 * ROW_TILE:
-        return ROW_TILE
-    return 2 * ROW_TILE if n <= 16 * ROW_TILE else 4 * ROW_TILE
 
 
 # --------------------------------------------------------------------------- public functions
@@ -185,7 +82,7 @@ def bag_cross(
     points: Float[Array, "n d"] | None = None,
     dtype: Any = None,
 ) -> Float[Array, "m N"]:
-    r"""Cross-covariance of the field with bag means, :math:`\bar k(x)_j = \sum_i w_j^{(i)} k(x, x_j^{(i)})`.
+    r"""Covariance of f(x) with bag means, :math:`\bar k(x)_j = \sum_i w_j^{(i)} k(x, x_j^{(i)})`.
 
     Takes the same arguments as :func:`bag_gram`, and the query points `x`. Gradients flow to
     the kernel's parameters, to `x` and to `points`.
@@ -231,8 +128,11 @@ def _scaled_inputs(
     dtype: Any,
     centres: Sequence[Array] | None = None,
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], tuple[Any, ...]]:
-    """Scaled inputs of every factor, centred: distances by matrix product lose no digits to an
-    offset, and a stationary kernel does not feel it."""
+    """Scaled inputs of every factor, its shape parameter and its profile.
+
+    Inputs are centred: distances by matrix product then lose no digits to an offset, and a
+    stationary kernel does not feel it.
+    """
     scaled = []
     for index, factor in enumerate(factors):
         u = factor.scaled(points)
@@ -450,7 +350,7 @@ class _Sweep:
             by_chunk = _bags_to_chunks(chunk_rows, self.cols, 1)
 
             def column(t: Array, inner: tuple) -> tuple:
-                row_sums, col_sums, shape_sums = (list(part) for part in inner)
+                row_sums, col_sums, shape_sums = list(inner[0]), list(inner[1]), list(inner[2])
                 rights, col_weights = self._column(t)
                 g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1) * self._share(i, t)
                 g = _spread(g, self.chunks, (self.row_tile, self.col_tile))
@@ -460,9 +360,7 @@ class _Sweep:
                     there = _slice(col_moments[f], t * self.col_tile, self.col_tile)
                     row_sums[f] += _dot(h, there)
                     so_far = _slice(col_sums[f], t * self.col_tile, self.col_tile, 1)
-                    col_sums[f] = _update(
-                        col_sums[f], so_far + _dot(here[f], h), t * self.col_tile
-                    )
+                    col_sums[f] = _update(col_sums[f], so_far + _dot(here[f], h), t * self.col_tile)
                     if by_shape is not None:
                         shape_sums[f] += _dot(_dot(row_weights, by_shape * g), col_weights)
                 return row_sums, col_sums, shape_sums
@@ -477,14 +375,15 @@ class _Sweep:
             [jnp.zeros(m.shape[::-1], self.dtype) for m in col_moments],
             [jnp.zeros((), self.dtype) for _ in col_moments],
         )
-        (col_sums, shape_sums), row_sums = lax.scan(row, carry, jnp.arange(self.n_rows))
+        sums: Any = lax.scan(row, carry, jnp.arange(self.n_rows))
+        (col_sums, shape_sums), row_sums = sums
         by_row = tuple(
-            _input_gradient(u, self.row_weights, sums.reshape(-1, sums.shape[-1]))
-            for u, sums in zip(self.left, row_sums, strict=True)
+            _input_gradient(u, self.row_weights, total.reshape(-1, total.shape[-1]))
+            for u, total in zip(self.left, row_sums, strict=True)
         )
         by_column = tuple(
-            _input_gradient(u, self.col_weights, sums.T)
-            for u, sums in zip(self.right, col_sums, strict=True)
+            _input_gradient(u, self.col_weights, total.T)
+            for u, total in zip(self.right, col_sums, strict=True)
         )
         return by_row, by_column, tuple(shape_sums)
 

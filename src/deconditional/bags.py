@@ -10,9 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deconditional.bag_inputs import (
+    Floats,
+    bag_names,
+    mediator_array,
+    points_array,
+    some,
+    unique_names,
+)
+
 __all__ = ["Bags"]
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
@@ -88,20 +96,20 @@ class Bags:
             The labels in the order in which `mediator` is given. Without it, whole-number labels
             are 0 to N-1 and other labels are sorted.
         """
-        x = _points(x)
+        x = points_array(x)
         labels = np.asarray(bag_of)
         if labels.shape != (len(x),):
             raise ValueError(
                 f"bag_of must name one bag per point: {len(x)} points came with "
                 f"bag_of of shape {labels.shape}."
             )
-        names = _bag_names(labels, ids, mediator)
+        names = bag_names(labels, ids, mediator)
         index = {name: j for j, name in enumerate(names)}
         unknown = [label for label in dict.fromkeys(labels.tolist()) if label not in index]
         if unknown:
             raise ValueError(
                 f"bag {unknown[0]!r} is used in bag_of but is not one of the {len(names)} bags "
-                f"given ({_some(names)}). Add it to `ids` and `mediator`, or drop its points."
+                f"given ({some(names)}). Add it to `ids` and `mediator`, or drop its points."
             )
         bag = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
         return cls._checked(x, bag, weights, names, mediator, np.arange(len(x)))
@@ -115,7 +123,7 @@ class Bags:
         ids: Sequence[Hashable] | None = None,
     ) -> Bags:
         """Bags from a list of (n_j, d) arrays, one per bag; `weights` likewise a list of arrays."""
-        names = _unique_names(range(len(bags)) if ids is None else ids)
+        names = unique_names(range(len(bags)) if ids is None else ids)
         if len(names) != len(bags):
             raise ValueError(f"{len(bags)} bags came with {len(names)} ids; give one id per bag.")
         if not bags:
@@ -125,7 +133,7 @@ class Bags:
             array = np.asarray(values, dtype=float)
             if array.size == 0:
                 raise ValueError(f"bag {name!r} is empty. Drop it, and its mediator, or fill it.")
-            arrays.append(_points(array, f"bag {name!r}"))
+            arrays.append(points_array(array, f"bag {name!r}"))
             if arrays[-1].shape[1] != arrays[0].shape[1]:
                 raise ValueError(
                     f"bag {name!r} has {arrays[-1].shape[1]} covariates, bag {names[0]!r} has "
@@ -163,8 +171,9 @@ class Bags:
         Examples
         --------
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"county": ["a", "a", "b"], "altitude": [1.0, 3.0, 7.0],
-        ...                       "rain": [0.2, 0.2, 0.9]})
+        >>> frame = pd.DataFrame(
+        ...     {"county": ["a", "a", "b"], "altitude": [1.0, 3.0, 7.0], "rain": [0.2, 0.2, 0.9]}
+        ... )
         >>> Bags.from_frame(frame, bag="county", covariates=["altitude"], mediators=["rain"]).ids
         ('a', 'b')
         """
@@ -172,21 +181,22 @@ class Bags:
         absent = [name for name in named if name not in frame.columns]
         if absent:
             raise ValueError(
-                f"the table has no column {absent[0]!r}; it has {_some(list(frame.columns))}."
+                f"the table has no column {absent[0]!r}; it has {some(list(frame.columns))}."
             )
         if not len(frame):
             raise ValueError("the table has no rows, so there are no bags.")
         if frame[bag].isna().any():
             raise ValueError(f"column {bag!r} has missing values: every point needs a bag.")
         codes, uniques = frame[bag].factorize()
-        names = _unique_names(uniques.tolist())
-        x = _points(frame[list(covariates)].to_numpy(dtype=float))
+        names = unique_names(uniques.tolist())
+        x = points_array(frame[list(covariates)].to_numpy(dtype=float))
         mediator = None
         if mediators:
             values = frame[list(mediators)].to_numpy(dtype=float)
             first = np.array([np.flatnonzero(codes == j)[0] for j in range(len(names))])
             differs = ~np.all(
-                (values == values[first][codes]) | (np.isnan(values) & np.isnan(values[first][codes])),
+                (values == values[first][codes])
+                | (np.isnan(values) & np.isnan(values[first][codes])),
                 axis=1,
             )
             if differs.any():
@@ -219,13 +229,13 @@ class Bags:
         """
         from scipy.sparse import coo_array
 
-        x = _points(x)
+        x = points_array(x)
         matrix = coo_array(membership)
         if matrix.shape[0] != len(x):
             raise ValueError(
                 f"the membership matrix has {matrix.shape[0]} rows for {len(x)} points."
             )
-        names = _unique_names(range(matrix.shape[1]) if ids is None else ids)
+        names = unique_names(range(matrix.shape[1]) if ids is None else ids)
         if len(names) != matrix.shape[1]:
             raise ValueError(f"{matrix.shape[1]} columns came with {len(names)} ids.")
         used = matrix.data != 0
@@ -276,7 +286,7 @@ class Bags:
             bag=bag,
             weights=w / totals[bag],
             ids=names,
-            mediator=_mediator(mediator, names),
+            mediator=mediator_array(mediator, names),
             point=point,
         )
 
@@ -314,7 +324,7 @@ class Bags:
     @cached_property
     def sizes(self) -> Ints:
         """n_j, the number of points of every bag."""
-        return np.bincount(self.bag, minlength=self.n_bags)
+        return np.bincount(self.bag, minlength=self.n_bags).astype(np.int64)
 
     @cached_property
     def effective_sizes(self) -> Floats:
@@ -322,13 +332,15 @@ class Bags:
         return 1.0 / np.bincount(self.bag, weights=self.weights**2, minlength=self.n_bags)
 
     def overlap(self) -> Floats:
-        r""":math:`P^\top P`, diagonal unless bags share points: the covariance that unit
-        high-resolution noise gives to bag means."""
+        r""":math:`P^\top P`, the covariance that unit high-resolution noise gives to bag means.
+
+        Diagonal unless bags share points.
+        """
         from scipy.sparse import coo_array
 
         shape = (int(self.point.max()) + 1, self.n_bags)
         p = coo_array((self.weights, (self.point, self.bag)), shape=shape).tocsr()
-        return np.asarray((p.T @ p).todense())
+        return np.asarray((p.T @ p).todense(), dtype=float)
 
     def means(self, values: npt.ArrayLike | None = None) -> Floats:
         r""":math:`P^\top v`: weighted means over each bag, of the points by default."""
@@ -336,7 +348,7 @@ class Bags:
         if len(v) != self.n_points:
             raise ValueError(f"{self.n_points} points came with {len(v)} values.")
         columns = v.reshape(len(v), -1)
-        means = np.stack(
+        means: Floats = np.stack(
             [
                 np.bincount(self.bag, weights=self.weights * column, minlength=self.n_bags)
                 for column in columns.T
@@ -419,7 +431,7 @@ class Bags:
 
     @cached_property
     def _layout_and_source(self) -> tuple[Any, Ints]:
-        from deconditional.bag_kernels import layout_bags
+        from deconditional.layout import layout_bags
 
         return layout_bags(self.points, self.bag, self.weights, self.n_bags)
 
@@ -432,80 +444,3 @@ class Bags:
     def slot_points(self) -> Ints:
         """The row of `points` behind every slot of the layout."""
         return self._layout_and_source[1]
-
-
-def _points(x: npt.ArrayLike, what: str = "the points") -> Floats:
-    try:
-        array = np.asarray(x, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{what} must be numbers: {error}") from None
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2 or array.size == 0:
-        raise ValueError(
-            f"{what} must be an array of points by covariates with at least one of each; "
-            f"its shape is {array.shape}."
-        )
-    return array
-
-
-def _unique_names(ids: Any) -> tuple[Hashable, ...]:
-    names = tuple(ids)
-    seen: set[Hashable] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"bag id {name!r} is given twice; ids must be unique.")
-        seen.add(name)
-    return names
-
-
-def _bag_names(
-    labels: npt.NDArray[Any], ids: Sequence[Hashable] | None, mediator: Any
-) -> tuple[Hashable, ...]:
-    if ids is not None:
-        return _unique_names(ids)
-    if isinstance(mediator, Mapping):
-        return _unique_names(mediator)
-    if np.issubdtype(labels.dtype, np.integer):
-        n_bags = int(labels.max(initial=-1)) + 1
-        if labels.min(initial=0) < 0:
-            raise ValueError(f"bag {int(labels.min())} is negative; whole-number bags count from 0.")
-        return tuple(range(max(n_bags, 0 if mediator is None else len(mediator))))
-    if np.issubdtype(labels.dtype, np.floating):
-        raise ValueError("bag_of holds fractions; bags are whole numbers from 0 or labels.")
-    names = tuple(sorted(dict.fromkeys(labels.tolist())))
-    if mediator is not None:
-        raise ValueError(
-            "with labels as bags, say in which order the mediator comes: pass ids=[...], or "
-            "mediator as a mapping from label to value."
-        )
-    return names
-
-
-def _mediator(mediator: Any, names: tuple[Hashable, ...]) -> Floats | None:
-    if mediator is None:
-        return None
-    if isinstance(mediator, Mapping):
-        absent = [name for name in names if name not in mediator]
-        if absent:
-            raise ValueError(f"bag {absent[0]!r} has no mediator.")
-        mediator = [mediator[name] for name in names]
-    array = np.asarray(mediator, dtype=float)
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2 or len(array) != len(names):
-        raise ValueError(
-            f"{len(names)} bags came with mediators of shape {np.shape(mediator)}; give one row "
-            "per bag."
-        )
-    finite = np.isfinite(array).all(axis=1)
-    if not finite.all():
-        raise ValueError(
-            f"the mediator of bag {names[int(np.argmin(finite))]!r} is missing or infinite."
-        )
-    return array
-
-
-def _some(items: Sequence[Any], most: int = 6) -> str:
-    shown = ", ".join(repr(item) for item in items[:most])
-    return shown + (", ..." if len(items) > most else "")

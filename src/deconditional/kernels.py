@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import equinox as eqx
 import gpjax.kernels as gk
 import jax
 import jax.numpy as jnp
@@ -153,13 +152,14 @@ class DeepKernel(AbstractKernel):
     --------
     >>> import equinox as eqx, jax, gpjax as gpx
     >>> from deconditional import DeepKernel
-    >>> network = eqx.nn.MLP(3, 2, width_size=8, depth=1, activation=jax.nn.tanh,
-    ...                      key=jax.random.key(0))
+    >>> network = eqx.nn.MLP(
+    ...     3, 2, width_size=8, depth=1, activation=jax.nn.tanh, key=jax.random.key(0)
+    ... )
     >>> kernel = DeepKernel(gpx.kernels.RBF(lengthscale=[1.0, 1.0]), network)
     """
 
     base: AbstractKernel
-    network: eqx.Module
+    network: Any
 
     def __init__(
         self,
@@ -173,9 +173,10 @@ class DeepKernel(AbstractKernel):
 
     def features(self, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
         """The network's output at every row of x."""
-        return jax.vmap(self.network)(self.slice_input(x))  # type: ignore[arg-type]
+        return jax.vmap(self.network)(self.slice_input(x))
 
     def __call__(self, x: Float[Array, " d"], y: Float[Array, " d"]) -> Float[Array, ""]:
+        """The kernel of one pair of points."""
         return self.base(self.features(x[None])[0], self.features(y[None])[0])
 
 

@@ -24,5 +24,5 @@ def whiten(root: Float[Array, "n n"], b: Array) -> Array:
 
 
 def log_determinant(root: Float[Array, "n n"]) -> Float[Array, ""]:
-    """log det of the matrix whose Cholesky factor is root."""
+    """Log det of the matrix whose Cholesky factor is root."""
     return 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))

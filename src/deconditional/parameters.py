@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from paramax import AbstractUnwrappable, NonTrainable
 
 from deconditional.kernels import DeepKernel
-from deconditional.priors import LogNormal, Normal, Prior
+from deconditional.priors import LogNormal, Normal, Prior, SplitLogNormal
 
 __all__ = ["KernelTemplate", "Parameter", "ParameterSet", "kernel_template", "typical_distance"]
 
@@ -99,6 +99,12 @@ def positive(name: str, median: Any, sigma: float, reach: float = 9.0) -> Parame
     return Parameter(name, start, LogNormal(np.round(start, 12), sigma), LOG, reach)
 
 
+def length_scale(name: str, mode: Any) -> Parameter:
+    """A length scale: short ones need evidence, long ones little."""
+    start = np.asarray(mode, dtype=float)
+    return Parameter(name, start, SplitLogNormal(np.round(start, 12)), LOG)
+
+
 @partial(jax.tree_util.register_dataclass, data_fields=["learnt", "fixed"], meta_fields=[])
 @dataclass(frozen=True)
 class ParameterSet:
@@ -135,9 +141,7 @@ class ParameterSet:
                 for p in parameters
                 if p.name not in fixed
             ),
-            fixed={
-                p.name: _fixed_value(p, fixed[p.name]) for p in parameters if p.name in fixed
-            },
+            fixed={p.name: _fixed_value(p, fixed[p.name]) for p in parameters if p.name in fixed},
         )
 
     @property
@@ -182,7 +186,7 @@ class ParameterSet:
         return np.asarray(self.pack({p.name: p.start for p in self.learnt}))
 
     def draw(self, key: Any, shrink: float = 1.0) -> np.ndarray:
-        """A start drawn from the priors, pulled towards `start` by 1 - shrink and kept in bounds."""
+        """A start drawn from the priors, pulled towards `start` by 1 - shrink, within bounds."""
         keys = jax.random.split(key, max(1, len(self.learnt)))
         drawn = {p.name: _draw(p, k) for p, k in zip(self.learnt, keys, strict=False)}
         low, high = self.bounds()
@@ -260,13 +264,7 @@ class KernelTemplate:
         """The kernel at named values with GPJax's own parameter classes restored."""
         leaves, structure = _leaves(self.kernel)
         for parameter, position in zip(self.parameters, self._positions, strict=True):
-            value = jnp.asarray(values[parameter.name])
-            leaf = leaves[position]
-            if isinstance(leaf, SigmoidBounded):
-                value = SigmoidBounded(value, low=leaf.low, high=leaf.high)
-            elif isinstance(leaf, AbstractUnwrappable):
-                value = type(leaf)(value)  # type: ignore[call-arg]
-            leaves[position] = value
+            leaves[position] = _rewrap(leaves[position], jnp.asarray(values[parameter.name]))
         return jax.tree_util.tree_unflatten(structure, leaves)
 
     def own_values(self) -> dict[str, np.ndarray]:
@@ -276,6 +274,12 @@ class KernelTemplate:
             p.name: np.asarray(val(leaves[i]), dtype=float)
             for p, i in zip(self.parameters, self._positions, strict=True)
         }
+
+
+def _rewrap(leaf: Any, value: Array) -> Any:
+    if isinstance(leaf, SigmoidBounded):
+        return SigmoidBounded(value, low=leaf.low, high=leaf.high)
+    return type(leaf)(value) if isinstance(leaf, AbstractUnwrappable) else value
 
 
 def _is_parameter(leaf: Any) -> bool:
@@ -291,9 +295,12 @@ def kernel_template(
     prefix: str,
     inputs: np.ndarray,
     variance: float,
-    unit_variance: bool = False,
+    role: Literal["field", "mediator"] = "field",
 ) -> KernelTemplate:
     """Find the learnable parameters of a kernel and give them data-driven priors.
+
+    The prior of a length scale is centred on the median distance between inputs over √2, where a
+    Gaussian kernel has fallen to 1/e (times √d for a length scale per dimension).
 
     Parameters
     ----------
@@ -306,12 +313,14 @@ def kernel_template(
         Points the kernel will see, for typical distances.
     variance
         A typical variance of what the kernel models.
-    unit_variance
-        Leave out the variance of a kernel that is a single stationary one: the mediator
-        kernel's scale is absorbed by the ridge.
+    role
+        ``"field"`` for k: few coarse observations say little about many length scales, so short
+        ones are held back. ``"mediator"`` for ℓ: it must be able to tell neighbouring bags apart,
+        so its prior is wide on both sides; and the variance of a single stationary kernel is left
+        out, since the ridge absorbs it.
     """
     pairs, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=_is_parameter)
-    skip_variance = unit_variance and isinstance(kernel, StationaryKernel)
+    skip_variance = role == "mediator" and isinstance(kernel, StationaryKernel)
     typical = _typical_values(kernel, inputs, variance)
     parameters, positions = [], []
     for position, (path, leaf) in enumerate(pairs):
@@ -321,13 +330,13 @@ def kernel_template(
         if skip_variance and keys == ["variance"]:
             continue
         name = ".".join([prefix, *keys])
-        parameters.append(_kernel_parameter(name, keys, leaf, typical))
+        parameters.append(_kernel_parameter(name, keys, leaf, typical, role))
         positions.append(position)
     return KernelTemplate(kernel, tuple(parameters), tuple(positions))
 
 
 def _kernel_parameter(
-    name: str, keys: list[str], leaf: Any, typical: dict[str, np.ndarray]
+    name: str, keys: list[str], leaf: Any, typical: dict[str, np.ndarray], role: str
 ) -> Parameter:
     current = np.asarray(val(leaf), dtype=float)
     if isinstance(leaf, SigmoidBounded):
@@ -335,7 +344,9 @@ def _kernel_parameter(
         return Parameter(name, current, middle, interval(leaf.low, leaf.high))
     if isinstance(leaf, PositiveReal | NonNegativeReal):
         median = np.broadcast_to(typical.get(".".join(keys), current), current.shape)
-        return positive(name, median, 1.0 if keys[-1] == "lengthscale" else 1.5)
+        return (
+            length_scale(name, median) if keys[-1] == "lengthscale" else positive(name, median, 1.0)
+        )
     if isinstance(leaf, Real) or eqx.is_array(leaf):
         sd = float(max(1.0, np.std(current))) if current.ndim else 1.0 + abs(float(current))
         return Parameter(name, current, Normal(0.0, sd), IDENTITY, reach=30.0)
@@ -371,9 +382,9 @@ def _typical_values(
         per_dimension = np.ndim(val(scale)) == 1 and np.size(val(scale)) > 1
         typical["lengthscale"] = (
             np.array([typical_distance(column[:, None]) for column in active.T])
-            * np.sqrt(active.shape[1])
+            * np.sqrt(active.shape[1] / 2)
             if per_dimension
-            else np.asarray(typical_distance(active))
+            else np.asarray(typical_distance(active) / np.sqrt(2))
         )
     elif not isinstance(kernel, StationaryKernel) and hasattr(kernel, "variance"):
         sample = jnp.asarray(inputs[:: max(1, len(inputs) // 200)])

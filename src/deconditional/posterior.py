@@ -26,9 +26,10 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 from scipy.special import ndtr, ndtri
 
-from deconditional.bag_kernels import Layout, bag_cross
+from deconditional.bag_kernels import bag_cross
 from deconditional.inference.exact import Conditioned
 from deconditional.kernels import prior_variance, spectral_features
+from deconditional.layout import Layout
 from deconditional.linalg import stable_cholesky, whiten
 
 __all__ = ["Field", "Gaussians", "Posterior", "Trend"]
@@ -48,7 +49,7 @@ class Trend(eqx.Module):
     scale: Array
 
     def features(self, x: Float[Array, "m d"]) -> Float[Array, "m q"]:
-        """h at every row of x."""
+        """H at every row of x."""
         if self.kind == "none":
             return jnp.zeros((x.shape[0], 0), x.dtype)
         ones = jnp.ones((x.shape[0], 1), x.dtype)
@@ -273,7 +274,7 @@ class Posterior(Gaussians):
 
     @property
     def log_evidence(self) -> float:
-        """log p(z), averaged over components in the way of a harmonic-free mean of log values."""
+        """Log p(z), averaged over components in the way of a harmonic-free mean of log values."""
         return float(np.mean([float(f.conditioned.log_evidence) for f in self.fields]))
 
     def covariance(self) -> np.ndarray:

@@ -13,8 +13,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from deconditional.bag_kernels import Layout, bag_gram
+from deconditional.bag_kernels import bag_gram
 from deconditional.inference.exact import Conditioned, condition
+from deconditional.layout import Layout
 from deconditional.mediation import CMO
 from deconditional.parameters import KernelTemplate, ParameterSet
 from deconditional.posterior import Field, Trend

@@ -13,13 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
+from jaxtyping import Array
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from deconditional.bag_kernels import bag_cross, layout_bags
+from deconditional.bag_kernels import bag_gram
 from deconditional.bags import Bags
 from deconditional.fit import FitReport, FitWarning, at_bounds, maximise, sample_posterior
 from deconditional.inference.problem import ExactProblem, Matched, Mediated, Pieces
+from deconditional.layout import Layout, layout_bags
 from deconditional.parameters import Parameter, ParameterSet, kernel_template, positive
 from deconditional.posterior import CoarsePosterior, Field, Posterior, Trend
 
@@ -77,9 +79,7 @@ class BagModel(BaseEstimator):
         )
         if self.method == "nuts":
             options = {"num_warmup": 200, "num_samples": 200, **(self.method_options or {})}
-            vectors, diagnostics = sample_posterior(
-                problem, best.vector, seed=self.seed, **options
-            )
+            vectors, diagnostics = sample_posterior(problem, best.vector, seed=self.seed, **options)
         else:
             vectors, diagnostics = best.vector[None], None
         solved = [problem.solve(jnp.asarray(v)) for v in vectors]
@@ -363,7 +363,7 @@ def _bag_posterior(field: Field, bags: Bags, new: Bags) -> tuple[np.ndarray, np.
         np.concatenate([bags.weights, new.weights]),
         n_old + new.n_bags,
     )
-    gram = _gram(field, layout)
+    gram = np.asarray(_gram(field, layout))
     cross = gram[n_old:, :n_old]
     h = new.means(np.asarray(field.trend.features(jnp.asarray(new.points))))
     c = field.conditioned
@@ -375,11 +375,5 @@ def _bag_posterior(field: Field, bags: Bags, new: Bags) -> tuple[np.ndarray, np.
 
 
 @eqx.filter_jit
-def _gram_jit(field: Field, layout: Any) -> Any:
-    from deconditional.bag_kernels import bag_gram
-
+def _gram(field: Field, layout: Layout) -> Array:
     return bag_gram(field.kernel, layout, dtype=field.dtype)
-
-
-def _gram(field: Field, layout: Any) -> np.ndarray:
-    return np.asarray(_gram_jit(field, layout))

@@ -134,11 +134,13 @@ points_per_bag, precision, seed
         With `uncertainty` it includes that of the estimated operator.
         """
         self._check_fitted()
-        y = _mediators(mediator, self._problem_.mediation.bag_mediator.shape[1])
+        mediation = self._problem_.mediation
+        assert isinstance(mediation, Mediated)
+        y = _mediators(mediator, mediation.bag_mediator.shape[1])
         means, covariances = [], []
         for vector, (pieces, field) in zip(self._vectors_, self._solved_, strict=True):
             values = self._problem_.parameters.unpack(jnp.asarray(vector))
-            operator = self._problem_.mediation.operator(values)
+            operator = mediation.operator(values)
             c = field.conditioned
             weights, own = operator.weights_and_covariance(y)
             gram = pieces.gram
@@ -147,8 +149,8 @@ points_per_bag, precision, seed
             cross = weights.T @ gram @ pieces.weights
             prior = weights.T @ gram @ weights
             if self.uncertainty:
-                observed = self._problem_.mediation.observed_mediator
-                cross = cross + pieces.embedding_scale * operator.cross_covariance(y, observed)
+                shared = operator.cross_covariance(y, mediation.observed_mediator)
+                cross = cross + pieces.embedding_scale * shared
                 prior = prior + pieces.embedding_scale * own
             h = weights.T @ self._problem_.trend_means
             explained = jnp.linalg.solve(c.root, cross.T)
@@ -184,7 +186,7 @@ points_per_bag, precision, seed
             family = gk.Matern12 if self.uncertainty else gk.RBF
             kernel = family(lengthscale=jnp.ones(p)) if p > 1 else family()
         both = np.concatenate([bags.mediator, np.asarray(y)])
-        template = kernel_template(kernel, "mediator_kernel", both, 1.0, unit_variance=True)
+        template = kernel_template(kernel, "mediator_kernel", both, 1.0, role="mediator")
         mediation = Mediated(
             kernel=template,
             bag_mediator=jnp.asarray(bags.mediator),

@@ -1,0 +1,8 @@
+"""``python -m deconditional`` is the command line."""
+
+import sys
+
+from deconditional.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

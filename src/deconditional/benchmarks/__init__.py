@@ -1,0 +1,1 @@
+"""Speed, measured as ratios to a named opponent within one run."""

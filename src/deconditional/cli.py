@@ -1,0 +1,266 @@
+"""The command line: ``deconditional demo | reproduce | benchmark``.
+
+What a command computes with is imported when it runs, so that help and complaints come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from deconditional import __version__
+from deconditional.experiments.records import UsageError
+from deconditional.experiments.swiss_roll import MATCHINGS, MODELS
+
+__all__ = ["main"]
+
+BENCHMARKS = ("kernels", "against-dense")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; the exit code.
+
+    0 is success, 1 means that part of the work failed, 2 that the command cannot be carried out as
+    given, 130 that it was interrupted.
+
+    Examples
+    --------
+    >>> main(["--version"])
+    deconditional 0.1.0
+    0
+    """
+    given = sys.argv[1:] if argv is None else argv
+    try:
+        args = _parser().parse_args(given)
+        return _carry_out(args, shlex.join(["deconditional", *given]))
+    except UsageError as error:
+        print(f"deconditional: error: {error}", file=sys.stderr)
+        return 2
+    except SystemExit as done:  # argparse leaves this way after --help and --version
+        return int(done.code or 0)
+
+
+def _carry_out(args: argparse.Namespace, command: str) -> int:
+    try:
+        return args.command(args, command)
+    except KeyboardInterrupt:
+        print(f"\ndeconditional: interrupted. {args.kept(args)}", file=sys.stderr)
+        return 130
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def _demo(args: argparse.Namespace, command: str) -> int:
+    from deconditional import demo
+
+    demo.run(args.out)
+    return 0
+
+
+def _reproduce_swiss_roll(args: argparse.Namespace, command: str) -> int:
+    from rich.console import Console
+
+    from deconditional.experiments import swiss_roll
+
+    results = swiss_roll.run(
+        matching=args.matching,
+        models=args.models,
+        seeds=args.seeds,
+        first_seed=args.first_seed,
+        out=args.out,
+        n_points=args.points,
+        n_bags=args.bags,
+        overwrite=args.overwrite,
+        figures=not args.no_figures,
+        command=command,
+    )
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{len(results.records)} records in {results.folder / 'results.json'}")
+    console.print(f"tables in {results.folder / 'table.md'}")
+    if results.failures:
+        console.print(
+            f"{len(results.failures)} fit(s) failed, see above; the same command tries them again."
+        )
+    return 1 if results.failures else 0
+
+
+def _benchmark(args: argparse.Namespace, command: str) -> int:
+    if args.what == "against-dense" and (args.dims is not None or args.quick):
+        raise UsageError("--dims and --quick belong to 'benchmark kernels'.")
+    _output_file(args.out)
+    if args.what == "kernels":
+        from deconditional.benchmarks import kernels
+
+        return kernels.run(
+            points=args.points or 20_000,
+            bags=args.bags or 200,
+            dims=args.dims or 5,
+            quick=args.quick,
+            out=args.out,
+        )
+    from deconditional.benchmarks import against_dense
+
+    return against_dense.run(points=args.points or 5000, bags=args.bags or 50, out=args.out)
+
+
+def _output_file(path: Path | None) -> None:
+    """Fail now rather than after the measurement."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"the output {str(path)!r} is a folder; name a file.")
+    parent = path.parent
+    while not parent.exists():
+        parent = parent.parent
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {str(path)!r} ({error.strerror or error}); name another file."
+        ) from None
+
+
+# ---------------------------------------------------------------------- what an interrupt leaves
+
+
+def _nothing_kept(args: argparse.Namespace) -> str:
+    return "Nothing was kept; run the command again."
+
+
+def _records_kept(args: argparse.Namespace) -> str:
+    path = Path(args.out) / "results.json"
+    try:
+        number = len(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return _nothing_kept(args)
+    return (
+        f"{number} finished records are kept in {path}; the same command, without --overwrite, "
+        "resumes."
+    )
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="deconditional",
+        description="Gaussian-process downscaling of coarse observations that need not match the "
+        "fine covariates.",
+    )
+    parser.add_argument("--version", action="version", version=f"deconditional {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_demo(commands)
+    _add_reproduce(commands)
+    _add_benchmark(commands)
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="downscale a small example with known truth",
+        description="Downscale temperature over synthetic hills: half of the coarse cells give "
+        "fine covariates, the other half the coarse temperature. Takes less than a minute.",
+    )
+    demo.add_argument("--out", required=True, metavar="DIR", help="folder for figure and arrays")
+    _runs(demo, _demo, _nothing_kept)
+
+
+def _add_reproduce(commands: argparse._SubParsersAction[_Parser]) -> None:
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="repeat an experiment of the paper",
+        description="Repeat an experiment of the paper.",
+    )
+    experiments = reproduce.add_subparsers(metavar="EXPERIMENT", required=True)
+    roll = experiments.add_parser(
+        "swiss-roll",
+        help="matched and unmatched bags on a swiss roll",
+        description="Fit models to swiss rolls cut into bags, score them at all points, and "
+        "compare them over seeds. Writes results.json after every fit; the same command resumes "
+        "an interrupted run.",
+    )
+    roll.add_argument(
+        "--matching",
+        nargs="+",
+        default=list(MATCHINGS),
+        metavar="M",
+        help="direct, indirect or both",
+    )
+    roll.add_argument(
+        "--models", nargs="+", metavar="NAME", help=f"some of: {', '.join(MODELS)} (default: all)"
+    )
+    roll.add_argument("--seeds", type=_whole, default=20, help="number of rolls (default: 20)")
+    roll.add_argument(
+        "--first-seed", type=_whole, default=0, metavar="SEED", help="seed of the first roll"
+    )
+    roll.add_argument(
+        "--out", required=True, metavar="DIR", help="folder for records, tables, figures"
+    )
+    roll.add_argument(
+        "--points", type=_positive, default=5000, help="points of a roll (default: 5000)"
+    )
+    roll.add_argument("--bags", type=_positive, default=50, help="bags of a roll (default: 50)")
+    roll.add_argument("--overwrite", action="store_true", help="discard what the folder holds")
+    roll.add_argument("--no-figures", action="store_true", help="records and tables only")
+    _runs(roll, _reproduce_swiss_roll, _records_kept)
+
+
+def _add_benchmark(commands: argparse._SubParsersAction[_Parser]) -> None:
+    benchmark = commands.add_parser(
+        "benchmark",
+        help="measure speed",
+        description="Measure the bag kernels against the speed of exp alone (kernels), or an exact "
+        "fit against the dense formula of the paper (against-dense).",
+    )
+    benchmark.add_argument(
+        "what", nargs="?", default="kernels", choices=BENCHMARKS, help="default: kernels"
+    )
+    benchmark.add_argument(
+        "--points", type=_positive, help="fine points (default: 20000, against-dense: 5000)"
+    )
+    benchmark.add_argument(
+        "--bags", type=_positive, help="number of bags (default: 200, against-dense: 50)"
+    )
+    benchmark.add_argument("--dims", type=_positive, help="covariates, kernels only (default: 5)")
+    benchmark.add_argument("--quick", action="store_true", help="shorter timings, kernels only")
+    benchmark.add_argument("--out", type=Path, metavar="FILE.json", help="write the numbers here")
+    _runs(benchmark, _benchmark, _nothing_kept)
+
+
+def _runs(
+    parser: argparse.ArgumentParser,
+    command: Callable[[argparse.Namespace, str], int],
+    kept: Callable[[argparse.Namespace], str],
+) -> None:
+    parser.set_defaults(command=command, kept=kept)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def _positive(text: str) -> int:
+    number = _whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number

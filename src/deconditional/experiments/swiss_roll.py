@@ -1,0 +1,505 @@
+"""The swiss roll with matched and unmatched bags: the paper's first table.
+
+Every model learns from the bags and coarse values of a roll and is scored at all its points; this
+is repeated over seeds, and models are compared by paired tests. :data:`MODELS` has every setting
+that is not the package's default, :data:`PAPER` the published numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import deconditional as dc
+from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
+from deconditional.experiments.records import (
+    Record,
+    Results,
+    UsageError,
+    mean_and_sd,
+    output_folder,
+    provenance,
+    values,
+    warning_notes,
+    wilcoxon_table,
+    write_atomically,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["MATCHINGS", "MODELS", "PAPER", "run"]
+
+MATCHINGS = ("direct", "indirect")
+
+
+def _rough() -> Any:
+    """Matérn-1/2 on the mediator for the baselines, as U-CMP has by default: a fair comparison."""
+    import gpjax.kernels as gk
+
+    return gk.Matern12()
+
+
+def _mediated(base: Any, matching: str, propagate: bool) -> Any:
+    """A matched model, or the same behind pseudo-targets where the data is not matched."""
+    if matching == "direct":
+        return base
+    return dc.PseudoTarget(base, mediator_kernel=_rough(), propagate=propagate)
+
+
+MODELS: dict[str, Callable[[str], Any]] = {
+    "cmp": lambda matching: dc.CMP(),
+    "s-cmp": lambda matching: dc.CMP(cmo="shrinkage"),
+    "u-cmp": lambda matching: dc.CMP(uncertainty=True),
+    "bagg-gp": lambda matching: _mediated(dc.BaggGP(), matching, propagate=True),
+    "gpr": lambda matching: _mediated(dc.CentroidGP(), matching, propagate=True),
+    "bagg-gp-plugin": lambda matching: _mediated(dc.BaggGP(), matching, propagate=False),
+    "gpr-plugin": lambda matching: _mediated(dc.CentroidGP(), matching, propagate=False),
+}
+"""Name of a model -> what makes it for ``"direct"`` or ``"indirect"`` data."""
+
+INDIRECT_ONLY = ("bagg-gp-plugin", "gpr-plugin")
+"""Pseudo-targets at face value, as the paper takes them; matched data needs no pseudo-targets."""
+
+PAPER: dict[str, dict[str, str]] = {
+    "direct": {
+        "cmp": ".33 ± .06",
+        "s-cmp": ".25 ± .04",
+        "varcmp": ".18 ± .04",
+        "bagg-gp": ".60 ± .01",
+        "vbagg": ".22 ± .04",
+        "gpr": ".70 ± .05",
+    },
+    "indirect": {
+        "cmp": ".80 ± .14",
+        "s-cmp": "1.05 ± .04",
+        "varcmp": ".87 ± .07",
+        "bagg-gp": "1.13 ± .11",
+        "vbagg": "1.46 ± .34",
+        "gpr": "1.04 ± .05",
+    },
+}
+"""Published RMSE, mean ± standard deviation over 20 seeds."""
+
+NOISE_STD = 0.05
+SCORES = ("rmse", "mae", "crps", "coverage95", "nll")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One model to fit to one roll."""
+
+    matching: str
+    model: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.matching} {self.model} seed {self.seed}"
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What names its record."""
+        return self.matching, self.model, self.seed
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted model's posterior at all points of the roll, and what it took."""
+
+    data: SwissRoll
+    posterior: Any
+    fit_seconds: float
+    predict_seconds: float
+    compile_seconds: float
+    warnings: list[str]
+
+
+def run(
+    matching: Sequence[str] = MATCHINGS,
+    models: Sequence[str] | None = None,
+    seeds: int = 20,
+    first_seed: int = 0,
+    out: str | os.PathLike[str] = "swiss-roll",
+    n_points: int = 5000,
+    n_bags: int = 50,
+    *,
+    overwrite: bool = False,
+    figures: bool = True,
+    command: str | None = None,
+    console: Console | None = None,
+) -> Results:
+    """Fit the models to rolls, score them, write records, tables and pictures.
+
+    Parameters
+    ----------
+    matching
+        ``"direct"``, ``"indirect"`` or both.
+    models
+        Names in :data:`MODELS`; all by default.
+    seeds, first_seed
+        How many rolls, and the seed of the first.
+    out
+        Folder for ``results.json``, ``table.md`` and pictures. Records already there are kept, and
+        what is missing is added.
+    n_points, n_bags
+        Size of a roll.
+    overwrite
+        Discard what the folder holds.
+    figures
+        Draw the data, and the posterior of every model at the first seed.
+    command
+        The command line to name in the table.
+    console
+        A rich console for progress; the terminal by default.
+
+    Returns
+    -------
+    Results
+        With ``records``, and with ``failures`` where a fit failed.
+
+    Raises
+    ------
+    UsageError
+        Before any fit, if the arguments cannot be used.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from rich.console import Console
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     results = run(
+    ...         ["direct"],
+    ...         ["gpr"],
+    ...         seeds=1,
+    ...         out=here,
+    ...         n_points=200,
+    ...         n_bags=8,
+    ...         figures=False,
+    ...         console=Console(quiet=True),
+    ...     )
+    >>> [(record["model"], record["seed"]) for record in results.records]
+    [('gpr', 0)]
+    """
+    from rich.console import Console
+
+    console = Console() if console is None else console
+    tasks = _tasks(matching, models, seeds, first_seed, console)
+    if figures:
+        _check_plots()
+    _check_data(matching, range(first_seed, first_seed + seeds), n_points, n_bags)
+    folder = output_folder(out)
+    settings = {
+        "experiment": "swiss-roll",
+        "n_points": n_points,
+        "n_bags": n_bags,
+        "noise_std": NOISE_STD,
+        "version": dc.__version__,
+    }
+    results = Results.open(folder, settings, overwrite=overwrite)
+    if overwrite:
+        _remove_outputs(folder)
+    if figures:
+        _draw_data(folder, matching, first_seed, settings)
+    _work(tasks, results, settings, first_seed if figures else None, console)
+    write_atomically(folder / "table.md", table(results, settings, command))
+    return results
+
+
+# ---------------------------------------------------------------------- before any fit
+
+
+def _tasks(
+    matching: Sequence[str],
+    models: Sequence[str] | None,
+    seeds: int,
+    first_seed: int,
+    console: Console,
+) -> list[Task]:
+    """All fits asked for. The seeds are outermost, so that an interrupted run has whole pairs."""
+    _known("matching", matching, MATCHINGS)
+    _known("model", MODELS if models is None else models, MODELS)
+    if seeds < 1:
+        raise UsageError(f"the number of seeds must be at least 1, not {seeds}.")
+    if first_seed < 0:
+        raise UsageError(f"the first seed must not be negative, and is {first_seed}.")
+    chosen = list(dict.fromkeys(MODELS if models is None else models))
+    skipped = [name for name in models or () if name in INDIRECT_ONLY]
+    if skipped and "direct" in matching:
+        console.print(
+            f"{', '.join(skipped)}: skipped for direct matching, which needs no pseudo-targets."
+        )
+    return [
+        Task(kind, model, seed)
+        for kind in dict.fromkeys(matching)
+        for seed in range(first_seed, first_seed + seeds)
+        for model in chosen
+        if kind == "indirect" or model not in INDIRECT_ONLY
+    ]
+
+
+def _check_plots() -> None:
+    from deconditional import plots
+
+    try:
+        plots.require_matplotlib()
+    except ImportError as error:
+        raise UsageError(f"{error} Or leave figures out with --no-figures.") from None
+
+
+def _known(what: str, names: Any, allowed: Any) -> None:
+    if not names:
+        raise UsageError(f"name at least one {what}: {', '.join(allowed)}.")
+    for name in names:
+        if name not in allowed:
+            raise UsageError(f"unknown {what} {name!r}; choose from {', '.join(allowed)}.")
+
+
+def _check_data(matching: Sequence[str], seeds: Sequence[int], n_points: int, n_bags: int) -> None:
+    """Draw every roll once: cheap, and better than to fail at the last seed."""
+    if "indirect" in matching and n_bags < 4:
+        raise UsageError(f"indirect matching halves the bags; use at least 4, not {n_bags}.")
+    for seed in seeds:
+        try:
+            swiss_roll(n_points, n_bags, "direct", NOISE_STD, seed)
+        except ValueError as error:
+            raise UsageError(
+                f"no roll of {n_points} points in {n_bags} bags with seed {seed}: {error}"
+            ) from None
+
+
+def _remove_outputs(folder: Path) -> None:
+    """What an earlier run drew and this one may not draw again."""
+    pictures = [_picture(kind, model) for kind in MATCHINGS for model in MODELS]
+    for name in ("table.md", "data.png", "bags.png", *pictures):
+        (folder / name).unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------- the fits
+
+
+def _work(
+    tasks: Sequence[Task],
+    results: Results,
+    settings: Mapping[str, Any],
+    picture_seed: int | None,
+    console: Console,
+) -> None:
+    """Fit what has no record or no picture yet."""
+    for task in _progress([t for t in tasks if _missing(t, results, picture_seed)], console):
+        try:
+            fitted = _fit(task, settings)
+            record = _record(task, fitted)
+        except Exception as error:  # one model's failure must not cost the others their turn
+            results.failures.append(f"{task}: {type(error).__name__}: {error}")
+            console.print(f"[red]failed[/red] {results.failures[-1]}", highlight=False)
+            continue
+        if task.key not in results:
+            how = {"compile_seconds": fitted.compile_seconds, "warnings": fitted.warnings}
+            results.add(record, how)
+        if task.seed == picture_seed:
+            _draw_posterior(results.folder, task, fitted)
+
+
+def _missing(task: Task, results: Results, picture_seed: int | None) -> bool:
+    picture = results.folder / _picture(task.matching, task.model)
+    return task.key not in results or (task.seed == picture_seed and not picture.exists())
+
+
+def _progress(tasks: Sequence[Task], console: Console) -> Iterator[Task]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        # Fits take seconds to minutes: an estimate from the last half minute would come and go.
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, speed_estimate_period=3600) as progress:
+        bar = progress.add_task("", total=len(tasks))
+        for task in tasks:
+            progress.update(bar, description=str(task))
+            yield task
+            progress.advance(bar)
+        progress.update(bar, description="done")
+
+
+def _fit(task: Task, settings: Mapping[str, Any]) -> Fitted:
+    from deconditional.fit import FitWarning
+
+    size = settings["n_points"], settings["n_bags"]
+    data = swiss_roll(*size, task.matching, settings["noise_std"], task.seed)
+    model = MODELS[task.model](task.matching)
+    mediator = {} if task.matching == "direct" else {"mediator": data.mediator}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        began = time.perf_counter()
+        model.fit(data.bags, data.z, **mediator)
+        fitted = time.perf_counter()
+        posterior = model.predict(data.x)
+        _ = posterior.mean  # a posterior computes its moments when they are first asked for
+        predicted = time.perf_counter()
+    notes = [str(w.message) for w in caught if issubclass(w.category, FitWarning)]
+    for other in caught:
+        if not issubclass(other.category, FitWarning):
+            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    return Fitted(
+        data, posterior, fitted - began, predicted - fitted, _compile_seconds(model), notes
+    )
+
+
+def _compile_seconds(model: Any) -> float:
+    """Of a model and, behind pseudo-targets, of the regression on the mediator."""
+    parts = [model, getattr(model, "regressor_", None)]
+    return sum(part.fit_report_.compile_seconds for part in parts if part is not None)
+
+
+def _record(task: Task, fitted: Fitted) -> Record:
+    scores = dc.scores.score(fitted.posterior, fitted.data.f)
+    return {
+        "experiment": "swiss-roll",
+        "matching": task.matching,
+        "model": task.model,
+        "seed": task.seed,
+        **{name: scores[name] for name in SCORES},
+        "fit_seconds": fitted.fit_seconds,
+        "predict_seconds": fitted.predict_seconds,
+    }
+
+
+# ---------------------------------------------------------------------- pictures
+
+
+def _picture(matching: str, model: str) -> str:
+    return f"posterior-{matching}-{model}.png"
+
+
+def _draw_data(
+    folder: Path, matching: Sequence[str], seed: int, settings: Mapping[str, Any]
+) -> None:
+    from deconditional import plots
+
+    size = settings["n_points"], settings["n_bags"]
+    kinds = [kind for kind in MATCHINGS if kind in matching]
+    rolls = [swiss_roll(*size, kind, settings["noise_std"], seed) for kind in kinds]
+    plots.save(plots.roll(rolls[0], title=f"Swiss roll, seed {seed}"), folder / "data.png")
+    plots.save(plots.roll_bags(rolls, title=f"Bags, seed {seed}"), folder / "bags.png")
+
+
+def _draw_posterior(folder: Path, task: Task, fitted: Fitted) -> None:
+    from deconditional import plots
+
+    figure = plots.posterior_panels(
+        fitted.data.x[:, [0, 2]],
+        fitted.data.f,
+        fitted.posterior,
+        title=f"{task.model}, {task.matching} matching, seed {task.seed}",
+        axes=("x₁", "x₃"),
+    )
+    plots.save(figure, folder / _picture(task.matching, task.model))
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def table(results: Results, settings: Mapping[str, Any], command: str | None = None) -> str:
+    """The whole of ``table.md``."""
+    lines = [
+        "# Swiss roll",
+        "",
+        f"{settings['n_points']} points, {settings['n_bags']} bags, noise of standard deviation "
+        f"{settings['noise_std']} on the bag means. Scores are over all points of a roll; ± is "
+        "one standard deviation over seeds. Lower is better, except coverage, where 0.95 is best.",
+    ]
+    for matching in MATCHINGS:
+        if any(record["matching"] == matching for record in results.records):
+            lines += _section(results, matching)
+    if results.failures:
+        lines += ["", "## Failed fits", "", *(f"- {failure}" for failure in results.failures)]
+    return "\n".join([*lines, "", "## How this was made", "", *provenance(command), ""])
+
+
+def _section(results: Results, matching: str) -> list[str]:
+    models = [name for name in MODELS if results.of(matching, name)]
+    lines = [
+        "",
+        f"## {matching.capitalize()} matching",
+        "",
+        "| model | seeds | RMSE | RMSE, paper | worst RMSE (seed) | CRPS | coverage of 95% | NLL "
+        "| fit (s) | of it compiling (s) |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *(_summary(results, matching, name) for name in _rows(matching, models)),
+        "",
+        *_footnotes(matching),
+        *warning_notes(results.fits, matching),
+    ]
+    for name, label in (("rmse", "RMSE"), ("crps", "CRPS")):
+        lines += [
+            "",
+            f"### Wilcoxon signed-rank tests of {label}, {matching} matching",
+            "",
+            *wilcoxon_table(results, matching, models, name),
+        ]
+    return lines
+
+
+def _rows(matching: str, models: Sequence[str]) -> list[str]:
+    """The models fitted and those of the paper, each family together."""
+    order = ("cmp", "s-cmp", "u-cmp", "varcmp", "bagg-gp", "bagg-gp-plugin", "vbagg")
+    shown = {*models, *PAPER[matching]}
+    return [name for name in dict.fromkeys([*order, *MODELS]) if name in shown]
+
+
+def _summary(results: Results, matching: str, model: str) -> str:
+    paper = PAPER[matching].get(model.removesuffix("-plugin"), "–")
+    kept = results.of(matching, model)
+    if not kept:
+        return f"| {model} | – | – | {paper} | – | – | – | – | – | – |"
+    errors = values(kept, "rmse")
+    worst = f"{errors.max():.3f} ({kept[int(np.argmax(errors))]['seed']})"
+    fits = [fit for fit in results.fits if (fit["matching"], fit["model"]) == (matching, model)]
+    cells = [
+        model,
+        str(len(kept)),
+        mean_and_sd(errors),
+        paper,
+        worst,
+        mean_and_sd(values(kept, "crps")),
+        mean_and_sd(values(kept, "coverage95")),
+        mean_and_sd(values(kept, "nll"), 2),
+        mean_and_sd(values(kept, "fit_seconds"), 1),
+        mean_and_sd(values(fits, "compile_seconds"), 1),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _footnotes(matching: str) -> list[str]:
+    notes = [
+        "Rows with the paper's number alone are models of the paper that this run did not fit.",
+        "",
+        "Fit times include compiling (the first evaluation), which models of one seed can share.",
+        "",
+    ]
+    if matching == "indirect":
+        notes += [
+            "bagg-gp and gpr learn from pseudo-targets whose covariance is propagated; the paper's "
+            "take them at face value, as the -plugin rows do.",
+            "",
+        ]
+    return notes

@@ -1,0 +1,177 @@
+"""The command line: help, complaints, exit codes, and the demo at a small size."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from deconditional import __version__, cli, demo
+from deconditional.experiments import swiss_roll
+
+TINY = ["reproduce", "swiss-roll", "--points", "200", "--bags", "8", "--seeds", "1"]
+
+
+def complaint(capsys, arguments):
+    """The one line on stderr of a command that must end with code 2."""
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("deconditional: error: ")
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["demo", "--help"],
+        ["reproduce", "--help"],
+        ["reproduce", "swiss-roll", "--help"],
+        ["benchmark", "--help"],
+    ],
+)
+def test_help(capsys, arguments):
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out.startswith("usage: deconditional")
+
+
+def test_help_names_every_model(capsys):
+    cli.main(["reproduce", "swiss-roll", "--help"])
+    shown = "".join(capsys.readouterr().out.split())  # names may be wrapped at their hyphens
+    assert all(name in shown for name in swiss_roll.MODELS)
+
+
+def test_version_needs_no_jax():
+    code = (
+        "import sys; from deconditional.cli import main; "
+        "code = main(['--version']) or main(['--help']); "
+        "sys.exit(code or int('jax' in sys.modules or 'matplotlib' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"deconditional {__version__}\n")
+
+
+def test_runs_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "deconditional", "demo", "--out", os.devnull],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("deconditional: error: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "COMMAND"),
+        (["predict"], "invalid choice: 'predict'"),
+        (["demo"], "--out"),
+        (["reproduce", "swiss-roll"], "--out"),
+        ([*TINY, "--models", "cmpp", "--out", "OUT"], "unknown model 'cmpp'; choose from cmp"),
+        ([*TINY, "--matching", "both", "--out", "OUT"], "unknown matching 'both'"),
+        ([*TINY, "--seeds", "0", "--out", "OUT"], "at least 1, not 0"),
+        ([*TINY, "--seeds", "two", "--out", "OUT"], "whole number, not 'two'"),
+        ([*TINY, "--first-seed", "-1", "--out", "OUT"], "must not be negative"),
+        ([*TINY, "--points", "20", "--bags", "15", "--out", "OUT"], "fewer bags or more points"),
+        ([*TINY, "--bags", "3", "--out", "OUT"], "at least 4"),
+        (["benchmark", "speed"], "invalid choice: 'speed'"),
+        (["benchmark", "kernels", "--points", "0"], "at least 1"),
+        (["benchmark", "against-dense", "--quick"], "belong to 'benchmark kernels'"),
+    ],
+)
+def test_wrong_arguments(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in complaint(capsys, arguments)
+    assert not (tmp_path / "OUT").exists()
+
+
+@pytest.mark.parametrize("command", [["demo"], TINY])
+def test_output_that_is_a_file(capsys, tmp_path, command):
+    (tmp_path / "file").write_text("mine")
+    assert "is a file" in complaint(capsys, [*command, "--out", str(tmp_path / "file")])
+    assert "is a file" in complaint(capsys, [*command, "--out", str(tmp_path / "file" / "below")])
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root writes anywhere")
+def test_output_that_cannot_be_written(capsys, tmp_path):
+    tmp_path.chmod(0o500)
+    assert "cannot write" in complaint(capsys, ["demo", "--out", str(tmp_path)])
+
+
+def test_benchmark_output_that_is_a_folder(capsys, tmp_path):
+    assert "is a folder" in complaint(capsys, ["benchmark", "kernels", "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "expected"),
+    [
+        (["--quick"], "kernels", {"points": 20_000, "bags": 200, "dims": 5, "quick": True}),
+        (["kernels", "--dims", "2"], "kernels", {"points": 20_000, "dims": 2, "quick": False}),
+        (["against-dense", "--points", "70"], "against_dense", {"points": 70, "bags": 50}),
+    ],
+)
+def test_benchmarks_get_their_arguments(monkeypatch, tmp_path, arguments, module, expected):
+    from importlib import import_module
+
+    given = {}
+    target = import_module(f"deconditional.benchmarks.{module}")
+    monkeypatch.setattr(target, "run", lambda **keywords: given.update(keywords) or 0)
+    out = tmp_path / "new" / "numbers.json"
+    assert cli.main(["benchmark", *arguments, "--out", str(out)]) == 0
+    assert given["out"] == out
+    assert {name: given[name] for name in expected} == expected
+
+
+def test_missing_matplotlib_names_the_remedy(capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for command in (["demo"], TINY):
+        message = complaint(capsys, [*command, "--out", str(tmp_path)])
+        assert "deconditional[plots]" in message
+    assert "--no-figures" in message
+
+
+def test_interrupt_says_what_is_kept(capsys, tmp_path, monkeypatch):
+    def interrupted(**_):
+        (tmp_path / "results.json").write_text(json.dumps([{}, {}]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(swiss_roll, "run", interrupted)
+    assert cli.main([*TINY, "--out", str(tmp_path)]) == 130
+    message = capsys.readouterr().err
+    assert "2 finished records are kept in" in message and "resumes" in message
+
+
+def test_demo_writes_what_it_says(tmp_path, monkeypatch, capsys):
+    # 20 x 20 instead of 60 x 60 fine cells: the same path in a few seconds.
+    small = demo.hills(cells=5, per_cell=4, seed=0)
+    monkeypatch.setattr(demo, "hills", lambda seed: small)
+    assert cli.main(["demo", "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "demo.png").stat().st_size > 10_000
+    with np.load(tmp_path / "out" / "demo.npz") as arrays:
+        assert arrays["mean"].shape == arrays["truth"].shape == (20, 20)
+        assert (arrays["lower95"] < arrays["upper95"]).all()
+        assert np.isfinite(arrays["std"]).all()
+    assert "coverage of 95%" in capsys.readouterr().out
+
+
+def test_hills_are_what_is_said_of_them():
+    data = demo.hills(noise_std=0.0, seed=3)
+    coarse = data.truth.reshape(10, 6, 10, 6).mean((1, 3)).ravel()
+    np.testing.assert_allclose(data.z, coarse[~data.has_covariates], atol=1e-12)
+    assert set(data.bags.ids) == set(np.flatnonzero(data.has_covariates))
+    np.testing.assert_allclose(
+        data.bags.means()[:, :2], data.mediator[data.has_covariates, :2], atol=1e-12
+    )
+
+
+def test_interpolation_returns_the_observed_cells():
+    data = demo.hills(noise_std=0.0, seed=0)
+    nearest = demo.interpolated(data)["nearest cell"]
+    seen = ~data.has_covariates[data.cell]
+    np.testing.assert_allclose(nearest[seen], demo._seen_coarse(data)[seen], atol=1e-12)

@@ -1,0 +1,138 @@
+"""Scores against numerical integration, Monte Carlo and SciPy."""
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm, spearmanr
+
+from deconditional import scores
+from deconditional.posterior import Gaussians
+
+MEANS = np.array([[0.0, 1.0, -2.0], [1.5, 1.0, 4.0], [-0.5, 0.0, 0.0]])
+STDS = np.array([[1.0, 0.3, 2.0], [0.2, 1.0, 0.5], [0.7, 0.1, 1.0]])
+TRUTH = np.array([0.4, 2.0, -3.0])
+
+
+def mixture_cdf(value, column):
+    return norm.cdf(value, MEANS[:, column], STDS[:, column]).mean()
+
+
+def crps_by_integration(column):
+    """The definition: the integral of (F(t) - 1[t >= y])²."""
+    y = TRUTH[column]
+    below = quad(lambda t: mixture_cdf(t, column) ** 2, -30, y, limit=400)[0]
+    above = quad(lambda t: (1 - mixture_cdf(t, column)) ** 2, y, 30, limit=400)[0]
+    return below + above
+
+
+def test_errors_of_the_mean():
+    rng = np.random.default_rng(0)
+    p, t = rng.normal(size=(2, 7, 5))
+    assert scores.rmse(p, t) == pytest.approx(np.sqrt(((p - t) ** 2).mean()))
+    assert scores.mae(p, t) == pytest.approx(np.abs(p - t).mean())
+    assert scores.bias(p + 3.0, p) == pytest.approx(3.0)
+
+
+def test_correlations_match_scipy_also_with_ties():
+    rng = np.random.default_rng(1)
+    p = rng.integers(5, size=40).astype(float)
+    t = p + rng.normal(size=40)
+    assert scores.pearson(p, t) == pytest.approx(np.corrcoef(p, t)[0, 1])
+    assert scores.spearman(p, t) == pytest.approx(spearmanr(p, t).statistic)
+
+
+def test_correlation_with_a_constant_is_undefined():
+    assert np.isnan(scores.pearson([1.0, 1.0], [0.0, 1.0]))
+    assert np.isnan(scores.spearman([1.0, 1.0], [0.0, 1.0]))
+
+
+def test_crps_of_mixtures_is_the_integral_of_its_definition():
+    expected = np.mean([crps_by_integration(column) for column in range(3)])
+    assert scores.crps_mixture(MEANS, STDS**2, TRUTH) == pytest.approx(expected, abs=1e-7)
+
+
+def test_crps_of_mixtures_against_monte_carlo():
+    rng = np.random.default_rng(2)
+    n = 200_000
+    rows = rng.integers(3, size=(2, n, 3))
+    a, b = (
+        MEANS[row, np.arange(3)] + STDS[row, np.arange(3)] * rng.normal(size=(n, 3)) for row in rows
+    )
+    draws = np.abs(a - TRUTH) - 0.5 * np.abs(a - b)
+    error = draws.mean(1).std() / np.sqrt(n)
+    assert scores.crps_mixture(MEANS, STDS**2, TRUTH) == pytest.approx(draws.mean(), abs=4 * error)
+
+
+def test_crps_of_one_gaussian_is_the_published_closed_form():
+    m, s = MEANS[0], STDS[0]
+    w = (TRUTH - m) / s
+    closed = s * (w * (2 * norm.cdf(w) - 1) + 2 * norm.pdf(w) - 1 / np.sqrt(np.pi))
+    assert scores.crps_gaussian(m, s, TRUTH) == pytest.approx(closed.mean(), rel=1e-12)
+
+
+def test_crps_without_spread_is_the_absolute_error():
+    zero = np.zeros_like(TRUTH)
+    assert scores.crps_gaussian(MEANS[0], zero, TRUTH) == pytest.approx(scores.mae(MEANS[0], TRUTH))
+    # A mixture of points is an empirical distribution; this one has half its mass on each side.
+    assert scores.crps_mixture([[0.0], [2.0]], [[0.0], [0.0]], [1.0]) == pytest.approx(0.5)
+
+
+def test_crps_does_not_depend_on_the_blocks(monkeypatch):
+    whole = scores.crps_mixture(MEANS, STDS**2, TRUTH)
+    monkeypatch.setattr(scores, "BLOCK", 2)
+    assert scores.crps_mixture(MEANS, STDS**2, TRUTH) == pytest.approx(whole, rel=1e-14)
+
+
+def test_nll_is_the_log_of_the_mixture_density():
+    density = norm.pdf(TRUTH, MEANS, STDS).mean(0)
+    found = scores.nll(Gaussians(MEANS, STDS**2), TRUTH)
+    assert found == pytest.approx(-np.log(density).mean(), rel=1e-12)
+
+
+def test_nll_without_variance():
+    certain = Gaussians(np.zeros((1, 2)), np.zeros((1, 2)))
+    assert scores.nll(certain, [1.0, 0.0]) == np.inf
+    assert scores.nll(certain, [0.0, 0.0]) < -300
+
+
+def test_coverage_counts_the_ends():
+    assert scores.coverage([0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0.5, 1.5]) == 0.75
+
+
+def test_score_of_a_calibrated_posterior():
+    rng = np.random.default_rng(3)
+    n = 40_000
+    mean, std = rng.normal(size=n), rng.uniform(0.5, 2.0, size=n)
+    truth = mean + std * rng.normal(size=n)
+    found = scores.score(Gaussians(mean[None], std[None] ** 2), truth)
+    assert list(found) == ["rmse", "mae", "bias", "crps", "coverage50", "coverage95", "nll"]
+    assert found["coverage50"] == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(n))
+    assert found["coverage95"] == pytest.approx(0.95, abs=4 * 0.22 / np.sqrt(n))
+    assert found["rmse"] == scores.rmse(mean, truth)
+    assert found["crps"] == scores.crps_gaussian(mean, std, truth)
+
+
+def test_crps_prefers_the_right_spread():
+    truth = np.random.default_rng(4).normal(size=20_000)
+    found = [scores.crps_gaussian(0 * truth, 0 * truth + s, truth) for s in (0.5, 1.0, 2.0)]
+    assert found[1] < found[0] and found[1] < found[2]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: scores.rmse([1.0, 2.0], [1.0]), r"prediction \(2,\), truth \(1,\)"),
+        (lambda: scores.rmse(np.zeros((3, 1)), np.zeros(3)), r"\(3, 1\), truth \(3,\)"),
+        (lambda: scores.mae([1.0, np.nan], [1.0, 2.0]), "prediction has 1 missing.*position 1"),
+        (lambda: scores.bias([1.0, 2.0], [np.inf, 2.0]), "truth has 1 missing.*position 0"),
+        (lambda: scores.rmse([], []), "empty"),
+        (lambda: scores.rmse(["a"], [1.0]), "prediction must be numbers"),
+        (lambda: scores.crps_gaussian([0.0], [-1.0], [0.0]), "std has a negative value"),
+        (lambda: scores.crps_mixture([0.0], [1.0], [0.0]), "one row per component"),
+        (lambda: scores.crps_mixture([[0.0]], [[1.0]], [0.0, 1.0]), "2 values of truth"),
+        (lambda: scores.coverage([1.0], [0.0], [0.5]), "lower is above upper"),
+    ],
+)
+def test_wrong_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
