@@ -218,6 +218,15 @@ def test_fit_warnings_are_counted_and_survive_a_resume(stand_ins, tmp_path):
     assert "- 2 x weights sum to …: weak." in table
 
 
+def test_records_of_different_code_are_told_apart(stand_ins, tmp_path, monkeypatch):
+    quiet_run(models=["cmp"], seeds=1, out=tmp_path, figures=False)
+    assert "- State of the code: " in (tmp_path / "table.md").read_text()
+    monkeypatch.setattr(swiss_roll, "code_digest", lambda: "0123456789")
+    quiet_run(models=["cmp"], seeds=2, out=tmp_path, figures=False)
+    table = (tmp_path / "table.md").read_text()
+    assert "different states of the code" in table and "0123456789 (2 fits)" in table
+
+
 def test_a_missing_picture_is_drawn_without_a_second_record(stand_ins, tmp_path):
     options = {"matching": ["direct"], "models": ["gpr"], "seeds": 1, "out": tmp_path}
     quiet_run(**options, figures=False)

@@ -60,7 +60,7 @@ class FitReport:
     seconds
         Wall time, compilation included; `compile_seconds` is the first evaluation alone.
     parameters
-        The values found (posterior means under NUTS).
+        The values found (posterior medians under NUTS).
     notes
         What a user should know, each with its remedy.
     """
@@ -203,6 +203,7 @@ def sample_posterior(
     num_warmup: int = 200,
     num_samples: int = 200,
     num_chains: int = 1,
+    max_tree_depth: int = 8,
     progress_bar: bool = False,
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Draws from the posterior of the unconstrained vector by NUTS, and their diagnostics."""
@@ -211,7 +212,12 @@ def sample_posterior(
 
     if num_samples < 4 or num_warmup < 1 or num_chains < 1:
         raise ValueError("NUTS needs at least 4 samples, 1 warm-up step and 1 chain.")
-    sampler = NUTS(potential_fn=lambda v: -problem.log_posterior(v), target_accept_prob=0.85)
+    sampler = NUTS(
+        potential_fn=lambda v: -problem.log_posterior(v),
+        dense_mass=True,
+        max_tree_depth=max_tree_depth,
+        target_accept_prob=0.85,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         chains = MCMC(

@@ -298,12 +298,12 @@ def spectral_features(
 
     def features(x: Array) -> Array:
         blocks = []
-        for term, term_key in zip(terms, keys, strict=True):
+        for t, term in enumerate(terms):
             assert isinstance(term, RadialTerm)
             phase = jnp.zeros((x.shape[0], pairs), x.dtype)
-            factor_keys = jr.split(term_key, max(1, len(term.factors)))
-            for factor, factor_key in zip(term.factors, factor_keys, strict=False):
+            for f, factor in enumerate(term.factors):
                 u = factor.scaled(x)
+                factor_key = jr.fold_in(keys[t], f)
                 omega = factor.profile.frequencies(factor_key, pairs, u.shape[1], factor.shape)
                 phase = phase + u @ omega.T
             scale = jnp.sqrt(term.variance / pairs)

@@ -344,9 +344,9 @@ def _kernel_parameter(
         return Parameter(name, current, middle, interval(leaf.low, leaf.high))
     if isinstance(leaf, PositiveReal | NonNegativeReal):
         median = np.broadcast_to(typical.get(".".join(keys), current), current.shape)
-        return (
-            length_scale(name, median) if keys[-1] == "lengthscale" else positive(name, median, 1.0)
-        )
+        if keys[-1] == "lengthscale" and role == "field":
+            return length_scale(name, median)
+        return positive(name, median, 1.0)
     if isinstance(leaf, Real) or eqx.is_array(leaf):
         sd = float(max(1.0, np.std(current))) if current.ndim else 1.0 + abs(float(current))
         return Parameter(name, current, Normal(0.0, sd), IDENTITY, reach=30.0)

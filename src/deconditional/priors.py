@@ -61,14 +61,14 @@ class SplitLogNormal:
     Examples
     --------
     >>> import numpy as np
-    >>> prior = SplitLogNormal(mode=1.0, below=0.3, above=3.0)
+    >>> prior = SplitLogNormal(mode=1.0, below=0.3, above=2.5)
     >>> bool(prior.log_prob(10.0) + np.log(10.0) > prior.log_prob(0.5) + np.log(0.5))
     True
     """
 
     mode: Any
     below: float = 0.3
-    above: float = 3.0
+    above: float = 2.5
 
     def log_prob(self, value: Any) -> Array:
         """Log density at a value."""

@@ -5,7 +5,7 @@ A :class:`Results` folder holds
 ``results.json``
     a list of records, one for each fitted model;
 ``fits.json``
-    how each of these fits went: time spent compiling, warnings;
+    how each of these fits went: time spent compiling, warnings, state of the code;
 ``settings.json``
     what the data was; a folder never mixes records of different settings.
 
@@ -14,6 +14,7 @@ Files are replaced as a whole after every record, so an interrupted run keeps wh
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -32,6 +33,8 @@ import numpy as np
 __all__ = [
     "Results",
     "UsageError",
+    "code_digest",
+    "code_notes",
     "mean_and_sd",
     "output_folder",
     "provenance",
@@ -328,6 +331,35 @@ def warning_notes(fits: Sequence[Record], matching: str) -> list[str]:
         f"Fits with a warning: {counts}.",
         "",
         *(f"- {number} x {message}" for message, number in messages.most_common()),
+    ]
+
+
+def code_digest() -> str:
+    """A name for the state of the code that results depend on: it changes with any edit.
+
+    Examples
+    --------
+    >>> len(code_digest())
+    10
+    """
+    root = Path(__file__).parent.parent
+    apart = {"benchmarks", "experiments", "cli.py", "demo.py", "plots.py", "__main__.py"}
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] not in apart:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def code_notes(fits: Sequence[Record]) -> list[str]:
+    """Which state of the code made the records, as Markdown lines."""
+    states = Counter(fit["code"] for fit in fits)
+    if len(states) < 2:
+        return [f"- State of the code: {state}" for state in states]
+    shares = ", ".join(f"{state} ({number} fits)" for state, number in states.items())
+    return [
+        f"- **The records come from different states of the code**: {shares}. Discard the older "
+        "ones with --overwrite."
     ]
 
 

@@ -23,6 +23,8 @@ from deconditional.experiments.records import (
     Record,
     Results,
     UsageError,
+    code_digest,
+    code_notes,
     mean_and_sd,
     output_folder,
     provenance,
@@ -292,6 +294,7 @@ def _work(
     console: Console,
 ) -> None:
     """Fit what has no record or no picture yet."""
+    code = code_digest()
     for task in _progress([t for t in tasks if _missing(t, results, picture_seed)], console):
         try:
             fitted = _fit(task, settings)
@@ -301,7 +304,11 @@ def _work(
             console.print(f"[red]failed[/red] {results.failures[-1]}", highlight=False)
             continue
         if task.key not in results:
-            how = {"compile_seconds": fitted.compile_seconds, "warnings": fitted.warnings}
+            how = {
+                "compile_seconds": fitted.compile_seconds,
+                "warnings": fitted.warnings,
+                "code": code,
+            }
             results.add(record, how)
         if task.seed == picture_seed:
             _draw_posterior(results.folder, task, fitted)
@@ -432,7 +439,8 @@ def table(results: Results, settings: Mapping[str, Any], command: str | None = N
             lines += _section(results, matching)
     if results.failures:
         lines += ["", "## Failed fits", "", *(f"- {failure}" for failure in results.failures)]
-    return "\n".join([*lines, "", "## How this was made", "", *provenance(command), ""])
+    made = [*provenance(command), *code_notes(results.fits)]
+    return "\n".join([*lines, "", "## How this was made", "", *made, ""])
 
 
 def _section(results: Results, matching: str) -> list[str]:

@@ -6,9 +6,9 @@ With :math:`Q = W^\top\bar K W` and :math:`A = Q + S`, the deconditional posteri
 .. math:: m_d(x) = \bar k(x) W A^{-1} z, \qquad
           k_d(x, x') = k(x, x') - \bar k(x) W A^{-1} W^\top \bar k(x')^\top.
 
-A trend :math:`h(x)^\top\beta` with :math:`\beta\sim N(0, b^2 I)` is integrated out in closed form:
-with :math:`B = W^\top\bar H` and :math:`\Lambda = b^{-2}I + B^\top A^{-1} B`, the evidence is that
-of :math:`N(z; 0, A + b^2 BB^\top)` and the posterior of :math:`\beta` is
+A trend :math:`h(x)^\top\beta` with :math:`\beta\sim N(0, \mathrm{diag}(b)^2)` is integrated out in closed form:
+with :math:`B = W^\top\bar H` and :math:`\Lambda = \mathrm{diag}(b)^{-2} + B^\top A^{-1} B`, the
+evidence is that of :math:`N(z; 0, A + B\,\mathrm{diag}(b)^2 B^\top)` and the posterior of :math:`\beta` is
 :math:`N(\Lambda^{-1}B^\top A^{-1}z, \Lambda^{-1})`. The limit of large b is generalised least
 squares; b stays finite, so collinear or too many trend terms are harmless.
 """
@@ -60,7 +60,7 @@ def condition(
     noise: Float[Array, "M M"],
     z: Float[Array, " M"],
     trend_means: Float[Array, "N q"],
-    trend_scale: float | Array,
+    trend_scale: Float[Array, " q"],
 ) -> Conditioned:
     r"""Condition on z.
 
@@ -77,13 +77,12 @@ def condition(
     trend_means
         :math:`\bar H = P^\top h(x)`, with zero columns when there is no trend.
     trend_scale
-        b, the prior standard deviation of every trend coefficient.
+        b, the prior standard deviation of each trend coefficient.
     """
     root = stable_cholesky(weights.T @ gram @ weights + noise)
     white_z = whiten(root, z)
     white_trend = whiten(root, weights.T @ trend_means)
-    q = trend_means.shape[1]
-    precision = jnp.eye(q) / trend_scale**2 + white_trend.T @ white_trend
+    precision = jnp.diag(1.0 / trend_scale**2) + white_trend.T @ white_trend
     trend_root = jnp.linalg.cholesky(precision)
     projected = white_trend.T @ white_z
     trend = jsl.cho_solve((trend_root, True), projected)
@@ -92,7 +91,7 @@ def condition(
         quadratic
         + log_determinant(root)
         + log_determinant(trend_root)
-        + 2.0 * q * jnp.log(trend_scale)
+        + 2.0 * jnp.sum(jnp.log(trend_scale))
         + len(z) * jnp.log(2.0 * jnp.pi)
     )
     projection = whiten(root, weights.T).T

@@ -77,7 +77,7 @@ class ExactProblem(eqx.Module):
     known_noise: Float[Array, "M M"]
     trend: Trend
     trend_means: Float[Array, "N q"]
-    trend_scale: Float[Array, ""]
+    trend_scale: Float[Array, " q"]
     kernel: KernelTemplate
     mediation: Matched | Mediated
     parameters: ParameterSet

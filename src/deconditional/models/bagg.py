@@ -37,7 +37,8 @@ class BaggGP(BagModel):
     method
         ``"map"``, or ``"nuts"`` to average predictions over the posterior of the parameters.
     method_options
-        For NUTS: ``num_warmup``, ``num_samples``, ``num_chains``, ``progress_bar``.
+        For NUTS: ``num_warmup``, ``num_samples``, ``num_chains``, ``max_tree_depth``,
+        ``progress_bar``.
     n_restarts, max_iter
         Of the optimiser.
     points_per_bag

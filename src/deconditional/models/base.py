@@ -154,7 +154,7 @@ class BagModel(BaseEstimator):
             trend_means=jnp.asarray(
                 bags.means(trend_features) if n_trend else np.zeros((bags.n_bags, 0))
             ),
-            trend_scale=jnp.asarray(10.0 * np.sqrt(np.mean(z**2)) or 1.0),
+            trend_scale=jnp.asarray(_trend_scale(z, n_trend)),
             kernel=template,
             mediation=mediation,
             parameters=ParameterSet.of(parameters, self.fixed, self.priors),
@@ -214,7 +214,7 @@ class BagModel(BaseEstimator):
         seconds: float,
     ) -> None:
         values = [problem.parameters.unpack(jnp.asarray(v)) for v in vectors]
-        self.parameters_ = {k: np.mean([np.asarray(v[k]) for v in values], 0) for k in values[0]}
+        self.parameters_ = {k: np.median([np.asarray(v[k]) for v in values], 0) for k in values[0]}
         self.kernel_ = problem.kernel.wrapped(self.parameters_)
         if isinstance(problem.mediation, Mediated):
             self.mediator_kernel_ = problem.mediation.kernel.wrapped(self.parameters_)
@@ -329,6 +329,17 @@ class BagModel(BaseEstimator):
     def _check_fitted(self) -> None:
         if not hasattr(self, "_solved_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit first.")
+
+
+def _trend_scale(z: np.ndarray, n_trend: int) -> np.ndarray:
+    """Vague but sane: any offset like those of z, slopes of a few spreads of z per spread of x.
+
+    A slope that no coarse observation can see (a covariate whose bag means hardly vary) then stays
+    near zero instead of following the noise.
+    """
+    offset = 10.0 * float(np.sqrt(np.mean(z**2))) or 1.0
+    slope = 3.0 * float(np.std(z)) or offset
+    return np.array([offset, *[slope] * (n_trend - 1)])[:n_trend]
 
 
 def default_kernel(d: int) -> AbstractKernel:
