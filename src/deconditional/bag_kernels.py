@@ -21,12 +21,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from deconditional.kernels import Factor, GenericTerm, sum_of_products
-from deconditional.layout import ROW_TILE, Layout, layout_points
+from deconditional.layout import Layout, layout_points
 
 __all__ = ["bag_cross", "bag_gram"]
-
-GENERIC_ROW_TILE = 256
-
 
 # --------------------------------------------------------------------------- public functions
 
@@ -97,21 +94,22 @@ def bag_cross(
     """
     layout = _as_layout(bags, points)
     x = jnp.asarray(x, layout.points.dtype)
-    rows = layout_points(x)
-    total = jnp.zeros((x.shape[0], layout.n_bags), layout.points.dtype)
+    queries = layout_points(x)
+    # Bags are the rows of the sweep: tiles reduce over rows first, which keeps vectors long.
+    total = jnp.zeros((layout.n_bags, x.shape[0]), layout.points.dtype)
     for term in sum_of_products(kernel):
         if isinstance(term, GenericTerm):
-            total = total + _generic_cross(term.kernel, rows, layout)
+            total = total + _generic_cross(term.kernel, layout, queries)
         elif not term.factors:
             total = total + term.variance
         else:
             centres = [f.scaled(layout.points).mean(0) for f in term.factors]
-            right, shapes, statics = _scaled_inputs(term.factors, layout.points, dtype, centres)
-            left, _, _ = _scaled_inputs(term.factors, rows.points, dtype, centres)
+            left, shapes, statics = _scaled_inputs(term.factors, layout.points, dtype, centres)
+            right, _, _ = _scaled_inputs(term.factors, queries.points, dtype, centres)
             total = total + term.variance * _radial_cross(
-                statics, left, right, shapes, rows, layout
+                statics, left, right, shapes, layout, queries
             )
-    return total
+    return total.T
 
 
 def _as_layout(bags: Any, points: Float[Array, "n d"] | None) -> Layout:
@@ -307,7 +305,7 @@ class _Sweep:
         self.profiles, self.left, self.right, self.shapes = profiles, left, right, shapes
         self.rows, self.cols, self.symmetric = rows, cols, symmetric
         self.dtype = left[0].dtype
-        self.row_tile, self.col_tile = min(ROW_TILE, rows.tile), cols.tile
+        self.row_tile, self.col_tile = rows.row_tile, cols.tile
         self.n_rows = rows.points.shape[0] // self.row_tile
         self.n_cols = cols.points.shape[0] // self.col_tile
         self.row_chunks = self.row_tile // rows.chunk
@@ -425,8 +423,7 @@ def _input_gradient(u: Array, weights: Array, sums: Array) -> Array:
 
 def _generic_cross(kernel: AbstractKernel, rows: Layout, cols: Layout) -> Array:
     """The same bag means for a kernel known only point by point, differentiated by JAX."""
-    row_tile = min(GENERIC_ROW_TILE, rows.points.shape[0])
-    col_tile = min(ROW_TILE, cols.tile)
+    row_tile, col_tile = rows.row_tile, cols.tile
     starts = jnp.arange(0, cols.points.shape[0], col_tile)
 
     @jax.checkpoint

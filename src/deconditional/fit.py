@@ -141,8 +141,8 @@ def maximise(
 
     The first start is every prior's median, then come `starts` (a user's own values), then draws
     from the priors. All restarts run together on a pool of threads for `screening` iterations;
-    the better half then runs to convergence. XLA leaves Python's lock during an evaluation, so
-    small problems use every core.
+    the better half, and at least two, then run to convergence. XLA leaves Python's lock during an
+    evaluation, so small problems use every core.
     """
     parameters = problem.parameters
     objective = _Objective(problem)
@@ -170,11 +170,11 @@ def maximise(
         )
 
     with ThreadPoolExecutor(max_workers=min(len(points), os.cpu_count() or 1)) as pool:
-        if len(points) > 1:
+        if len(points) > 2:
             screened = sorted(
                 pool.map(lambda p: run(p, screening), points), key=lambda result: result.fun
             )
-            points = [result.x for result in screened[: max(1, len(points) // 2)]]
+            points = [result.x for result in screened[: max(2, len(points) // 2)]]
         results = sorted(pool.map(lambda p: run(p, max_iter), points), key=lambda r: r.fun)
     best = results[0]
     return Optimum(

@@ -10,16 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-__all__ = ["ROW_TILE", "Layout", "layout_bags", "layout_points"]
+__all__ = ["Layout", "layout_bags", "layout_points"]
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-ROW_TILE = 512
 
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["points", "weights", "bag"],
-    meta_fields=["n_bags", "chunk", "tile", "one_chunk_per_bag"],
+    meta_fields=["n_bags", "chunk", "row_tile", "tile", "one_chunk_per_bag"],
 )
 @dataclass(frozen=True)
 class Layout:
@@ -33,8 +32,10 @@ class Layout:
         Within-bag weights, zero where padded.
     bag : (n_chunks,)
         The bag of every chunk.
-    n_bags, chunk, tile
-        Number of bags, points per chunk, points per column tile (a multiple of the row tile).
+    n_bags, chunk
+        Number of bags, points per chunk.
+    row_tile, tile
+        Points per tile when the bags are the rows of a matrix, and when they are its columns.
     one_chunk_per_bag
         True where chunk j is bag j, so that chunk values are bag values.
     """
@@ -44,6 +45,7 @@ class Layout:
     bag: Array
     n_bags: int
     chunk: int
+    row_tile: int
     tile: int
     one_chunk_per_bag: bool
 
@@ -77,16 +79,18 @@ def layout_bags(
         bag=jnp.asarray(chunk_bag),
         n_bags=n_bags,
         chunk=chunk,
+        row_tile=tile // 2,
         tile=tile,
         one_chunk_per_bag=bool(np.all(n_chunks == 1)),
     )
     return layout, source
 
 
-def layout_points(x: Float[Array, "m d"], tile: int | None = None) -> Layout:
-    """Every row of x a bag of its own, padded to a whole number of row tiles."""
+def layout_points(x: Float[Array, "m d"]) -> Layout:
+    """Every row of x a bag of its own, padded to a whole number of tiles."""
     m = x.shape[0]
-    total = -(-m // (tile or ROW_TILE)) * (tile or ROW_TILE)
+    tile = _column_tile(m)
+    total = -(-m // tile) * tile
     padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (total - m, x.shape[1]))])
     return Layout(
         points=padded,
@@ -94,7 +98,8 @@ def layout_points(x: Float[Array, "m d"], tile: int | None = None) -> Layout:
         bag=jnp.arange(total, dtype=jnp.int32),
         n_bags=m,
         chunk=1,
-        tile=total,
+        row_tile=tile // 2,
+        tile=tile,
         one_chunk_per_bag=True,
     )
 
@@ -110,7 +115,10 @@ def _best_chunk(sizes: np.ndarray) -> int:
 
 
 def _column_tile(n: int) -> int:
-    """A wide tile vectorises better, a narrow one wastes less on its diagonal and its end."""
-    if n <= 4 * ROW_TILE:
-        return ROW_TILE
-    return 2 * ROW_TILE if n <= 16 * ROW_TILE else 4 * ROW_TILE
+    """A tile and its neighbours should stay in cache, and end and diagonal waste little.
+
+    Measured on two cores: 256 x 512 is best around 5000 points, 512 x 1024 around 20 000.
+    """
+    if n <= 256:
+        return 256
+    return 512 if n <= 8192 else 1024

@@ -110,10 +110,8 @@ def _measure(data: Bags, family: str, dtype: Any, limit: float, budget: float) -
         return bag_cross(FAMILIES[family](lengthscale=scales), queries, layout, dtype=dtype)
 
     slots = layout.points.shape[0]
-    tile, row_tile = layout.tile, min(512, layout.tile)
-    rows_per_tile = tile // row_tile
-    n_tiles = slots // tile
-    evaluated = rows_per_tile * n_tiles * (n_tiles + 1) // 2 * row_tile * tile
+    n_tiles = slots // layout.tile
+    evaluated = n_tiles * (n_tiles + 1) // 2 * layout.tile**2
     pairs = data.n_points**2
     cases = {
         "bag_gram": (lambda: gram(scales, layout), pairs, evaluated),

@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 
+from deconditional import __version__
+
 __all__ = ["best_seconds", "machine", "write_json"]
 
 
@@ -37,7 +39,8 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": jax.devices()[0].device_kind,
         "python": platform.python_version(),
-        **{name: version(name) for name in ("deconditional", "jax", "jaxlib", "gpjax", "numpy")},
+        "deconditional": __version__,
+        **{name: version(name) for name in ("jax", "jaxlib", "gpjax", "numpy")},
     }
 
 

@@ -6,9 +6,10 @@ With :math:`Q = W^\top\bar K W` and :math:`A = Q + S`, the deconditional posteri
 .. math:: m_d(x) = \bar k(x) W A^{-1} z, \qquad
           k_d(x, x') = k(x, x') - \bar k(x) W A^{-1} W^\top \bar k(x')^\top.
 
-A trend :math:`h(x)^\top\beta` with :math:`\beta\sim N(0, \mathrm{diag}(b)^2)` is integrated out in closed form:
-with :math:`B = W^\top\bar H` and :math:`\Lambda = \mathrm{diag}(b)^{-2} + B^\top A^{-1} B`, the
-evidence is that of :math:`N(z; 0, A + B\,\mathrm{diag}(b)^2 B^\top)` and the posterior of :math:`\beta` is
+A trend :math:`h(x)^\top\beta` with :math:`\beta\sim N(0, \mathrm{diag}(b)^2)` is integrated out in
+closed form: with :math:`B = W^\top\bar H` and
+:math:`\Lambda = \mathrm{diag}(b)^{-2} + B^\top A^{-1} B`, the evidence is that of
+:math:`N(z; 0, A + B\,\mathrm{diag}(b)^2 B^\top)` and the posterior of :math:`\beta` is
 :math:`N(\Lambda^{-1}B^\top A^{-1}z, \Lambda^{-1})`. The limit of large b is generalised least
 squares; b stays finite, so collinear or too many trend terms are harmless.
 """

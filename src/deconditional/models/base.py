@@ -130,7 +130,7 @@ class BagModel(BaseEstimator):
     ) -> ExactProblem:
         variance = float(np.var(z)) or float(np.mean(z**2)) or 1.0
         kernel = self.kernel if self.kernel is not None else default_kernel(bags.points.shape[1])
-        template = kernel_template(kernel, "kernel", bags.points, variance)
+        template = kernel_template(kernel, "kernel", self._typical_points(bags), variance)
         mediation, mediation_parameters = self._mediation(bags, z, mediator)
         known, learn_noise = self._known_noise(z, noise_std, noise_cov)
         parameters: list[Parameter] = [*template.parameters, *mediation_parameters]
@@ -160,6 +160,10 @@ class BagModel(BaseEstimator):
             parameters=ParameterSet.of(parameters, self.fixed, self.priors),
             dtype=self._tile_dtype(bags),
         )
+
+    def _typical_points(self, bags: Bags) -> np.ndarray:
+        """The points whose distances set the priors of length scales."""
+        return bags.points
 
     def _mediation(
         self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
+import numpy as np
 import numpy.typing as npt
 
 from deconditional.bags import Bags
@@ -38,5 +39,11 @@ class CentroidGP(BaggGP):
         noise_cov: npt.ArrayLike | None = None,
     ) -> Self:
         """Fit to the centroids of the bags; see :meth:`BaggGP.fit`."""
-        collapsed: Any = bags.centroids() if isinstance(bags, Bags) else bags
-        return super().fit(collapsed, z, noise_std=noise_std, noise_cov=noise_cov)
+        if isinstance(bags, Bags):
+            self._fine_points = bags.points
+            bags = bags.centroids()
+        return super().fit(bags, z, noise_std=noise_std, noise_cov=noise_cov)
+
+    def _typical_points(self, bags: Bags) -> np.ndarray:
+        """Predictions are asked for at fine points, which spread wider than centroids."""
+        return self._fine_points

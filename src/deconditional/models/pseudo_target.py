@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 import gpjax.kernels as gk
@@ -44,6 +45,8 @@ class PseudoTarget(BaseEstimator):
         The fitted g, a :class:`BaggGP` of single points.
     model_
         The fitted base model.
+    fit_report_
+        That of the base model, with the time and the notes of both stages.
     pseudo_targets_, pseudo_target_covariance_
         What the base model was given.
 
@@ -106,7 +109,14 @@ class PseudoTarget(BaseEstimator):
         base = BaggGP() if self.base is None else clone(self.base)
         noise_cov = self.pseudo_target_covariance_ if self.propagate else None
         self.model_ = base.fit(bags, self.pseudo_targets_, noise_cov=noise_cov)
-        self.fit_report_ = self.model_.fit_report_
+        first, second = self.regressor_.fit_report_, self.model_.fit_report_
+        self.fit_report_ = replace(
+            second,
+            converged=first.converged and second.converged,
+            seconds=first.seconds + second.seconds,
+            compile_seconds=first.compile_seconds + second.compile_seconds,
+            notes=(*first.notes, *second.notes),
+        )
         return self
 
     def predict(self, x: npt.ArrayLike, fine_noise: bool = False) -> Posterior:
