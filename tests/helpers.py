@@ -137,7 +137,9 @@ def weighted_replicated_mediation(kernel, bags, ridge, observed):
     share = effective / effective.sum()
     omega = share[bags.bag] * bags.weights
     y = bags.mediator[bags.bag]
-    return np.linalg.solve(gram(kernel, y) + ridge * np.diag(1.0 / omega), gram(kernel, y, observed))
+    return np.linalg.solve(
+        gram(kernel, y) + ridge * np.diag(1.0 / omega), gram(kernel, y, observed)
+    )
 
 
 def shrinkage_mediation(kernel, bags, ridge, observed):

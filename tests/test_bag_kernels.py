@@ -330,7 +330,10 @@ def test_jit_and_vmap_of_values_and_gradients():
     assert_close(values, np.stack([dense_gram(k, RAGGED) for k in kernels]))
     step = 1e-5
     ahead, behind = (
-        [(dense_gram(rational_quadratic(lengthscale=float(s) + h), RAGGED) ** 2).sum() for s in scales]
+        [
+            (dense_gram(rational_quadratic(lengthscale=float(s) + h), RAGGED) ** 2).sum()
+            for s in scales
+        ]
         for h in (step, -step)
     )
     differences = (np.array(ahead) - np.array(behind)) / (2 * step)

@@ -129,9 +129,7 @@ def dense_covariance(y, other, ridge):
 def kriging_covariance(y, other, ridge):
     """The same with an unknown constant: its border is part of the system."""
     bags_y = WEIGHTED.mediator
-    left, right = (
-        np.vstack([gram(KERNEL, bags_y, v), np.ones((1, len(v)))]) for v in (y, other)
-    )
+    left, right = (np.vstack([gram(KERNEL, bags_y, v), np.ones((1, len(v)))]) for v in (y, other))
     return gram(KERNEL, y, other) - left.T @ np.linalg.solve(
         bordered_system(KERNEL, bags_y, ridge), right
     )

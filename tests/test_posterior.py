@@ -335,7 +335,9 @@ def test_pathwise_samples_have_the_posterior_moments(name, fitted):
 def test_samples_are_seeded(fitted):
     post = fitted["plain"].predict(X)
     for method in ("joint", "pathwise"):
-        one, again, other = (post.sample(2, seed=s, method=method, n_features=20) for s in (1, 1, 2))
+        one, again, other = (
+            post.sample(2, seed=s, method=method, n_features=20) for s in (1, 1, 2)
+        )
         np.testing.assert_array_equal(one, again)
         assert not np.allclose(one, other)
 

@@ -44,7 +44,7 @@ class BaggGP(BagModel):
     points_per_bag
         Use at most so many points of every bag, drawn with `seed`.
     precision
-        Kernel tiles in ``"float32"`` or ``"float64"``; ``"auto"`` takes float32 from 10 000 points
+        Kernel tiles in ``"float32"`` or ``"float64"``; ``"auto"`` takes float32 from 3000 points
         on. The rest is always float64.
     seed
         For restarts, NUTS and `points_per_bag`.

@@ -27,7 +27,7 @@ from deconditional.posterior import CoarsePosterior, Field, Posterior, Trend
 
 __all__ = ["BagModel"]
 
-FLOAT32_FROM = 10_000
+FLOAT32_FROM = 3_000
 """Points from which precision="auto" makes kernel tiles in float32."""
 
 
