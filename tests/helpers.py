@@ -108,7 +108,8 @@ def flat_kernel(kernel):
     """A kernel's arrays as one vector, and the way back."""
     arrays, rest = eqx.partition(kernel, eqx.is_inexact_array)
     vector, unravel = ravel_pytree(arrays)
-    return vector, lambda v: eqx.combine(unravel(v), rest)
+    # A weakly typed vector would be compiled for anew as soon as something is added to it.
+    return jnp.asarray(np.asarray(vector)), lambda v: eqx.combine(unravel(v), rest)
 
 
 # --------------------------------------------------------------------------- the paper's operators

@@ -10,19 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gpjax.parameters import PositiveReal
+
+from deconditional import Bags, DeepKernel, bag_cross, bag_gram
+from deconditional.layout import CHUNK_SIZES, layout_bags
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     TanhKernel,
     assert_close,
     assert_positive_semidefinite,
+    finite_difference,
     flat_kernel,
     gram,
     ragged_bags,
     weight_matrix,
 )
-
-from deconditional import Bags, DeepKernel, bag_cross, bag_gram
-from deconditional.layout import CHUNK_SIZES, layout_bags
 
 ARD = jnp.array([0.7, 1.3, 2.1])
 NETWORK = eqx.nn.MLP(3, 2, width_size=4, depth=1, activation=jax.nn.tanh, key=jax.random.key(0))
@@ -33,29 +34,23 @@ def rational_quadratic(**options):
 
 
 RADIAL = {
-    "gaussian": gk.RBF(lengthscale=1.4, variance=1.7),
-    "gaussian ard": gk.RBF(lengthscale=ARD, variance=0.6),
-    "matern12 ard": gk.Matern12(lengthscale=ARD, variance=1.2),
-    "matern32 ard": gk.Matern32(lengthscale=ARD, variance=1.2),
-    "matern52 ard": gk.Matern52(lengthscale=ARD, variance=1.2),
-    "rational quadratic ard": rational_quadratic(lengthscale=ARD, variance=1.2),
-    "active dims": gk.Matern32(active_dims=[2, 0], lengthscale=jnp.array([0.5, 1.5])),
-    "sum": gk.Matern32(active_dims=[0, 1], lengthscale=0.8) + gk.RBF(active_dims=[2]),
+    "gaussian": gk.RBF(lengthscale=ARD, variance=0.6),
+    "matern12": gk.Matern12(lengthscale=ARD, variance=1.2),
+    "matern32": gk.Matern32(lengthscale=ARD, variance=1.2),
+    "matern52": gk.Matern52(lengthscale=1.4, variance=1.2),
+    "rational quadratic": rational_quadratic(lengthscale=ARD, variance=1.2),
+    "sum": gk.Matern32(active_dims=[2, 0], lengthscale=ARD[:2]) + gk.RBF(active_dims=[1]),
     "product": gk.Matern12(active_dims=[0]) * rational_quadratic(active_dims=[1, 2]),
     "product of sums": (gk.Matern32(active_dims=[0], lengthscale=0.6) + gk.RBF(active_dims=[1]))
-    * (gk.RBF(active_dims=[2], variance=0.8) + gk.Matern52(active_dims=[0])),
-    "sum with a constant": gk.RBF(lengthscale=ARD) + gk.Constant(constant=jnp.array(0.4)),
-    "product with a constant": gk.Constant(constant=jnp.array(0.4)) * gk.Matern52(),
+    * (gk.RBF(active_dims=[2], variance=0.8) + gk.Constant(constant=jnp.array(0.4))),
     "deep": DeepKernel(gk.RBF(lengthscale=jnp.array([0.8, 1.1])), NETWORK),
-    "deep sum": DeepKernel(gk.Matern32() + gk.RBF(active_dims=[1]), NETWORK),
 }
 GENERIC = {
     "periodic": gk.Periodic(lengthscale=0.9, period=2.5, variance=1.3),
     "linear": gk.Linear(variance=0.3),
     "custom": TanhKernel(0.8),
-    "sum with linear": gk.Matern32(lengthscale=ARD) + gk.Linear(variance=0.2),
-    "product with linear": gk.Matern12(active_dims=[0, 1], lengthscale=ARD[:2])
-    * gk.Linear(active_dims=[2]),
+    "sum with a product with linear": gk.RBF(lengthscale=ARD)
+    + gk.Matern12(active_dims=[0, 1], lengthscale=ARD[:2]) * gk.Linear(active_dims=[2]),
     "deep linear": DeepKernel(gk.Linear(variance=0.7), NETWORK),
 }
 ALL = RADIAL | GENERIC
@@ -154,9 +149,7 @@ def test_gram_is_symmetric_and_positive_semidefinite(name):
     assert_positive_semidefinite(values)
 
 
-@pytest.mark.parametrize(
-    "name", ["gaussian ard", "matern12 ard", "rational quadratic ard", "product", "deep", "custom"]
-)
+@pytest.mark.parametrize("name", ["matern12", "rational quadratic", "deep"])
 def test_gradients_equal_those_of_the_dense_formula(name):
     case = ragged_case(name)
     for actual, desired in zip(case.gradients, case.dense_gradients(), strict=True):
@@ -169,10 +162,10 @@ def test_gradients_equal_finite_differences(name):
 
 
 FLOAT32_GRADIENTS = {
-    "gaussian ard": 2e-5,
+    "gaussian": 2e-5,
     # A squared distance from a matrix product is good to eps |u|², and the slope of a Matérn-1/2
     # is that of a square root: pairs of close points lose digits in proportion to 1/s.
-    "matern12 ard": 2e-3,
+    "matern12": 2e-3,
     "deep": 2e-5,
 }
 
@@ -195,7 +188,7 @@ def test_float32_tiles(name):
 def test_every_chunk_size(chunk):
     bags = ragged_bags([chunk] * 3, weighted=True)
     assert bags.layout.chunk == chunk
-    kernel = RADIAL["matern32 ard"]
+    kernel = RADIAL["matern32"]
     assert_close(bag_gram(kernel, bags), dense_gram(kernel, bags))
 
 
@@ -205,7 +198,6 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    "one bag": Shape([6], True),
     "one point": Shape([1], True),
     "several chunks a bag": Shape([256, 200], False),
     "uneven": Shape([5, 130, 1, 64, 33], False),
@@ -216,24 +208,36 @@ SHAPES = {
 def test_every_shape_of_bags(shape):
     bags = ragged_bags(shape.sizes, weighted=True)
     assert bags.layout.one_chunk_per_bag == shape.one_chunk_per_bag
-    kernel = RADIAL["rational quadratic ard"]
+    kernel = RADIAL["rational quadratic"]
     case = Case(kernel, bags, QUERY)
     assert_close(case.gram, dense_gram(kernel, bags))
     assert_close(case.cross, dense_cross(kernel, QUERY, bags))
     case.assert_gradients_equal_differences()
 
 
-@pytest.mark.parametrize("name", ["rational quadratic ard", "custom"])
-def test_several_row_and_column_tiles(name):
-    rng = np.random.default_rng(0)
-    bags = ragged_bags(rng.integers(20, 120, 40), weighted=True)
+@pytest.fixture(scope="module")
+def many_points():
+    """More than one tile of rows and of columns."""
+    bags = ragged_bags(np.random.default_rng(0).integers(20, 120, 40), weighted=True)
     assert bags.n_points > 2500
     assert bags.layout.points.shape[0] // bags.layout.tile > 1
-    x = rng.normal(size=(600, 3))
-    case = Case(ALL[name], bags, x)
-    assert_close(case.gram, dense_gram(ALL[name], bags))
-    assert_close(case.cross, dense_cross(ALL[name], x, bags))
+    return bags
+
+
+def test_several_row_and_column_tiles(many_points):
+    kernel = RADIAL["rational quadratic"]
+    x = np.random.default_rng(1).normal(size=(600, 3))
+    case = Case(kernel, many_points, x)
+    assert_close(case.gram, dense_gram(kernel, many_points))
+    assert_close(case.cross, dense_cross(kernel, x, many_points))
     case.assert_gradients_equal_differences()
+
+
+def test_several_tiles_of_a_kernel_without_radial_form(many_points):
+    kernel = GENERIC["custom"]
+    assert_close(bag_gram(kernel, many_points), dense_gram(kernel, many_points))
+    x = np.random.default_rng(1).normal(size=(600, 3))
+    assert_close(bag_cross(kernel, x, many_points), dense_cross(kernel, x, many_points))
 
 
 @pytest.mark.parametrize(("family", "dtype"), [(gk.Matern12, "float64"), (gk.RBF, "float32")])
@@ -245,8 +249,18 @@ def test_duplicated_points(family, dtype):
     assert_close(case.gram, dense_gram(kernel, bags), dtype)
     assert_close(case.cross, dense_cross(kernel, x, bags), dtype)
     assert_close(case.gram[2, 2], 1.0, dtype)
-    for actual, desired in zip(case.gradients, case.dense_gradients(), strict=True):
-        assert_close(actual, desired, dtype)
+    for gradient in case.gradients:
+        assert np.isfinite(gradient).all()
+    # A pair of equal points does not feel the length scales: differences see it too.
+    theta, points, query = case.at
+    by_theta = finite_difference(
+        lambda v: case.function(jnp.asarray(v), points, query)[0][0],
+        theta,
+        step=1e-5 if dtype == "float64" else 1e-2,
+    )
+    # Steps of float32 tiles are long, for their rounding not to show.
+    tolerance = FINITE_DIFFERENCE_TOLERANCE if dtype == "float64" else 1e-3
+    assert_close(case.gradients[0], by_theta, tolerance=tolerance)
 
 
 def test_a_far_offset_costs_no_digits_in_float32_tiles():
@@ -260,11 +274,9 @@ def test_a_far_offset_costs_no_digits_in_float32_tiles():
 
 
 def test_float32_points_give_float32_results():
-    result = bag_gram(
-        RADIAL["matern32 ard"], RAGGED, points=jnp.asarray(RAGGED.points, jnp.float32)
-    )
+    result = bag_gram(RADIAL["matern32"], RAGGED, points=jnp.asarray(RAGGED.points, jnp.float32))
     assert result.dtype == jnp.float32
-    assert_close(result, dense_gram(RADIAL["matern32 ard"], RAGGED), "float32")
+    assert_close(result, dense_gram(RADIAL["matern32"], RAGGED), "float32")
 
 
 def test_points_replace_those_of_the_bags_in_their_order():
@@ -272,14 +284,14 @@ def test_points_replace_those_of_the_bags_in_their_order():
     bag = np.array([2, 0, 1, 0, 2, 2])
     bags = Bags.from_points(rng.normal(size=(6, 3)), bag)
     moved = Bags.from_points(rng.normal(size=(6, 3)), bag)
-    kernel = RADIAL["gaussian ard"]
+    kernel = RADIAL["gaussian"]
     assert_close(bag_gram(kernel, bags, points=moved.points), dense_gram(kernel, moved))
     cross = bag_cross(kernel, QUERY, bags, points=moved.points)
     assert_close(cross, dense_cross(kernel, QUERY, moved))
 
 
 def test_a_layout_does_for_bags():
-    kernel = RADIAL["gaussian ard"]
+    kernel = RADIAL["gaussian"]
     layout, _ = layout_bags(RAGGED.points, RAGGED.bag, RAGGED.weights, RAGGED.n_bags)
     np.testing.assert_array_equal(bag_gram(kernel, layout), bag_gram(kernel, RAGGED))
 
@@ -289,7 +301,7 @@ def test_shared_points():
     x, membership = rng.normal(size=(8, 3)), rng.uniform(size=(8, 3))
     bags = Bags.from_membership(x, membership)
     p = membership / membership.sum(0)
-    kernel = RADIAL["matern52 ard"]
+    kernel = RADIAL["matern52"]
     assert_close(bag_gram(kernel, bags), p.T @ gram(kernel, x) @ p)
     assert_close(bag_cross(kernel, QUERY, bags), gram(kernel, QUERY, x) @ p)
 
@@ -310,8 +322,8 @@ def test_averaging_rows_then_columns_or_columns_then_rows(name):
 
 
 def test_gram_is_additive_in_terms_and_linear_in_the_variance():
-    one, two = ragged_case("matern32 ard").gram, ragged_case("gaussian").gram
-    assert_close(bag_gram(RADIAL["matern32 ard"] + RADIAL["gaussian"], RAGGED), one + two)
+    one, two = ragged_case("matern32").gram, ragged_case("rational quadratic").gram
+    assert_close(bag_gram(RADIAL["matern32"] + RADIAL["rational quadratic"], RAGGED), one + two)
     assert_close(bag_gram(gk.Matern32(lengthscale=ARD, variance=2.4), RAGGED), 2.0 * one)
 
 
@@ -341,7 +353,7 @@ def test_jit_and_vmap_of_values_and_gradients():
 
 
 def test_vmap_over_query_points():
-    kernel = RADIAL["matern32 ard"]
+    kernel = RADIAL["matern32"]
     by_row = jax.vmap(lambda x: bag_cross(kernel, x[None], RAGGED)[0])(jnp.asarray(QUERY))
     assert_close(by_row, dense_cross(kernel, QUERY, RAGGED))
 
@@ -369,7 +381,7 @@ def temporary_bytes(function, *arguments):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("name", ["matern32 ard", "custom"])
+@pytest.mark.parametrize("name", ["matern32", "custom"])
 def test_gram_holds_no_matrix_of_all_pairs(name, large_layout):
     theta, rebuild = flat_kernel(ALL[name])
 
@@ -381,7 +393,7 @@ def test_gram_holds_no_matrix_of_all_pairs(name, large_layout):
     assert used < 4 * N_LARGE**2 / 4
 
 
-@pytest.mark.parametrize("name", ["matern32 ard", "custom"])
+@pytest.mark.parametrize("name", ["matern32", "custom"])
 def test_cross_holds_no_matrix_of_all_pairs(name, large_layout):
     theta, rebuild = flat_kernel(ALL[name])
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import assert_close, ragged_bags, shared_weight_matrix, weight_matrix
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from deconditional import Bags
+from helpers import assert_close, ragged_bags, shared_weight_matrix, weight_matrix
 
 
 def data(sizes=(3, 1, 4), d=2, seed=0):
@@ -329,7 +329,7 @@ def test_selected_bags_still_share_points():
 
 
 def test_selecting_a_bag_twice_names_it():
-    with pytest.raises(ValueError, match="bag 1 .*selected twice"):
+    with pytest.raises(ValueError, match=r"bag 1 .*selected twice"):
         ragged_bags([1, 1, 1]).select([0, 1, 1])
 
 

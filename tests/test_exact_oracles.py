@@ -4,6 +4,12 @@ import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+
+from deconditional import CMP, BaggGP, Bags, CentroidGP
+from deconditional.inference.exact import condition as condition_exactly
 from helpers import (
     Delta,
     assert_close,
@@ -21,12 +27,6 @@ from helpers import (
     weight_matrix,
     weighted_replicated_mediation,
 )
-from scipy.stats import multivariate_normal
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern
-
-from deconditional import CMP, BaggGP, Bags, CentroidGP
-from deconditional.inference.exact import condition as condition_exactly
 
 KERNEL = gk.RBF(lengthscale=jnp.array([0.8, 1.3]), variance=1.4)
 MEDIATOR_KERNEL = gk.Matern32(lengthscale=0.9)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gpjax.parameters import PositiveReal
-from helpers import TanhKernel, assert_close, gram
 from scipy.special import gamma, kv
 
 from deconditional import DeepKernel
@@ -19,6 +18,7 @@ from deconditional.kernels import (
     spectral_features,
     sum_of_products,
 )
+from helpers import TanhKernel, assert_close, gram
 
 X = np.random.default_rng(0).normal(size=(5, 3))
 NETWORK = eqx.nn.MLP(3, 2, width_size=4, depth=1, activation=jax.nn.tanh, key=jax.random.key(0))
@@ -152,7 +152,7 @@ def test_prior_variance_is_the_diagonal(name):
 N_DRAWS = 400
 
 
-@pytest.mark.parametrize("name", RADIAL)
+@pytest.mark.parametrize("name", [name for name in RADIAL if name != "deep"])
 def test_spectral_features_have_the_kernel_as_expectation(name):
     # Independent sets of features: the error of their mean is estimated from their spread.
     kernel, x = RADIAL[name], jnp.asarray(X)
@@ -172,16 +172,15 @@ def test_spectral_features_have_the_kernel_as_expectation(name):
 
 def test_spectral_features_have_the_right_variance_at_every_draw():
     kernel, x = RADIAL["sum"], jnp.asarray(X)
-    phi = np.asarray(spectral_features(kernel, 40, jax.random.key(3))(x))
+    phi = np.asarray(jax.jit(spectral_features(kernel, 40, jax.random.key(3)))(x))
     assert phi.shape == (5, 40)
     assert_close((phi**2).sum(1), np.diag(gram(kernel, X)))
 
 
 def test_spectral_features_are_a_function_of_their_key():
     kernel, x = RADIAL["matern32"], jnp.asarray(X)
-    one, again, other = (
-        np.asarray(spectral_features(kernel, 10, jax.random.key(k))(x)) for k in (1, 1, 2)
-    )
+    draw = jax.jit(lambda key: spectral_features(kernel, 10, key)(x))
+    one, again, other = (np.asarray(draw(jax.random.key(k))) for k in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, other)
 

@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from deconditional import bag_gram
+from deconditional.mediation import CMO, ridge_shape
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,
@@ -22,9 +25,6 @@ from helpers import (
     weight_matrix,
     weighted_replicated_mediation,
 )
-
-from deconditional import bag_gram
-from deconditional.mediation import CMO, ridge_shape
 
 RIDGE = 0.02
 KERNEL = gk.Matern32(lengthscale=jnp.array([0.9, 1.4]))
@@ -91,7 +91,7 @@ def test_centred_columns_sum_to_one():
 
 
 def test_centred_cmo_is_ridge_regression_with_a_free_intercept():
-    # Minimise over (c, β): Σ_j (t_j - c - g(y_j))² / R_j + |β|², g(y_j) = (root β)_j, L = root rootᵀ.
+    # Minimise over (c, β): Σ_j (t_j - c - g_j)² / R_j + |β|², g = root β, L = root rootᵀ.
     bags, n = WEIGHTED, WEIGHTED.n_bags
     ridge = RIDGE * ridge_shape("standard", bags.effective_sizes)
     root = np.linalg.cholesky(gram(KERNEL, bags.mediator))

@@ -8,7 +8,6 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from gpjax.parameters import PositiveReal, SigmoidBounded
-from helpers import TanhKernel, assert_close, gram
 from paramax import non_trainable
 from scipy.integrate import quad
 from scipy.stats import kstest, lognorm, norm
@@ -25,6 +24,7 @@ from deconditional.parameters import (
     typical_distance,
 )
 from deconditional.priors import SplitLogNormal
+from helpers import TanhKernel, assert_close, gram
 
 X = np.random.default_rng(0).normal(size=(30, 3)) * np.array([1.0, 10.0, 0.1])
 NETWORK = eqx.nn.MLP(3, 2, width_size=4, depth=1, activation=jax.nn.tanh, key=jax.random.key(0))

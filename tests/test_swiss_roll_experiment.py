@@ -13,8 +13,9 @@ from scipy.stats import wilcoxon
 
 from deconditional import cli, datasets
 from deconditional.experiments import swiss_roll
-from deconditional.experiments.records import Results, UsageError, wilcoxon_table
+from deconditional.experiments.records import Results, wilcoxon_table
 from deconditional.fit import FitWarning
+from deconditional.outputs import UsageError
 from deconditional.posterior import Gaussians
 
 KEYS = [

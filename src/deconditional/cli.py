@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from deconditional import __version__
-from deconditional.experiments.records import UsageError
 from deconditional.experiments.swiss_roll import MATCHINGS, MODELS
+from deconditional.outputs import UsageError
 
 __all__ = ["main"]
 

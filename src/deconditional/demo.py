@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import deconditional as dc
-from deconditional.experiments.records import UsageError, output_folder
+from deconditional.outputs import UsageError, output_folder
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,11 +19,12 @@ import jax.scipy.linalg as jsl
 from rich.console import Console
 from rich.table import Table
 
-from deconditional.benchmarks.timing import best_seconds, machine, write_json
+from deconditional.benchmarks.timing import best_seconds, write_json
 from deconditional.datasets import swiss_roll
 from deconditional.fit import _loss_and_gradient
 from deconditional.inference.problem import ExactProblem, Mediated
 from deconditional.models import CMP
+from deconditional.provenance import machine
 
 __all__ = ["dense_log_posterior", "run"]
 

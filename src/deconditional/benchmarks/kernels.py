@@ -21,7 +21,8 @@ from rich.table import Table
 
 from deconditional.bag_kernels import bag_cross, bag_gram
 from deconditional.bags import Bags
-from deconditional.benchmarks.timing import best_seconds, machine, write_json
+from deconditional.benchmarks.timing import best_seconds, write_json
+from deconditional.provenance import machine
 
 __all__ = ["run"]
 

@@ -14,33 +14,25 @@ Files are replaced as a whole after every record, so an interrupted run keeps wh
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import platform
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from importlib import metadata
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from deconditional.outputs import UsageError, write_atomically
+
 __all__ = [
     "Results",
-    "UsageError",
-    "code_digest",
     "code_notes",
     "mean_and_sd",
-    "output_folder",
-    "provenance",
+    "values",
     "warning_notes",
     "wilcoxon_table",
-    "write_atomically",
 ]
 
 Record = dict[str, Any]
@@ -51,60 +43,6 @@ KEYS = ("matching", "model", "seed")
 
 LEAST_SEEDS = 6
 """With five pairs the smallest two-tailed p-value is 2/2⁵ = 0.06: nothing can reach 5%."""
-
-
-class UsageError(ValueError):
-    """Something the user asked for that cannot be done; the message says what to change."""
-
-
-# ---------------------------------------------------------------------- files
-
-
-def output_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder, made if need be, once it is known that files can be written there.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as here:
-    ...     output_folder(Path(here) / "new").is_dir()
-    True
-    """
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except (FileExistsError, NotADirectoryError):
-        raise UsageError(
-            f"the output {str(folder)!r} is a file, or lies below one; name a folder."
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to the output folder {str(folder)!r} ({error.strerror or error}); "
-            "name another."
-        ) from None
-    return folder
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file that is, at every moment, either the old one or the new one.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as here:
-    ...     write_atomically(Path(here) / "a.txt", "whole")
-    ...     [(file.name, file.read_text()) for file in Path(here).iterdir()]
-    [('a.txt', 'whole')]
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 class Results:
@@ -334,23 +272,6 @@ def warning_notes(fits: Sequence[Record], matching: str) -> list[str]:
     ]
 
 
-def code_digest() -> str:
-    """A name for the state of the code that results depend on: it changes with any edit.
-
-    Examples
-    --------
-    >>> len(code_digest())
-    10
-    """
-    root = Path(__file__).parent.parent
-    apart = {"benchmarks", "experiments", "cli.py", "demo.py", "plots.py", "__main__.py"}
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        if path.relative_to(root).parts[0] not in apart:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:10]
-
-
 def code_notes(fits: Sequence[Record]) -> list[str]:
     """Which state of the code made the records, as Markdown lines."""
     states = Counter(fit["code"] for fit in fits)
@@ -361,37 +282,3 @@ def code_notes(fits: Sequence[Record]) -> list[str]:
         f"- **The records come from different states of the code**: {shares}. Discard the older "
         "ones with --overwrite."
     ]
-
-
-def provenance(command: str | None) -> list[str]:
-    """Versions, date, machine and command, as Markdown lines."""
-    import jax
-
-    names = ("deconditional", "jax", "jaxlib", "gpjax", "equinox", "numpy", "scipy")
-    versions = ", ".join(f"{name} {_version(name)}" for name in names)
-    lines = [
-        f"- Versions: Python {platform.python_version()}, {versions}",
-        f"- Date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        f"- Machine: {_cpu()}, {os.cpu_count()} cores, {platform.system()}; "
-        f"computed on {jax.devices()[0].device_kind}",
-    ]
-    return lines if command is None else [*lines, f"- Command: `{command}`"]
-
-
-def _version(name: str) -> str:
-    if name == "deconditional":  # as it runs, even from a checkout that is not installed
-        from deconditional import __version__
-
-        return __version__
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine() or "unknown CPU"

@@ -2,7 +2,7 @@
 
 Every model learns from the bags and coarse values of a roll and is scored at all its points; this
 is repeated over seeds, and models are compared by paired tests. :data:`MODELS` has every setting
-that is not the package's default, :data:`PAPER` the published numbers.
+that is not the package's default.
 """
 
 from __future__ import annotations
@@ -15,29 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import deconditional as dc
 from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
-from deconditional.experiments.records import (
-    Record,
-    Results,
-    UsageError,
-    code_digest,
-    code_notes,
-    mean_and_sd,
-    output_folder,
-    provenance,
-    values,
-    warning_notes,
-    wilcoxon_table,
-    write_atomically,
-)
+from deconditional.experiments.records import Record, Results
+from deconditional.experiments.swiss_roll_table import table
+from deconditional.outputs import UsageError, output_folder, write_atomically
+from deconditional.provenance import code_digest
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["MATCHINGS", "MODELS", "PAPER", "run"]
+__all__ = ["MATCHINGS", "MODELS", "run"]
 
 MATCHINGS = ("direct", "indirect")
 
@@ -69,26 +57,6 @@ MODELS: dict[str, Callable[[str], Any]] = {
 
 INDIRECT_ONLY = ("bagg-gp-plugin", "gpr-plugin")
 """Pseudo-targets at face value, as the paper takes them; matched data needs no pseudo-targets."""
-
-PAPER: dict[str, dict[str, str]] = {
-    "direct": {
-        "cmp": ".33 ± .06",
-        "s-cmp": ".25 ± .04",
-        "varcmp": ".18 ± .04",
-        "bagg-gp": ".60 ± .01",
-        "vbagg": ".22 ± .04",
-        "gpr": ".70 ± .05",
-    },
-    "indirect": {
-        "cmp": ".80 ± .14",
-        "s-cmp": "1.05 ± .04",
-        "varcmp": ".87 ± .07",
-        "bagg-gp": "1.13 ± .11",
-        "vbagg": "1.46 ± .34",
-        "gpr": "1.04 ± .05",
-    },
-}
-"""Published RMSE, mean ± standard deviation over 20 seeds."""
 
 NOISE_STD = 0.05
 SCORES = ("rmse", "mae", "crps", "coverage95", "nll")
@@ -210,7 +178,7 @@ def run(
     if figures:
         _draw_data(folder, matching, first_seed, settings)
     _work(tasks, results, settings, first_seed if figures else None, console)
-    write_atomically(folder / "table.md", table(results, settings, command))
+    write_atomically(folder / "table.md", table(results, list(MODELS), settings, command))
     return results
 
 
@@ -366,15 +334,8 @@ def _fit(task: Task, settings: Mapping[str, Any]) -> Fitted:
     for other in caught:
         if not issubclass(other.category, FitWarning):
             warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
-    return Fitted(
-        data, posterior, fitted - began, predicted - fitted, _compile_seconds(model), notes
-    )
-
-
-def _compile_seconds(model: Any) -> float:
-    """Of a model and, behind pseudo-targets, of the regression on the mediator."""
-    parts = [model, getattr(model, "regressor_", None)]
-    return sum(part.fit_report_.compile_seconds for part in parts if part is not None)
+    compiling = model.fit_report_.compile_seconds
+    return Fitted(data, posterior, fitted - began, predicted - fitted, compiling, notes)
 
 
 def _record(task: Task, fitted: Fitted) -> Record:
@@ -420,94 +381,3 @@ def _draw_posterior(folder: Path, task: Task, fitted: Fitted) -> None:
         axes=("x₁", "x₃"),
     )
     plots.save(figure, folder / _picture(task.matching, task.model))
-
-
-# ---------------------------------------------------------------------- the table
-
-
-def table(results: Results, settings: Mapping[str, Any], command: str | None = None) -> str:
-    """The whole of ``table.md``."""
-    lines = [
-        "# Swiss roll",
-        "",
-        f"{settings['n_points']} points, {settings['n_bags']} bags, noise of standard deviation "
-        f"{settings['noise_std']} on the bag means. Scores are over all points of a roll; ± is "
-        "one standard deviation over seeds. Lower is better, except coverage, where 0.95 is best.",
-    ]
-    for matching in MATCHINGS:
-        if any(record["matching"] == matching for record in results.records):
-            lines += _section(results, matching)
-    if results.failures:
-        lines += ["", "## Failed fits", "", *(f"- {failure}" for failure in results.failures)]
-    made = [*provenance(command), *code_notes(results.fits)]
-    return "\n".join([*lines, "", "## How this was made", "", *made, ""])
-
-
-def _section(results: Results, matching: str) -> list[str]:
-    models = [name for name in MODELS if results.of(matching, name)]
-    lines = [
-        "",
-        f"## {matching.capitalize()} matching",
-        "",
-        "| model | seeds | RMSE | RMSE, paper | worst RMSE (seed) | CRPS | coverage of 95% | NLL "
-        "| fit (s) | of it compiling (s) |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-        *(_summary(results, matching, name) for name in _rows(matching, models)),
-        "",
-        *_footnotes(matching),
-        *warning_notes(results.fits, matching),
-    ]
-    for name, label in (("rmse", "RMSE"), ("crps", "CRPS")):
-        lines += [
-            "",
-            f"### Wilcoxon signed-rank tests of {label}, {matching} matching",
-            "",
-            *wilcoxon_table(results, matching, models, name),
-        ]
-    return lines
-
-
-def _rows(matching: str, models: Sequence[str]) -> list[str]:
-    """The models fitted and those of the paper, each family together."""
-    order = ("cmp", "s-cmp", "u-cmp", "varcmp", "bagg-gp", "bagg-gp-plugin", "vbagg")
-    shown = {*models, *PAPER[matching]}
-    return [name for name in dict.fromkeys([*order, *MODELS]) if name in shown]
-
-
-def _summary(results: Results, matching: str, model: str) -> str:
-    paper = PAPER[matching].get(model.removesuffix("-plugin"), "–")
-    kept = results.of(matching, model)
-    if not kept:
-        return f"| {model} | – | – | {paper} | – | – | – | – | – | – |"
-    errors = values(kept, "rmse")
-    worst = f"{errors.max():.3f} ({kept[int(np.argmax(errors))]['seed']})"
-    fits = [fit for fit in results.fits if (fit["matching"], fit["model"]) == (matching, model)]
-    cells = [
-        model,
-        str(len(kept)),
-        mean_and_sd(errors),
-        paper,
-        worst,
-        mean_and_sd(values(kept, "crps")),
-        mean_and_sd(values(kept, "coverage95")),
-        mean_and_sd(values(kept, "nll"), 2),
-        mean_and_sd(values(kept, "fit_seconds"), 1),
-        mean_and_sd(values(fits, "compile_seconds"), 1),
-    ]
-    return "| " + " | ".join(cells) + " |"
-
-
-def _footnotes(matching: str) -> list[str]:
-    notes = [
-        "Rows with the paper's number alone are models of the paper that this run did not fit.",
-        "",
-        "Fit times include compiling (the first evaluation), which models of one seed can share.",
-        "",
-    ]
-    if matching == "indirect":
-        notes += [
-            "bagg-gp and gpr learn from pseudo-targets whose covariance is propagated; the paper's "
-            "take them at face value, as the -plugin rows do.",
-            "",
-        ]
-    return notes

@@ -26,7 +26,8 @@ class CMP(BagModel):
 
     Observation m sees the field through its conditional mean at mediator :math:`\tilde y_m`, which
     a conditional mean operator estimated from the bags writes as a weighted sum of bag means. The
-    bags need not be those of the observations.
+    bags need not be those of the observations. The operator's ridge λ is learnt with the rest;
+    ``fixed={"ridge": value}`` holds it.
 
     Parameters
     ----------
@@ -45,8 +46,6 @@ class CMP(BagModel):
         Preserve constants: columns of W sum to one.
     uncertainty
         Add the uncertainty of the estimated operator to the noise (U-CMP).
-    ridge
-        λ of the operator, learnt unless ``fixed={"ridge": value}``.
     trend, fine_noise, learn_noise, fixed, priors, method, method_options, n_restarts, max_iter, \
 points_per_bag, precision, seed
         As in :class:`BaggGP`.
