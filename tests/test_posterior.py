@@ -131,14 +131,6 @@ def test_bag_predictions_are_the_conditional_of_the_joint(case):
     assert_close(bags.covariance(), covariance)
 
 
-def test_coarse_predictions_at_one_mediator(fitted):
-    one = fitted["full"].predict_coarse(Y_NEW[:1])
-    all_of_them = fitted["full"].predict_coarse(Y_NEW)
-    assert one.covariance().shape == (1, 1)
-    assert_close(one.mean, all_of_them.mean[:1])
-    assert_close(one.covariance(), all_of_them.covariance()[:1, :1])
-
-
 def test_variance_never_exceeds_the_prior_without_a_trend(fitted):
     x = np.random.default_rng(3).normal(size=(200, 2)) * 3
     variance = fitted["plain"].predict(x).variance
@@ -283,6 +275,13 @@ def test_coarse_mixtures_follow_the_law_of_total_covariance():
     assert_moments(mixture.sample(20_000, seed=3), MEANS[:2].mean(0), total, gaussian=False)
 
 
+def test_a_coarse_posterior_of_one_value():
+    one = CoarsePosterior(np.array([[0.3]]), np.array([[[2.0]]]))
+    assert_close(one.covariance(), [[2.0]])
+    two = CoarsePosterior(np.array([[0.0], [1.0]]), np.array([[[2.0]], [[3.0]]]))
+    assert_close(two.covariance(), [[2.75]])
+
+
 # --------------------------------------------------------------------------- samples
 
 
@@ -311,13 +310,13 @@ def test_coarse_samples_have_the_posterior_moments(fitted):
     assert_moments(coarse.sample(20_000, seed=0), coarse.mean, coarse.covariance())
 
 
-SETS, PATHS = 8, 500
+SETS, PATHS = 5, 800
 
 
 def test_pathwise_samples_have_the_posterior_moments(fitted):
     # Paths of one seed share their random features, so the sets are the independent units: means
     # and covariances of each, unbiased since they are linear in the prior's, are averaged and
-    # compared within 5.5 standard errors (a t distribution with 7 degrees of freedom).
+    # compared within 7 standard errors (a t distribution with 4 degrees of freedom).
     post = fitted["full"].predict(X)
     mean, covariance = post.mean, post.covariance()
     deviations = np.stack(
@@ -327,18 +326,16 @@ def test_pathwise_samples_have_the_posterior_moments(fitted):
     products = np.einsum("sna,snb->sab", deviations, deviations) / PATHS
     for actual, expected in ((deviations.mean(1), 0.0), (products, covariance)):
         error = actual.std(0, ddof=1) / np.sqrt(SETS)
-        assert (np.abs(actual.mean(0) - expected) < 5.5 * error).all()
+        assert (np.abs(actual.mean(0) - expected) < 7 * error).all()
         assert error.max() < 0.1 * np.max(np.abs(covariance))
 
 
-def test_samples_are_seeded(fitted):
+@pytest.mark.parametrize("method", ["joint", "pathwise"])
+def test_samples_are_seeded(method, fitted):
     post = fitted["plain"].predict(X)
-    for method in ("joint", "pathwise"):
-        one, again, other = (
-            post.sample(2, seed=s, method=method, n_features=20) for s in (1, 1, 2)
-        )
-        np.testing.assert_array_equal(one, again)
-        assert not np.allclose(one, other)
+    one, again, other = (post.sample(2, seed=s, method=method, n_features=20) for s in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert not np.allclose(one, other)
 
 
 def test_many_points_are_sampled_pathwise_by_default(fitted, monkeypatch):
@@ -349,9 +346,8 @@ def test_many_points_are_sampled_pathwise_by_default(fitted, monkeypatch):
 
 
 def test_samples_of_noiseless_observations_are_finite():
-    fixed = {"kernel.lengthscale": [0.8, 1.3], "kernel.variance": 1.4, "noise_std": 0.0}
-    model = BaggGP(KERNEL, trend="none", fixed=fixed).fit(BAGS.select([0, 1, 2]), Z[:3])
-    post = model.predict(X)
+    model = CMP(KERNEL, MEDIATOR_KERNEL, trend="none", fixed=FIXED | {"noise_std": 0.0})
+    post = model.fit(BAGS, Z, mediator=Y_OBSERVED).predict(X)
     for method in ("joint", "pathwise"):
         assert np.isfinite(post.sample(2, method=method, n_features=20)).all()
 

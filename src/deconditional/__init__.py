@@ -32,11 +32,11 @@ _HOME = {
     "Normal": "priors",
     "Posterior": "posterior",
     "PseudoTarget": "models",
+    "SplitLogNormal": "priors",
     "bag_cross": "bag_kernels",
     "bag_gram": "bag_kernels",
 }
 _MODULES = ("datasets", "scores")
-_NO_JAX = ("bags", "datasets", "scores")
 
 if TYPE_CHECKING:
     from deconditional import datasets as datasets
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from deconditional.posterior import Posterior as Posterior
     from deconditional.priors import LogNormal as LogNormal
     from deconditional.priors import Normal as Normal
+    from deconditional.priors import SplitLogNormal as SplitLogNormal
 
 
 def __getattr__(name: str) -> Any:

@@ -375,8 +375,9 @@ class Bags:
         chosen = np.arange(self.n_bags)[np.asarray(which)]
         if len(chosen) == 0:
             raise ValueError("no bag was selected.")
-        if len(np.unique(chosen)) != len(chosen):
-            raise ValueError(f"bag {self.ids[chosen[0]]!r} or another is selected twice.")
+        counts = np.bincount(chosen, minlength=self.n_bags)
+        if counts.max() > 1:
+            raise ValueError(f"bag {self.ids[int(np.argmax(counts))]!r} is selected twice.")
         new_index = np.full(self.n_bags, -1)
         new_index[chosen] = np.arange(len(chosen))
         kept = new_index[self.bag] >= 0
