@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -93,7 +93,7 @@ class Parameter:
         return int(np.prod(self.shape, dtype=int))
 
 
-def positive(name: str, median: Any, sigma: float, reach: float = 9.0) -> Parameter:
+def positive(name: str, median: Any, sigma: float = 1.0, reach: float = 9.0) -> Parameter:
     """A positive parameter with a log-normal prior that starts at its median."""
     start = np.asarray(median, dtype=float)
     return Parameter(name, start, LogNormal(np.round(start, 12), sigma), LOG, reach)
@@ -295,7 +295,7 @@ def kernel_template(
     prefix: str,
     inputs: np.ndarray,
     variance: float,
-    role: Literal["field", "mediator"] = "field",
+    unit_variance: bool = False,
 ) -> KernelTemplate:
     """Find the learnable parameters of a kernel and give them data-driven priors.
 
@@ -313,14 +313,12 @@ def kernel_template(
         Points the kernel will see, for typical distances.
     variance
         A typical variance of what the kernel models.
-    role
-        ``"field"`` for k: few coarse observations say little about many length scales, so short
-        ones are held back. ``"mediator"`` for ℓ: it must be able to tell neighbouring bags apart,
-        so its prior is wide on both sides; and the variance of a single stationary kernel is left
-        out, since the ridge absorbs it.
+    unit_variance
+        Leave out the variance of a kernel that is a single stationary one: the scale of a mediator
+        kernel is absorbed by the ridge.
     """
     pairs, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=_is_parameter)
-    skip_variance = role == "mediator" and isinstance(kernel, StationaryKernel)
+    skip_variance = unit_variance and isinstance(kernel, StationaryKernel)
     typical = _typical_values(kernel, inputs, variance)
     parameters, positions = [], []
     for position, (path, leaf) in enumerate(pairs):
@@ -330,13 +328,13 @@ def kernel_template(
         if skip_variance and keys == ["variance"]:
             continue
         name = ".".join([prefix, *keys])
-        parameters.append(_kernel_parameter(name, keys, leaf, typical, role))
+        parameters.append(_kernel_parameter(name, keys, leaf, typical))
         positions.append(position)
     return KernelTemplate(kernel, tuple(parameters), tuple(positions))
 
 
 def _kernel_parameter(
-    name: str, keys: list[str], leaf: Any, typical: dict[str, np.ndarray], role: str
+    name: str, keys: list[str], leaf: Any, typical: dict[str, np.ndarray]
 ) -> Parameter:
     current = np.asarray(val(leaf), dtype=float)
     if isinstance(leaf, SigmoidBounded):
@@ -344,9 +342,7 @@ def _kernel_parameter(
         return Parameter(name, current, middle, interval(leaf.low, leaf.high))
     if isinstance(leaf, PositiveReal | NonNegativeReal):
         median = np.broadcast_to(typical.get(".".join(keys), current), current.shape)
-        if keys[-1] == "lengthscale" and role == "field":
-            return length_scale(name, median)
-        return positive(name, median, 1.0)
+        return length_scale(name, median) if keys[-1] == "lengthscale" else positive(name, median)
     if isinstance(leaf, Real) or eqx.is_array(leaf):
         sd = float(max(1.0, np.std(current))) if current.ndim else 1.0 + abs(float(current))
         return Parameter(name, current, Normal(0.0, sd), IDENTITY, reach=30.0)

@@ -185,7 +185,7 @@ points_per_bag, precision, seed
             family = gk.Matern12 if self.uncertainty else gk.RBF
             kernel = family(lengthscale=jnp.ones(p)) if p > 1 else family()
         both = np.concatenate([bags.mediator, np.asarray(y)])
-        template = kernel_template(kernel, "mediator_kernel", both, 1.0, role="mediator")
+        template = kernel_template(kernel, "mediator_kernel", both, 1.0, unit_variance=True)
         mediation = Mediated(
             kernel=template,
             bag_mediator=jnp.asarray(bags.mediator),
