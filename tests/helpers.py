@@ -98,10 +98,15 @@ class TanhKernel(AbstractKernel):
         return self.variance * (1.0 + jnp.tanh(x) @ jnp.tanh(y))
 
 
+@eqx.filter_jit
+def _all_pairs(kernel, x, other):
+    return kernel.cross_covariance(x, other)
+
+
 def gram(kernel, x, other=None):
-    """K between two sets of points, all pairs at once."""
+    """K between two sets of points, all pairs at once, from GPJax's own evaluation."""
     x = jnp.asarray(x)
-    return np.asarray(kernel.cross_covariance(x, x if other is None else jnp.asarray(other)))
+    return np.asarray(_all_pairs(kernel, x, x if other is None else jnp.asarray(other)))
 
 
 def flat_kernel(kernel):

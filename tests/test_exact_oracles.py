@@ -54,11 +54,13 @@ def bagg_model(**options):
     return BaggGP(**({"kernel": KERNEL, "trend": "none"} | options), fixed=fixed)
 
 
-def assert_posterior(model, mean, covariance):
+def assert_posterior(model, mean, covariance, joint=False):
+    """Mean and variance, and the whole covariance where it is compiled for other reasons."""
     post = model.predict(X)
     assert_close(post.mean, mean)
-    assert_close(post.covariance(), covariance)
     assert_close(post.variance, np.diag(covariance))
+    if joint:
+        assert_close(post.covariance(), covariance)
 
 
 def assert_evidence(model, covariance, z):
@@ -81,6 +83,7 @@ def test_cmp_is_the_replicated_estimator_of_the_paper(standard):
         standard,
         deconditional_mean(KERNEL, RAGGED.points, a, NOISE**2, Z, X),
         deconditional_covariance(KERNEL, RAGGED.points, a, NOISE**2, X),
+        joint=True,
     )
     q = a.T @ gram(KERNEL, RAGGED.points) @ a
     assert_evidence(standard, q + NOISE**2 * np.eye(6), Z)
@@ -121,7 +124,7 @@ def test_bags_of_equal_size_make_both_cmps_one():
         cmp_model(cmo=cmo).fit(bags, Z, mediator=Y_OBSERVED) for cmo in ("standard", "shrinkage")
     )
     assert_close(one.predict(X).mean, other.predict(X).mean)
-    assert_close(one.predict(X).covariance(), other.predict(X).covariance())
+    assert_close(one.predict(X).std, other.predict(X).std)
     assert_close(one.log_evidence_, other.log_evidence_)
 
 
@@ -161,7 +164,7 @@ def bagg_oracle(p, points, noise):
 def test_bagg_gp_is_conditioning_on_bag_means(bagg):
     p = weight_matrix(WEIGHTED)
     noise = NOISE**2 * np.eye(8)
-    assert_posterior(bagg, *bagg_oracle(p, WEIGHTED.points, noise))
+    assert_posterior(bagg, *bagg_oracle(p, WEIGHTED.points, noise), joint=True)
     assert_evidence(bagg, p.T @ gram(KERNEL, WEIGHTED.points) @ p + noise, Z_MATCHED)
 
 
@@ -172,7 +175,7 @@ def test_bagg_gp_is_a_cmp_whose_mediator_tells_nothing_between_bags(bagg):
     fixed = FIXED | {"ridge": 1e-12}
     model = CMP(KERNEL, Delta(), trend="none", fixed=fixed).fit(bags, Z_MATCHED)
     assert_close(model.predict(X).mean, bagg.predict(X).mean)
-    assert_close(model.predict(X).covariance(), bagg.predict(X).covariance())
+    assert_close(model.predict(X).std, bagg.predict(X).std)
     assert_close(model.log_evidence_, bagg.log_evidence_)
 
 
@@ -306,8 +309,7 @@ def test_a_trend_is_a_prior_covariance(kind):
     p = weight_matrix(WEIGHTED)
     k, k_x, k_xx = kernels_with_trend(kind, WEIGHTED.points, model)
     observed = p.T @ k @ p + NOISE**2 * np.eye(8)
-    expected = condition(k_xx, k_x @ p, observed, Z_MATCHED)
-    assert_posterior(model, *expected)
+    assert_posterior(model, *condition(k_xx, k_x @ p, observed, Z_MATCHED), joint=True)
     assert_evidence(model, observed, Z_MATCHED)
 
 

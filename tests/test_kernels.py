@@ -144,30 +144,27 @@ def test_a_deep_kernel_can_use_some_of_the_covariates():
 @pytest.mark.parametrize("name", RADIAL | GENERIC)
 def test_prior_variance_is_the_diagonal(name):
     kernel = (RADIAL | GENERIC)[name]
-    assert_close(prior_variance(kernel, jnp.asarray(X)), np.diag(gram(kernel, X)))
+    assert_close(eqx.filter_jit(prior_variance)(kernel, jnp.asarray(X)), np.diag(gram(kernel, X)))
 
 
 # --------------------------------------------------------------------------- spectral features
 
-N_DRAWS = 400
+N_DRAWS = 30
 
 
-@pytest.mark.parametrize("name", [name for name in RADIAL if name != "deep"])
+@pytest.mark.parametrize("name", RADIAL)
 def test_spectral_features_have_the_kernel_as_expectation(name):
-    # Independent sets of features: the error of their mean is estimated from their spread.
+    # Independent sets of features: the error of their mean is estimated from their spread, and
+    # five of it are allowed (a t distribution with 29 degrees of freedom).
     kernel, x = RADIAL[name], jnp.asarray(X)
-
-    @jax.jit
-    @jax.vmap
-    def estimate(key):
-        phi = spectral_features(kernel, 40, key)(x)
-        return phi @ phi.T
-
-    estimates = np.asarray(estimate(jax.random.split(jax.random.key(0), N_DRAWS)))
-    error = estimates.std(0, ddof=1) / np.sqrt(N_DRAWS)
-    difference = np.abs(estimates.mean(0) - gram(kernel, X))
-    assert (difference <= 4 * error + 1e-12).all()
-    assert error.max() < 0.05 * np.max(gram(kernel, X))
+    expected = gram(kernel, X)
+    estimates = []
+    for key in jax.random.split(jax.random.key(0), N_DRAWS):
+        phi = np.asarray(spectral_features(kernel, 400, key)(x))
+        estimates.append(phi @ phi.T)
+    error = np.std(estimates, axis=0, ddof=1) / np.sqrt(N_DRAWS)
+    assert (np.abs(np.mean(estimates, axis=0) - expected) <= 5 * error + 1e-12).all()
+    assert error.max() < 0.05 * expected.max()
 
 
 def test_spectral_features_have_the_right_variance_at_every_draw():

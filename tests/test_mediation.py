@@ -39,8 +39,21 @@ def operator(bags, kind="standard", centred=False):
     return CMO(KERNEL, jnp.asarray(bags.mediator), jnp.asarray(ridge), centred)
 
 
+@eqx.filter_jit
+def evaluate(kernel, mediator, ridge, centred, y):
+    """W by its own, and W with V."""
+    cmo = CMO(kernel, mediator, ridge, centred)
+    return cmo.weights(y), *cmo.weights_and_covariance(y)
+
+
+def weights_and_covariance(cmo, y):
+    alone, w, v = evaluate(cmo.kernel, cmo.mediator, cmo.ridge, cmo.centred, jnp.asarray(y))
+    assert_close(alone, w)
+    return np.asarray(w), np.asarray(v)
+
+
 def weights(bags, **options):
-    return np.asarray(operator(bags, **options).weights(jnp.asarray(OBSERVED)))
+    return weights_and_covariance(operator(bags, **options), OBSERVED)[0]
 
 
 # --------------------------------------------------------------------------- W
@@ -138,14 +151,14 @@ def kriging_covariance(y, other, ridge):
 @pytest.mark.parametrize("kind", ["standard", "shrinkage"])
 def test_covariance_is_that_of_gp_regression(kind):
     cmo = operator(WEIGHTED, kind)
-    w, v = cmo.weights_and_covariance(jnp.asarray(OBSERVED))
+    w, v = weights_and_covariance(cmo, OBSERVED)
     assert_close(w, weights(WEIGHTED, kind=kind))
     assert_close(v, dense_covariance(OBSERVED, OBSERVED, np.asarray(cmo.ridge)))
 
 
 def test_centred_covariance_is_that_of_ordinary_kriging():
     cmo = operator(WEIGHTED, centred=True)
-    w, v = cmo.weights_and_covariance(jnp.asarray(OBSERVED))
+    w, v = weights_and_covariance(cmo, OBSERVED)
     assert_close(w, weights(WEIGHTED, centred=True))
     assert_close(v, kriging_covariance(OBSERVED, OBSERVED, np.asarray(cmo.ridge)))
 
@@ -156,17 +169,18 @@ def test_centred_covariance_is_the_limit_of_a_vague_constant():
     cmo = operator(WEIGHTED)
     vague = CMO(wide, cmo.mediator, cmo.ridge)
     limit = operator(WEIGHTED, centred=True)
-    y = jnp.asarray(OBSERVED)
     for actual, expected in zip(
-        limit.weights_and_covariance(y), vague.weights_and_covariance(y), strict=True
+        weights_and_covariance(limit, OBSERVED),
+        weights_and_covariance(vague, OBSERVED),
+        strict=True,
     ):
         assert_close(actual, expected, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("centred", [False, True])
 def test_covariance_is_positive_semidefinite(centred):
-    y = jnp.asarray(np.concatenate([OBSERVED, WEIGHTED.mediator, ELSEWHERE]))
-    _, v = operator(WEIGHTED, centred=centred).weights_and_covariance(y)
+    y = np.concatenate([OBSERVED, WEIGHTED.mediator, ELSEWHERE])
+    _, v = weights_and_covariance(operator(WEIGHTED, centred=centred), y)
     np.testing.assert_allclose(v, v.T, atol=1e-14)
     assert_positive_semidefinite(v)
 
@@ -182,8 +196,7 @@ def test_cross_covariance(centred, dense):
 
 def test_with_little_ridge_a_bag_knows_its_own_mean_and_nothing_else_is_needed():
     y = jnp.asarray(WEIGHTED.mediator)
-    cmo = CMO(KERNEL, y, jnp.full(WEIGHTED.n_bags, 1e-10))
-    w, v = cmo.weights_and_covariance(y)
+    w, v = weights_and_covariance(CMO(KERNEL, y, jnp.full(WEIGHTED.n_bags, 1e-10)), y)
     assert_close(w, np.eye(WEIGHTED.n_bags), tolerance=1e-7)  # of the order of the ridge over L
     assert_close(v, np.zeros_like(v), tolerance=1e-7)
 

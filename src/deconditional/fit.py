@@ -30,6 +30,10 @@ TOLERANCE = 1e-7
 """Relative change of the loss that ends a run: millionths of a nat, above float32 rounding."""
 
 
+SHORT_EVALUATION = 0.01
+"""Seconds; a longer evaluation uses the cores itself, and a second beside it slows both down."""
+
+
 class FitWarning(UserWarning):
     """A fit that did not converge, or whose answer should not be trusted as it is."""
 
@@ -144,9 +148,9 @@ def maximise(
     """Maximise the log posterior.
 
     The first start is every prior's median, then come `starts` (a user's own values), then draws
-    from the priors. All restarts run together on a pool of threads for `screening` iterations;
-    the better half, and at least two, then run to convergence. XLA leaves Python's lock during an
-    evaluation, so small problems use every core.
+    from the priors. All restarts run for `screening` iterations; the better half, and at least
+    two, then run to convergence. Evaluations too short to keep every core busy by themselves run
+    together on a pool of threads: XLA leaves Python's lock while it computes.
     """
     parameters = problem.parameters
     objective = _Objective(problem)
@@ -154,6 +158,9 @@ def maximise(
     first = parameters.start()
     objective(first)
     compile_seconds = time.perf_counter() - began
+    began = time.perf_counter()
+    objective(first)
+    one_evaluation = time.perf_counter() - began
     if parameters.size == 0:
         value = -objective(first)[0]
         return Optimum(first, value, True, 0, objective.evaluations, (value,), compile_seconds)
@@ -173,7 +180,8 @@ def maximise(
             options={"maxiter": iterations, "ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20},
         )
 
-    with ThreadPoolExecutor(max_workers=min(len(points), os.cpu_count() or 1)) as pool:
+    workers = os.cpu_count() or 1 if one_evaluation < SHORT_EVALUATION else 1
+    with ThreadPoolExecutor(max_workers=min(len(points), workers)) as pool:
         if len(points) > 2:
             screened = sorted(
                 pool.map(lambda p: run(p, screening), points), key=lambda result: result.fun
