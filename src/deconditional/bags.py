@@ -372,8 +372,7 @@ class Bags:
 
     def select(self, which: npt.ArrayLike) -> Bags:
         """Some of the bags, by index or mask, in the order given."""
-        chosen = np.arange(self.n_bags)[np.asarray(which)]
-        if len(chosen) == 0:
+        if np.size(which) == 0 or not (chosen := np.arange(self.n_bags)[np.asarray(which)]).size:
             raise ValueError("no bag was selected.")
         counts = np.bincount(chosen, minlength=self.n_bags)
         if counts.max() > 1:

@@ -25,7 +25,7 @@ from gpjax.kernels.base import AbstractKernel, Constant, ProductKernel, SumKerne
 from gpjax.parameters import val
 from jaxtyping import Array, Float, Key
 
-jax.config.update("jax_enable_x64", True)
+import deconditional._double  # noqa: F401
 
 __all__ = [
     "DeepKernel",

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+import deconditional._double  # noqa: F401
+
 __all__ = ["Layout", "layout_bags", "layout_points"]
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)

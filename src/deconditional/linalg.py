@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
+import deconditional._double  # noqa: F401
+
 __all__ = ["JITTER", "log_determinant", "stable_cholesky", "whiten"]
 
 JITTER = 1e-12

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Key
 
+import deconditional._double  # noqa: F401
+
 __all__ = ["LogNormal", "Normal", "Prior", "SplitLogNormal"]
 
 
