@@ -347,15 +347,11 @@ class Bags:
         v = self.points if values is None else np.asarray(values, dtype=float)
         if len(v) != self.n_points:
             raise ValueError(f"{self.n_points} points came with {len(v)} values.")
-        columns = v.reshape(len(v), -1)
-        means: Floats = np.stack(
-            [
-                np.bincount(self.bag, weights=self.weights * column, minlength=self.n_bags)
-                for column in columns.T
-            ],
-            axis=1,
-        )
-        return means.reshape(self.n_bags, *v.shape[1:])
+        means = np.empty((self.n_bags, *v.shape[1:]))
+        for column in np.ndindex(*v.shape[1:]):
+            weighted = self.weights * v[:, *column]
+            means[:, *column] = np.bincount(self.bag, weights=weighted, minlength=self.n_bags)
+        return means
 
     # ------------------------------------------------------------------ derived bags
 
@@ -410,21 +406,22 @@ class Bags:
             members = np.flatnonzero(self.bag == j)
             positive = members[self.weights[members] > 0]
             if len(positive) <= points_per_bag:
-                rows.append(members)
-                weights.append(self.weights[members])
+                kept = members if len(members) <= points_per_bag else positive
+                rows.append(kept)
+                weights.append(self.weights[kept])
                 continue
             p = self.weights[positive]
             drawn = rng.choice(positive, points_per_bag, replace=False, p=p / p.sum())
             rows.append(np.sort(drawn))
             weights.append(np.full(points_per_bag, 1.0 / points_per_bag))
-        kept = np.concatenate(rows)
+        drawn_rows = np.concatenate(rows)
         return Bags(
-            points=self.points[kept],
-            bag=self.bag[kept],
+            points=self.points[drawn_rows],
+            bag=self.bag[drawn_rows],
             weights=np.concatenate(weights),
             ids=self.ids,
             mediator=self.mediator,
-            point=self.point[kept],
+            point=self.point[drawn_rows],
         )
 
     # ------------------------------------------------------------------ for the kernels

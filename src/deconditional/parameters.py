@@ -135,6 +135,12 @@ class ParameterSet:
                         f"{option} names {name!r}, which is not a parameter of this model; its "
                         f"parameters are {', '.join(names)}."
                     )
+        for name, prior in priors.items():
+            if not (hasattr(prior, "log_prob") and hasattr(prior, "sample")):
+                raise TypeError(
+                    f"priors[{name!r}] must be a prior such as LogNormal(median=1.0, sigma=1.0) or "
+                    f"a NumPyro distribution, not {prior!r}. To hold the parameter, use fixed."
+                )
         return cls(
             learnt=tuple(
                 replace(p, prior=priors.get(p.name, p.prior))

@@ -22,6 +22,13 @@ from deconditional.bags import Bags
 from deconditional.fit import FitReport, FitWarning, at_bounds, maximise, sample_posterior
 from deconditional.inference.problem import ExactProblem, Matched, Mediated, Pieces
 from deconditional.layout import Layout, layout_bags
+from deconditional.models.checks import (
+    check_bags,
+    check_kernel,
+    known_covariance,
+    observations,
+    query_points,
+)
 from deconditional.parameters import Parameter, ParameterSet, kernel_template, positive
 from deconditional.posterior import CoarsePosterior, Field, Posterior, Trend
 
@@ -60,14 +67,10 @@ class BagModel(BaseEstimator):
     ) -> Self:
         began = time.perf_counter()
         self._check_options()
-        if not isinstance(bags, Bags):
-            raise TypeError(
-                f"bags must be a deconditional.Bags, not {type(bags).__name__}; make one with "
-                "Bags.from_points(x, bag_of), Bags.from_list or Bags.from_frame."
-            )
+        check_bags(bags)
         if self.points_per_bag is not None:
             bags = bags.subsample(self.points_per_bag, seed=self.seed)
-        z = _observations(z)
+        z = observations(z)
         problem = self._problem(bags, z, mediator, noise_std, noise_cov)
         starts = self._own_start(problem)
         best = maximise(
@@ -130,6 +133,7 @@ class BagModel(BaseEstimator):
     ) -> ExactProblem:
         variance = float(np.var(z)) or float(np.mean(z**2)) or 1.0
         kernel = self.kernel if self.kernel is not None else default_kernel(bags.points.shape[1])
+        check_kernel("kernel", kernel, bags.points)
         template = kernel_template(kernel, "kernel", self._typical_points(bags), variance)
         mediation, mediation_parameters = self._mediation(bags, z, mediator)
         known, learn_noise = self._known_noise(z, noise_std, noise_cov)
@@ -144,17 +148,14 @@ class BagModel(BaseEstimator):
             jnp.asarray(np.where(np.ptp(bags.points, axis=0) > 0, bags.points.std(0), 1.0)),
         )
         trend_features = np.asarray(trend.features(jnp.asarray(bags.points)))
-        n_trend = trend_features.shape[1]
         return ExactProblem(
             layout=bags.layout,
             overlap=jnp.asarray(bags.overlap()) if self.fine_noise else None,
             z=jnp.asarray(z),
             known_noise=jnp.asarray(known),
             trend=trend,
-            trend_means=jnp.asarray(
-                bags.means(trend_features) if n_trend else np.zeros((bags.n_bags, 0))
-            ),
-            trend_scale=jnp.asarray(_trend_scale(z, n_trend)),
+            trend_means=jnp.asarray(bags.means(trend_features)),
+            trend_scale=jnp.asarray(_trend_scale(z, trend_features.shape[1])),
             kernel=template,
             mediation=mediation,
             parameters=ParameterSet.of(parameters, self.fixed, self.priors),
@@ -179,23 +180,7 @@ class BagModel(BaseEstimator):
     def _known_noise(
         self, z: np.ndarray, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
     ) -> tuple[np.ndarray, bool]:
-        known = np.zeros((len(z), len(z)))
-        if noise_std is not None:
-            std = np.asarray(noise_std, dtype=float)
-            if std.shape not in ((), (len(z),)) or not (np.isfinite(std) & (std >= 0)).all():
-                raise ValueError(
-                    f"noise_std must hold one finite, not negative standard deviation for each of "
-                    f"the {len(z)} observations; its shape is {std.shape}."
-                )
-            known += np.diag(np.broadcast_to(std, z.shape) ** 2)
-        if noise_cov is not None:
-            cov = np.asarray(noise_cov, dtype=float)
-            if cov.shape != known.shape or not np.isfinite(cov).all():
-                raise ValueError(
-                    f"noise_cov must be a finite {len(z)} x {len(z)} matrix; its shape is "
-                    f"{cov.shape}."
-                )
-            known += 0.5 * (cov + cov.T)
+        known = known_covariance(len(z), noise_std, noise_cov)
         learn = noise_std is None if self.learn_noise is None else self.learn_noise
         if not learn and noise_std is None and noise_cov is None:
             raise ValueError(
@@ -302,19 +287,7 @@ class BagModel(BaseEstimator):
             ``covariance()``.
         """
         self._check_fitted()
-        array = np.asarray(x, dtype=float)
-        if array.ndim == 1 and self.n_features_in_ == 1:
-            array = array[:, None]
-        if array.ndim != 2 or array.shape[1] != self.n_features_in_ or len(array) == 0:
-            raise ValueError(
-                f"the model was fitted on {self.n_features_in_} covariates; predict needs points "
-                f"by {self.n_features_in_} covariates, and got shape {np.shape(x)}."
-            )
-        if not np.isfinite(array).all():
-            row = int(np.argmin(np.isfinite(array).all(1)))
-            raise ValueError(
-                f"query point {row} has a missing or infinite covariate. Drop such points first."
-            )
+        array = query_points(x, self.n_features_in_)
         if fine_noise and not self.fine_noise:
             raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
         return Posterior([field for _, field in self._solved_], array, fine_noise)
@@ -322,6 +295,7 @@ class BagModel(BaseEstimator):
     def predict_bags(self, bags: Bags) -> CoarsePosterior:
         """Joint posterior of the means of f over new bags."""
         self._check_fitted()
+        check_bags(bags)
         if bags.points.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"the model was fitted on {self.n_features_in_} covariates; the new bags have "
@@ -349,23 +323,6 @@ def _trend_scale(z: np.ndarray, n_trend: int) -> np.ndarray:
 def default_kernel(d: int) -> AbstractKernel:
     """A Gaussian kernel with a length scale per covariate."""
     return gk.RBF(lengthscale=jnp.ones(d)) if d > 1 else gk.RBF()
-
-
-def _observations(z: npt.ArrayLike) -> np.ndarray:
-    try:
-        array = np.asarray(z, dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError("the observations z must be numbers.") from None
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1 or len(array) == 0:
-        raise ValueError(f"z must be a list of observations; its shape is {np.shape(z)}.")
-    if not np.isfinite(array).all():
-        raise ValueError(
-            f"observation {int(np.argmin(np.isfinite(array)))} of z is missing or infinite. "
-            "Drop it, with its mediator."
-        )
-    return array
 
 
 def _bag_posterior(field: Field, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from deconditional.bags import Bags
 from deconditional.inference.problem import Matched, Mediated
 from deconditional.mediation import ridge_shape
 from deconditional.models.base import BagModel
+from deconditional.models.checks import check_kernel, mediators
 from deconditional.parameters import Parameter, kernel_template, positive
 from deconditional.posterior import CoarsePosterior
 
@@ -135,7 +136,7 @@ points_per_bag, precision, seed
         self._check_fitted()
         mediation = self._problem_.mediation
         assert isinstance(mediation, Mediated)
-        y = _mediators(mediator, mediation.bag_mediator.shape[1])
+        y = jnp.asarray(mediators(mediator, mediation.bag_mediator.shape[1]))
         means, covariances = [], []
         for vector, (pieces, field) in zip(self._vectors_, self._solved_, strict=True):
             values = self._problem_.parameters.unpack(jnp.asarray(vector))
@@ -177,39 +178,23 @@ points_per_bag, precision, seed
                 )
             mediator = bags.mediator
         p = bags.mediator.shape[1]
-        y = _mediators(mediator, p)
+        y = mediators(mediator, p)
         if len(y) != len(z):
             raise ValueError(f"{len(z)} observations came with {len(y)} mediators.")
         kernel = self.mediator_kernel
         if kernel is None:
             family = gk.Matern12 if self.uncertainty else gk.RBF
             kernel = family(lengthscale=jnp.ones(p)) if p > 1 else family()
+        check_kernel("mediator_kernel", kernel, bags.mediator)
         both = np.concatenate([bags.mediator, np.asarray(y)])
         template = kernel_template(kernel, "mediator_kernel", both, 1.0, unit_variance=True)
         mediation = Mediated(
             kernel=template,
             bag_mediator=jnp.asarray(bags.mediator),
-            observed_mediator=y,
+            observed_mediator=jnp.asarray(y),
             ridge_shape=jnp.asarray(shape),
             centred=self.centred,
             uncertainty=self.uncertainty,
         )
         ridge = positive("ridge", 0.1 / bags.n_bags, 2.0, reach=14.0)
         return mediation, (*template.parameters, ridge)
-
-
-def _mediators(mediator: npt.ArrayLike, p: int) -> Any:
-    array = np.asarray(mediator, dtype=float)
-    if array.ndim == 1:
-        array = array[:, None] if p == 1 or array.size != p else array[None]
-    if array.ndim != 2 or array.shape[1] != p or len(array) == 0:
-        raise ValueError(
-            f"the bags' mediator has {p} variable(s); mediators of shape {np.shape(mediator)} do "
-            "not match."
-        )
-    if not np.isfinite(array).all():
-        raise ValueError(
-            f"mediator {int(np.argmin(np.isfinite(array).all(1)))} is missing or infinite. Drop "
-            "it, with its observation."
-        )
-    return jnp.asarray(array)

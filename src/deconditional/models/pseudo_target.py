@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, clone
 
 from deconditional.bags import Bags
 from deconditional.models.bagg import BaggGP
+from deconditional.models.checks import check_bags, check_kernel, mediators, observations
 from deconditional.posterior import CoarsePosterior, Posterior
 
 __all__ = ["PseudoTarget"]
@@ -86,20 +87,21 @@ class PseudoTarget(BaseEstimator):
         noise_std: npt.ArrayLike | None = None,
     ) -> Self:
         """Fit g to (mediator, z), then the base model to the bags; see :meth:`CMP.fit`."""
+        check_bags(bags)
+        z = observations(z)
         if bags.mediator is None:
             raise ValueError(
                 "the bags have no mediator, so nothing links them to the observations. Give one "
                 "to Bags.from_points(..., mediator=y)."
             )
-        y = np.asarray(mediator, dtype=float).reshape(len(np.asarray(mediator)), -1)
         p = bags.mediator.shape[1]
-        if y.shape[1] != p:
-            raise ValueError(
-                f"the bags' mediator has {p} variable(s), that of the observations {y.shape[1]}."
-            )
+        y = mediators(mediator, p)
+        if len(y) != len(z):
+            raise ValueError(f"{len(z)} observations came with {len(y)} mediators.")
         kernel = self.mediator_kernel
         if kernel is None:
             kernel = gk.Matern32(lengthscale=jnp.ones(p)) if p > 1 else gk.Matern32()
+        check_kernel("mediator_kernel", kernel, bags.mediator)
         regressor = BaggGP(kernel, trend=self.trend, n_restarts=self.n_restarts, seed=self.seed)
         points = Bags.from_points(y, np.arange(len(y)))
         self.regressor_ = regressor.fit(points, z, noise_std=noise_std)

@@ -1,0 +1,146 @@
+"""What users give to fit and predict, checked before any work, with errors in their words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from gpjax.kernels.base import AbstractKernel
+
+from deconditional.bags import Bags
+
+__all__ = [
+    "check_bags",
+    "check_kernel",
+    "known_covariance",
+    "mediators",
+    "observations",
+    "query_points",
+]
+
+
+def check_bags(bags: Any) -> None:
+    """Raise unless these are bags."""
+    if not isinstance(bags, Bags):
+        raise TypeError(
+            f"bags must be a deconditional.Bags, not {type(bags).__name__}; make one with "
+            "Bags.from_points(x, bag_of), Bags.from_list or Bags.from_frame."
+        )
+
+
+def check_kernel(name: str, kernel: Any, inputs: np.ndarray) -> None:
+    """Raise unless this is a kernel that fits the inputs."""
+    if not isinstance(kernel, AbstractKernel):
+        raise TypeError(
+            f"{name} must be a GPJax kernel such as gpjax.kernels.RBF(), not {kernel!r}."
+        )
+    dims = _highest_dimension(kernel)
+    if dims >= inputs.shape[1]:
+        raise ValueError(
+            f"{name} uses input {dims}, but there are only {inputs.shape[1]}; inputs count from 0."
+        )
+    try:
+        value = kernel(jnp.asarray(inputs[0]), jnp.asarray(inputs[0]))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} does not fit inputs of {inputs.shape[1]} variable(s); give it that many "
+            f"length scales, or active_dims ({str(error).splitlines()[0]})"
+        ) from None
+    if jnp.shape(value) != ():
+        raise ValueError(f"{name} must give one number for a pair of points.")
+
+
+def _highest_dimension(kernel: Any) -> int:
+    """The highest active dimension named anywhere in a kernel; -1 if none is."""
+    parts = getattr(kernel, "kernels", ())
+    own = kernel.active_dims if isinstance(kernel.active_dims, list) else [-1]
+    return max([*own, *(_highest_dimension(part) for part in parts)])
+
+
+def observations(z: npt.ArrayLike) -> np.ndarray:
+    """Coarse observations as a vector."""
+    array = _numbers(z, "the observations z")
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or len(array) == 0:
+        raise ValueError(f"z must be a list of observations; its shape is {np.shape(z)}.")
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"observation {int(np.argmin(np.isfinite(array)))} of z is missing or infinite. "
+            "Drop it, with its mediator."
+        )
+    return array
+
+
+def mediators(mediator: npt.ArrayLike, p: int) -> np.ndarray:
+    """Mediators of p variables, one row each."""
+    array = _numbers(mediator, "the mediator")
+    if array.ndim == 1:
+        array = array[:, None] if p == 1 or array.size != p else array[None]
+    if array.ndim != 2 or array.shape[1] != p or len(array) == 0:
+        raise ValueError(
+            f"the bags' mediator has {p} variable(s); mediators of shape {np.shape(mediator)} do "
+            "not match."
+        )
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"mediator {int(np.argmin(np.isfinite(array).all(1)))} is missing or infinite. Drop "
+            "it, with its observation."
+        )
+    return array
+
+
+def query_points(x: npt.ArrayLike, d: int) -> np.ndarray:
+    """Points of d covariates to predict at."""
+    array = _numbers(x, "query points")
+    if array.ndim == 1 and d == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] != d or len(array) == 0:
+        raise ValueError(
+            f"the model was fitted on {d} covariates; predict needs points by {d} covariates, and "
+            f"got shape {np.shape(x)}."
+        )
+    if not np.isfinite(array).all():
+        row = int(np.argmin(np.isfinite(array).all(1)))
+        raise ValueError(
+            f"query point {row} has a missing or infinite covariate. Drop such points first."
+        )
+    return array
+
+
+def known_covariance(
+    m: int, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
+) -> np.ndarray:
+    """The covariance of m observations' errors that the user knows."""
+    known = np.zeros((m, m))
+    if noise_std is not None:
+        std = _numbers(noise_std, "noise_std")
+        if std.shape not in ((), (m,)) or not (np.isfinite(std) & (std >= 0)).all():
+            raise ValueError(
+                "noise_std must hold one finite, not negative standard deviation for each of "
+                f"the {m} observations; its shape is {std.shape}."
+            )
+        known += np.diag(np.broadcast_to(std, (m,)) ** 2)
+    if noise_cov is not None:
+        known += _covariance(_numbers(noise_cov, "noise_cov"), m)
+    return known
+
+
+def _covariance(cov: np.ndarray, m: int) -> np.ndarray:
+    if cov.shape != (m, m) or not np.isfinite(cov).all():
+        raise ValueError(f"noise_cov must be a finite {m} x {m} matrix; its shape is {cov.shape}.")
+    largest = np.abs(cov).max()
+    if np.abs(cov - cov.T).max() > 1e-8 * largest:
+        raise ValueError("noise_cov is not symmetric, so it is not a covariance.")
+    if np.linalg.eigvalsh(cov).min() < -1e-8 * largest:
+        raise ValueError("noise_cov has negative eigenvalues, so it is not a covariance.")
+    return 0.5 * (cov + cov.T)
+
+
+def _numbers(values: Any, what: str) -> np.ndarray:
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} must be numbers.") from None
