@@ -244,9 +244,9 @@ def test_names_are_paths_into_the_kernel():
 
 
 def test_a_mediator_kernel_of_one_part_has_no_variance_to_learn():
-    assert names(gk.RBF(), role="mediator") == ["kernel.lengthscale"]
+    assert names(gk.RBF(), unit_variance=True) == ["kernel.lengthscale"]
     both = gk.RBF() + gk.Matern32()
-    assert "kernel.0.variance" in names(both, role="mediator")
+    assert "kernel.0.variance" in names(both, unit_variance=True)
 
 
 def test_parameters_made_non_trainable_are_left_alone():

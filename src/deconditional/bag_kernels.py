@@ -209,12 +209,21 @@ def _spread(cotangent: Array, chunks: tuple, shape: tuple) -> Array:
 # --------------------------------------------------------------------------- chunks and bags
 
 
-def _chunks_to_bags(values: Array, layout: Layout, axis: int) -> Array:
-    if layout.one_chunk_per_bag:
-        return lax.slice_in_dim(values, 0, layout.n_bags, axis=axis)
-    moved = jnp.moveaxis(values, axis, 0)
-    summed = jax.ops.segment_sum(moved, layout.bag, layout.n_bags)
-    return jnp.moveaxis(summed, 0, axis)
+def _chunks_to_bags(strip: Array, cols: Layout) -> Array:
+    """Sum the columns of a strip over the chunks of each bag."""
+    if cols.one_chunk_per_bag:
+        return strip[:, : cols.n_bags]
+    return jax.ops.segment_sum(strip.T, cols.bag, cols.n_bags).T
+
+
+def _zero_bags(rows: Layout, cols: Layout) -> Array:
+    return jnp.zeros((rows.n_bags, cols.n_bags), cols.points.dtype)
+
+
+def _add_rows(out: Array, bags: Array, strip: Array, cols: Layout) -> Array:
+    """Add a strip of chunk values to the bags of its rows; padding lies beyond the last bag."""
+    by_bag = _chunks_to_bags(strip.astype(out.dtype), cols)
+    return out.at[bags].add(by_bag, mode="drop")
 
 
 def _bags_to_chunks(values: Array, layout: Layout, axis: int) -> Array:
@@ -319,7 +328,7 @@ class _Sweep:
     def values(self) -> Array:
         """Weighted sums over every pair of bags (for a symmetric sweep, the half to complete)."""
 
-        def row(i: Array) -> Array:
+        def row(i: Array, out: Array) -> Array:
             lefts, row_weights = self._row(i)
 
             def column(t: Array, strip: Array) -> Array:
@@ -330,10 +339,10 @@ class _Sweep:
 
             strip = jnp.zeros((self.row_chunks, self.cols.bag.shape[0]), self.dtype)
             strip = lax.fori_loop(self._first_column(i), self.n_cols, column, strip)
-            return _chunks_to_bags(strip.astype(self.cols.points.dtype), self.cols, 1)
+            bags = _slice(self.rows.bag, i * self.row_chunks, self.row_chunks)
+            return _add_rows(out, bags, strip, self.cols)
 
-        strips = lax.map(row, jnp.arange(self.n_rows))
-        return _chunks_to_bags(strips.reshape(-1, self.cols.n_bags), self.rows, 0)
+        return lax.fori_loop(0, self.n_rows, row, _zero_bags(self.rows, self.cols))
 
     def gradients(self, cotangent: Array) -> tuple[tuple, tuple, tuple]:
         """Gradients with respect to row inputs, column inputs and shape parameters."""
@@ -433,19 +442,18 @@ def _generic_cross(kernel: AbstractKernel, rows: Layout, cols: Layout) -> Array:
         weights = _slice(cols.weights, start, col_tile)
         return _chunk_means(values, row_weights, weights, (rows.chunk, cols.chunk))
 
-    def row(inputs: tuple) -> Array:
-        blocks = lax.map(lambda start: block(*inputs, start), starts)
-        return jnp.moveaxis(blocks, 0, 1).reshape(row_tile // rows.chunk, -1)
+    def row(out: Array, inputs: tuple) -> tuple[Array, None]:
+        row_points, row_weights, bags = inputs
+        blocks = lax.map(lambda start: block(row_points, row_weights, start), starts)
+        strip = jnp.moveaxis(blocks, 0, 1).reshape(row_tile // rows.chunk, -1)
+        return _add_rows(out, bags, strip, cols), None
 
-    strips = lax.map(
-        row,
-        (
-            rows.points.reshape(-1, row_tile, rows.points.shape[1]),
-            rows.weights.reshape(-1, row_tile),
-        ),
+    tiles = (
+        rows.points.reshape(-1, row_tile, rows.points.shape[1]),
+        rows.weights.reshape(-1, row_tile),
+        rows.bag.reshape(-1, row_tile // rows.chunk),
     )
-    chunks = strips.reshape(rows.bag.shape[0], -1)
-    return _chunks_to_bags(_chunks_to_bags(chunks, rows, 0), cols, 1)
+    return lax.scan(row, _zero_bags(rows, cols), tiles)[0]
 
 
 def _generic_gram(kernel: AbstractKernel, layout: Layout) -> Array:

@@ -213,8 +213,12 @@ def sum_of_products(kernel: AbstractKernel) -> list[Term]:
     Examples
     --------
     >>> import gpjax as gpx
-    >>> k = (gpx.kernels.Matern32(active_dims=[0]) + gpx.kernels.RBF(active_dims=[1])) \
-    ...     * gpx.kernels.RBF(active_dims=[2])
+    >>> rough, smooth, other = (
+    ...     gpx.kernels.Matern32(active_dims=[0]),
+    ...     gpx.kernels.RBF(active_dims=[1]),
+    ...     gpx.kernels.RBF(active_dims=[2]),
+    ... )
+    >>> k = (rough + smooth) * other
     >>> [[f.profile.name for f in term.factors] for term in sum_of_products(k)]
     [['matern-3/2', 'gaussian'], ['gaussian', 'gaussian']]
     """

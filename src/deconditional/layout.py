@@ -75,16 +75,18 @@ def layout_bags(
     slot_weights[slot] = weights[order]
     chunk_bag = np.zeros(total // chunk, dtype=np.int32)
     chunk_bag[: n_chunks.sum()] = np.repeat(np.arange(n_bags), n_chunks)
-    layout = Layout(
-        points=jnp.asarray(points[source]),
-        weights=jnp.asarray(slot_weights),
-        bag=jnp.asarray(chunk_bag),
-        n_bags=n_bags,
-        chunk=chunk,
-        row_tile=tile // 2,
-        tile=tile,
-        one_chunk_per_bag=bool(np.all(n_chunks == 1)),
-    )
+    # Bags keep their layout: arrays made while another function is traced must not be tracers.
+    with jax.ensure_compile_time_eval():
+        layout = Layout(
+            points=jnp.asarray(points[source]),
+            weights=jnp.asarray(slot_weights),
+            bag=jnp.asarray(chunk_bag),
+            n_bags=n_bags,
+            chunk=chunk,
+            row_tile=tile // 2,
+            tile=tile,
+            one_chunk_per_bag=bool(np.all(n_chunks == 1)),
+        )
     return layout, source
 
 

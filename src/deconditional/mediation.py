@@ -32,6 +32,8 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
+from deconditional.bag_kernels import bag_cross, bag_gram
+from deconditional.layout import layout_points
 from deconditional.linalg import stable_cholesky
 
 __all__ = ["CMO", "ConditionalMeanOperatorKind", "ridge_shape"]
@@ -51,6 +53,9 @@ def ridge_shape(kind: str, effective_sizes: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class CMO:
     """A conditional mean operator fitted to the mediators of the bags.
+
+    Its Gram matrices come from the bag kernels, whose gradients are right at distance zero: that of
+    a compiled Matérn-1/2 by automatic differentiation is not, where rounding makes x - x nonzero.
 
     Parameters
     ----------
@@ -80,8 +85,9 @@ class CMO:
     centred: bool = False
 
     def _solved(self, y: Float[Array, "M p"]) -> tuple[Array, Array, Array, Array]:
-        cross = self.kernel.cross_covariance(self.mediator, y)
-        gram = self.kernel.cross_covariance(self.mediator, self.mediator)
+        bags = layout_points(self.mediator)
+        cross = bag_cross(self.kernel, y, bags).T
+        gram = bag_gram(self.kernel, bags)
         root = stable_cholesky(gram + jnp.diag(self.ridge))
         return cross, root, jsl.cho_solve((root, True), cross), self._ones_solved(root)
 
@@ -101,7 +107,7 @@ class CMO:
     ) -> tuple[Float[Array, "N M"], Float[Array, "M M"]]:
         """W and V at the same mediators."""
         cross, _, weights, ones = self._solved(y)
-        prior = self.kernel.cross_covariance(y, y)
+        prior = bag_gram(self.kernel, layout_points(y))
         covariance = prior - cross.T @ weights
         if not self.centred:
             return weights, covariance

@@ -96,13 +96,13 @@ class Parameter:
 def positive(name: str, median: Any, sigma: float = 1.0, reach: float = 9.0) -> Parameter:
     """A positive parameter with a log-normal prior that starts at its median."""
     start = np.asarray(median, dtype=float)
-    return Parameter(name, start, LogNormal(np.round(start, 12), sigma), LOG, reach)
+    return Parameter(name, start, LogNormal(start, sigma), LOG, reach)
 
 
 def length_scale(name: str, mode: Any) -> Parameter:
     """A length scale: short ones need evidence, long ones little."""
     start = np.asarray(mode, dtype=float)
-    return Parameter(name, start, SplitLogNormal(np.round(start, 12)), LOG)
+    return Parameter(name, start, SplitLogNormal(start), LOG)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["learnt", "fixed"], meta_fields=[])
@@ -234,6 +234,11 @@ def _fixed_value(parameter: Parameter, value: Any) -> np.ndarray:
             f"fixed[{parameter.name!r}] has shape {array.shape}; the parameter has shape "
             f"{parameter.shape}."
         ) from None
+    inside = np.isfinite(np.asarray(parameter.transform.inverse(np.maximum(array, 1e-300)))).all()
+    if parameter.transform not in (LOG, IDENTITY) and not inside:
+        raise ValueError(
+            f"fixed[{parameter.name!r}] = {value!r} lies outside the interval of the parameter."
+        )
     if not np.isfinite(array).all() or (parameter.transform is LOG and (array < 0).any()):
         raise ValueError(
             f"fixed[{parameter.name!r}] = {value!r}: it must be finite"
@@ -288,6 +293,15 @@ def _rewrap(leaf: Any, value: Array) -> Any:
     return type(leaf)(value) if isinstance(leaf, AbstractUnwrappable) else value
 
 
+def _is_held(leaf: Any) -> bool:
+    """Whether ``paramax.non_trainable`` was applied, to a parameter or to what is inside it."""
+
+    def is_wrapped(node: Any) -> bool:
+        return isinstance(node, NonTrainable)
+
+    return any(map(is_wrapped, jax.tree_util.tree_leaves(leaf, is_leaf=is_wrapped)))
+
+
 def _is_parameter(leaf: Any) -> bool:
     return isinstance(leaf, AbstractUnwrappable)
 
@@ -328,7 +342,7 @@ def kernel_template(
     typical = _typical_values(kernel, inputs, variance)
     parameters, positions = [], []
     for position, (path, leaf) in enumerate(pairs):
-        if isinstance(leaf, NonTrainable) or not (_is_parameter(leaf) or eqx.is_array(leaf)):
+        if _is_held(leaf) or not (_is_parameter(leaf) or eqx.is_array(leaf)):
             continue
         keys = _readable(path)
         if skip_variance and keys == ["variance"]:

@@ -30,7 +30,7 @@ from deconditional.bag_kernels import bag_cross
 from deconditional.inference.exact import Conditioned
 from deconditional.kernels import prior_variance, spectral_features
 from deconditional.layout import Layout
-from deconditional.linalg import stable_cholesky, whiten
+from deconditional.linalg import whiten
 
 __all__ = ["Field", "Gaussians", "Posterior", "Trend"]
 
@@ -118,8 +118,7 @@ class Field(eqx.Module):
             trans=1,
         )
         beta = conditioned.trend[:, None] + deviation
-        noise_root = stable_cholesky(self.noise)
-        error = noise_root @ jr.normal(keys[3], (len(self.z), n_paths))
+        error = _square_root(self.noise) @ jr.normal(keys[3], (len(self.z), n_paths))
         predicted = self.weights.T @ (bag_features @ loadings + self.trend_means @ beta) + error
         misfit = whiten(conditioned.root, self.z[:, None] - predicted)
         correction = conditioned.projection @ misfit
@@ -232,7 +231,7 @@ class CoarsePosterior(Gaussians):
         out = np.empty((n, self.component_means.shape[1]))
         for component in np.unique(which):
             rows = which == component
-            root = np.asarray(stable_cholesky(jnp.asarray(self._covariances[component])))
+            root = np.asarray(_square_root(jnp.asarray(self._covariances[component])))
             draws = rng.standard_normal((rows.sum(), out.shape[1]))
             out[rows] = self.component_means[component] + draws @ root.T
         return out
@@ -330,9 +329,7 @@ class Posterior(Gaussians):
     def _joint(self, field: Field, n: int, seed: int, _: int) -> np.ndarray:
         x = jnp.asarray(self.x)
         mean, _variance = field.moments(x)
-        covariance = np.asarray(field.covariance(x))
-        values, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        root = np.asarray(_square_root(field.covariance(x)))
         draws = np.random.default_rng(seed).standard_normal((n, len(self.x)))
         return np.asarray(mean) + draws @ root.T
 
@@ -342,6 +339,12 @@ class Posterior(Gaussians):
         for rows, block in _blocks(self.x):
             out[:, rows] = np.asarray(evaluate(block)).T[:, : rows.stop - rows.start]
         return out
+
+
+def _square_root(covariance: Array) -> Array:
+    """A factor of a covariance that may be singular, or zero."""
+    values, vectors = jnp.linalg.eigh(covariance)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))
 
 
 def _blocks(x: np.ndarray) -> Iterator[tuple[slice, Array]]:

@@ -61,6 +61,7 @@ class Results:
 
     Examples
     --------
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
     ...     results = Results.open(Path(here), {"n_points": 400})
     ...     results.add({"matching": "direct", "model": "cmp", "seed": 0, "rmse": 0.5})

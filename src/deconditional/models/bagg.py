@@ -54,10 +54,9 @@ class BaggGP(BagModel):
     >>> import numpy as np
     >>> from deconditional import BaggGP, Bags
     >>> rng = np.random.default_rng(0)
-    >>> x = rng.uniform(0, 6, (600, 1))
-    ... bag_of = rng.integers(60, size=600)
-    >>> bags = Bags.from_points(np.sort(x, axis=0), np.arange(600) // 10)
-    >>> z = bags.means(np.sin(bags.points[:, 0]))
+    >>> x = np.sort(rng.uniform(0, 6, 600))
+    >>> bags = Bags.from_points(x, np.arange(600) // 10)
+    >>> z = bags.means(np.sin(x)) + 0.01 * rng.standard_normal(60)
     >>> post = BaggGP(n_restarts=2).fit(bags, z).predict(np.array([[1.5]]))
     >>> bool(abs(post.mean[0] - np.sin(1.5)) < 0.02)
     True

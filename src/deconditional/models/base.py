@@ -80,6 +80,8 @@ class BagModel(BaseEstimator):
             seed=self.seed,
             starts=starts,
         )
+        if self.method == "nuts" and problem.parameters.size == 0:
+            raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
         if self.method == "nuts":
             options = {"num_warmup": 200, "num_samples": 200, **(self.method_options or {})}
             vectors, diagnostics = sample_posterior(problem, best.vector, seed=self.seed, **options)
