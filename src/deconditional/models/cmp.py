@@ -47,8 +47,9 @@ class CMP(BagModel):
         Preserve constants: columns of W sum to one.
     uncertainty
         Add the uncertainty of the estimated operator to the noise (U-CMP).
-    trend, fine_noise, learn_noise, fixed, priors, method, method_options, n_restarts, max_iter, \
-points_per_bag, precision, seed
+    trend, fine_noise, learn_noise, fixed, priors
+        As in :class:`BaggGP`.
+    method, method_options, n_restarts, max_iter, points_per_bag, precision, seed
         As in :class:`BaggGP`.
 
     Examples
