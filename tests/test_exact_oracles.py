@@ -293,7 +293,7 @@ def test_all_noises_add_up():
 
 def kernels_with_trend(kind, points, model):
     """K, k(X, ·) and k(X, X) with the prior covariance of the trend added."""
-    b = np.asarray(model._problem_.trend_scale)
+    b = np.asarray(model._problem_.trend.prior_std)
     h, at_x = (b * trend_features(kind, points, v) for v in (points, X))
     return (
         gram(KERNEL, points) + h @ h.T,

@@ -160,7 +160,7 @@ def test_spectral_features_have_the_kernel_as_expectation(name):
     expected = gram(kernel, X)
     estimates = []
     for key in jax.random.split(jax.random.key(0), N_DRAWS):
-        phi = np.asarray(spectral_features(kernel, 400, key)(x))
+        phi = np.asarray(spectral_features(kernel, 400, key, 3)(x))
         estimates.append(phi @ phi.T)
     error = np.std(estimates, axis=0, ddof=1) / np.sqrt(N_DRAWS)
     assert (np.abs(np.mean(estimates, axis=0) - expected) <= 5 * error + 1e-12).all()
@@ -169,14 +169,14 @@ def test_spectral_features_have_the_kernel_as_expectation(name):
 
 def test_spectral_features_have_the_right_variance_at_every_draw():
     kernel, x = RADIAL["sum"], jnp.asarray(X)
-    phi = np.asarray(jax.jit(spectral_features(kernel, 40, jax.random.key(3)))(x))
+    phi = np.asarray(jax.jit(spectral_features(kernel, 40, jax.random.key(3), 3))(x))
     assert phi.shape == (5, 40)
     assert_close((phi**2).sum(1), np.diag(gram(kernel, X)))
 
 
 def test_spectral_features_are_a_function_of_their_key():
     kernel, x = RADIAL["matern32"], jnp.asarray(X)
-    draw = jax.jit(lambda key: spectral_features(kernel, 10, key)(x))
+    draw = jax.jit(lambda key: spectral_features(kernel, 10, key, 3)(x))
     one, again, other = (np.asarray(draw(jax.random.key(k))) for k in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, other)
@@ -185,4 +185,4 @@ def test_spectral_features_are_a_function_of_their_key():
 @pytest.mark.parametrize("name", GENERIC)
 def test_spectral_features_of_other_kernels_are_refused(name):
     with pytest.raises(TypeError, match="no known spectral measure"):
-        spectral_features(GENERIC[name], 40, jax.random.key(0))
+        spectral_features(GENERIC[name], 40, jax.random.key(0), 3)

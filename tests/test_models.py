@@ -337,7 +337,7 @@ def test_propagated_pseudo_targets_are_a_bagg_gp_with_their_covariance(propagate
 def test_propagation_densely(propagated):
     # The base model alone, its constant trend included, with noise E + σ²I.
     p, points = weight_matrix(BAGS), BAGS.points
-    b2 = np.asarray(propagated.model_._problem_.trend_scale)[0] ** 2
+    b2 = np.asarray(propagated.model_._problem_.trend.prior_std)[0] ** 2
     k = p.T @ (gram(KERNEL, points) + b2) @ p
     noise = propagated.pseudo_target_covariance_ + NOISE**2 * np.eye(8)
     mean, covariance = condition(
@@ -434,7 +434,7 @@ def test_any_kernel_can_be_learnt(kernel):
     assert model.fit_report_.log_posterior > -float(loss)
     post = model.predict(X)
     # The fitted kernel, taken out, gives the same posterior when it is put back by hand.
-    p, points, b2 = weight_matrix(BAGS), BAGS.points, np.asarray(problem.trend_scale)[0] ** 2
+    p, points, b2 = weight_matrix(BAGS), BAGS.points, np.asarray(problem.trend.prior_std)[0] ** 2
     k = p.T @ (gram(model.kernel_, points) + b2) @ p + NOISE**2 * np.eye(8)
     cross = (gram(model.kernel_, X, points) + b2) @ p
     mean, covariance = condition(gram(model.kernel_, X) + b2, cross, k, Z_MATCHED)

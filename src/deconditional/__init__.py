@@ -26,6 +26,7 @@ _HOME = {
     "CMP": "models",
     "CentroidGP": "models",
     "DeepKernel": "kernels",
+    "FeatureError": "feature_error",
     "FitReport": "fit",
     "FitWarning": "fit",
     "LogNormal": "priors",
@@ -33,8 +34,12 @@ _HOME = {
     "Posterior": "posterior",
     "PseudoTarget": "models",
     "SplitLogNormal": "priors",
+    "VBagg": "models",
+    "VarCMP": "models",
+    "VarCentroidGP": "models",
     "bag_cross": "bag_kernels",
     "bag_gram": "bag_kernels",
+    "feature_error": "feature_error",
 }
 _MODULES = ("datasets", "scores")
 
@@ -44,6 +49,8 @@ if TYPE_CHECKING:
     from deconditional.bag_kernels import bag_cross as bag_cross
     from deconditional.bag_kernels import bag_gram as bag_gram
     from deconditional.bags import Bags as Bags
+    from deconditional.feature_error import FeatureError as FeatureError
+    from deconditional.feature_error import feature_error as feature_error
     from deconditional.fit import FitReport as FitReport
     from deconditional.fit import FitWarning as FitWarning
     from deconditional.kernels import DeepKernel as DeepKernel
@@ -51,6 +58,9 @@ if TYPE_CHECKING:
     from deconditional.models import BaggGP as BaggGP
     from deconditional.models import CentroidGP as CentroidGP
     from deconditional.models import PseudoTarget as PseudoTarget
+    from deconditional.models import VarCentroidGP as VarCentroidGP
+    from deconditional.models import VarCMP as VarCMP
+    from deconditional.models import VBagg as VBagg
     from deconditional.posterior import Posterior as Posterior
     from deconditional.priors import LogNormal as LogNormal
     from deconditional.priors import Normal as Normal

@@ -10,7 +10,6 @@ kernel parameters, the weights of a network and the points through the scaled in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +19,20 @@ from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.kernels import Factor, GenericTerm, sum_of_products
+from deconditional.kernels import GenericTerm, sum_of_products
 from deconditional.layout import Layout, layout_points
+from deconditional.tiles import (
+    input_gradient,
+    left_operand,
+    right_operand,
+    scaled_inputs,
+    scaled_pair,
+    tile_slopes,
+    tile_values,
+    weighted_moments,
+)
 
-__all__ = ["bag_cross", "bag_gram"]
+__all__ = ["bag_cross", "bag_gram", "between_bags"]
 
 # --------------------------------------------------------------------------- public functions
 
@@ -66,7 +75,7 @@ def bag_gram(
         elif not term.factors:
             total = total + term.variance
         else:
-            scaled, shapes, statics = _scaled_inputs(term.factors, layout.points, dtype)
+            scaled, shapes, statics = scaled_inputs(term.factors, layout.points, dtype)
             total = total + term.variance * _radial_gram(statics, scaled, shapes, layout)
     return total
 
@@ -94,22 +103,24 @@ def bag_cross(
     """
     layout = _as_layout(bags, points)
     x = jnp.asarray(x, layout.points.dtype)
-    queries = layout_points(x)
     # Bags are the rows of the sweep: tiles reduce over rows first, which keeps vectors long.
-    total = jnp.zeros((layout.n_bags, x.shape[0]), layout.points.dtype)
+    return between_bags(kernel, layout, layout_points(x), dtype=dtype).T
+
+
+def between_bags(
+    kernel: AbstractKernel, rows: Layout, cols: Layout, *, dtype: Any = None
+) -> Float[Array, "N N2"]:
+    """Covariance of the means of one set of bags with those of another."""
+    total = jnp.zeros((rows.n_bags, cols.n_bags), rows.points.dtype)
     for term in sum_of_products(kernel):
         if isinstance(term, GenericTerm):
-            total = total + _generic_cross(term.kernel, layout, queries)
+            total = total + _generic_cross(term.kernel, rows, cols)
         elif not term.factors:
             total = total + term.variance
         else:
-            centres = [f.scaled(layout.points).mean(0) for f in term.factors]
-            left, shapes, statics = _scaled_inputs(term.factors, layout.points, dtype, centres)
-            right, _, _ = _scaled_inputs(term.factors, queries.points, dtype, centres)
-            total = total + term.variance * _radial_cross(
-                statics, left, right, shapes, layout, queries
-            )
-    return total.T
+            left, right, shapes, statics = scaled_pair(term.factors, rows, cols, dtype)
+            total = total + term.variance * _radial_cross(statics, left, right, shapes, rows, cols)
+    return total
 
 
 def _as_layout(bags: Any, points: Float[Array, "n d"] | None) -> Layout:
@@ -120,72 +131,7 @@ def _as_layout(bags: Any, points: Float[Array, "n d"] | None) -> Layout:
     return bags.layout.with_points(jnp.asarray(points)[bags.slot_points])
 
 
-def _scaled_inputs(
-    factors: Sequence[Factor],
-    points: Float[Array, "n d"],
-    dtype: Any,
-    centres: Sequence[Array] | None = None,
-) -> tuple[tuple[Array, ...], tuple[Array, ...], tuple[Any, ...]]:
-    """Scaled inputs of every factor, its shape parameter and its profile.
-
-    Inputs are centred: distances by matrix product then lose no digits to an offset, and a
-    stationary kernel does not feel it.
-    """
-    scaled = []
-    for index, factor in enumerate(factors):
-        u = factor.scaled(points)
-        centre = u.mean(0) if centres is None else centres[index]
-        scaled.append((u - lax.stop_gradient(centre)).astype(dtype or points.dtype))
-    shapes = tuple(jnp.asarray(f.shape, dtype or points.dtype) for f in factors)
-    return tuple(scaled), shapes, tuple(f.profile for f in factors)
-
-
-# --------------------------------------------------------------------------- one tile
-
-
-def _left(u: Array) -> Array:
-    square = jnp.sum(u * u, axis=1, keepdims=True)
-    return jnp.concatenate([u, square, jnp.ones_like(square)], axis=1)
-
-
-def _right(u: Array) -> Array:
-    square = jnp.sum(u * u, axis=1, keepdims=True)
-    return jnp.concatenate([-2.0 * u, jnp.ones_like(square), square], axis=1).T
-
-
-def _squared_distances(left: Array, right: Array, rough: bool) -> Array:
-    """Squared distances of a tile from one matrix product, with rounding near zero removed."""
-    s = jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
-    if not rough:
-        return jnp.maximum(s, 0.0)
-    magnitude = left[:, -2:-1] + right[-1:, :]
-    return jnp.where(s > 8.0 * jnp.finfo(s.dtype).eps * magnitude, s, 0.0)
-
-
-def _tile_values(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> Array:
-    value = None
-    for profile, left, right, shape in zip(profiles, lefts, rights, shapes, strict=True):
-        factor = profile.value(_squared_distances(left, right, profile.rough), shape)
-        value = factor if value is None else value * factor
-    assert value is not None
-    return value
-
-
-def _tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> list:
-    """For every factor, the derivatives of the product by its s and by its shape parameter."""
-    squares = [
-        _squared_distances(left, right, profile.rough)
-        for profile, left, right in zip(profiles, lefts, rights, strict=True)
-    ]
-    slopes = []
-    for index, (profile, s, shape) in enumerate(zip(profiles, squares, shapes, strict=True)):
-        others = 1.0
-        for other, (p, t, a) in enumerate(zip(profiles, squares, shapes, strict=True)):
-            if other != index:
-                others = others * p.value(t, a)
-        by_shape = None if profile.shape_slope is None else profile.shape_slope(s, shape) * others
-        slopes.append((profile.slope(s, shape) * others, by_shape))
-    return slopes
+# --------------------------------------------------------------------------- chunks and bags
 
 
 def _chunk_means(values: Array, row_weights: Array, col_weights: Array, chunks: tuple) -> Array:
@@ -204,9 +150,6 @@ def _spread(cotangent: Array, chunks: tuple, shape: tuple) -> Array:
     wide = jnp.repeat(cotangent, col_chunk, axis=1)
     tall = jnp.broadcast_to(wide[:, None, :], (rows // row_chunk, row_chunk, cols))
     return tall.reshape(rows, cols)
-
-
-# --------------------------------------------------------------------------- chunks and bags
 
 
 def _chunks_to_bags(strip: Array, cols: Layout) -> Array:
@@ -322,8 +265,8 @@ class _Sweep:
         self.chunks = (rows.chunk, cols.chunk)
         self.row_weights = rows.weights.astype(self.dtype)
         self.col_weights = cols.weights.astype(self.dtype)
-        self._lefts = [_left(u) for u in left]
-        self._rights = [_right(u) for u in right]
+        self._lefts = [left_operand(u) for u in left]
+        self._rights = [right_operand(u) for u in right]
 
     def values(self) -> Array:
         """Weighted sums over every pair of bags (for a symmetric sweep, the half to complete)."""
@@ -333,7 +276,7 @@ class _Sweep:
 
             def column(t: Array, strip: Array) -> Array:
                 rights, col_weights = self._column(t)
-                values = _tile_values(self.profiles, lefts, rights, self.shapes)
+                values = tile_values(self.profiles, lefts, rights, self.shapes)
                 block = _chunk_means(values, row_weights, col_weights, self.chunks)
                 return _update(strip, block * self._share(i, t), t * self.col_chunks)
 
@@ -347,8 +290,8 @@ class _Sweep:
     def gradients(self, cotangent: Array) -> tuple[tuple, tuple, tuple]:
         """Gradients with respect to row inputs, column inputs and shape parameters."""
         by_row_chunk = _bags_to_chunks(cotangent.astype(self.dtype), self.rows, 0)
-        row_moments = [_weighted_moments(u, self.row_weights).T for u in self.left]
-        col_moments = [_weighted_moments(u, self.col_weights) for u in self.right]
+        row_moments = [weighted_moments(u, self.row_weights).T for u in self.left]
+        col_moments = [weighted_moments(u, self.col_weights) for u in self.right]
 
         def row(carry: tuple, i: Array) -> tuple:
             lefts, row_weights = self._row(i)
@@ -361,7 +304,7 @@ class _Sweep:
                 rights, col_weights = self._column(t)
                 g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1) * self._share(i, t)
                 g = _spread(g, self.chunks, (self.row_tile, self.col_tile))
-                slopes = _tile_slopes(self.profiles, lefts, rights, self.shapes)
+                slopes = tile_slopes(self.profiles, lefts, rights, self.shapes)
                 for f, (slope, by_shape) in enumerate(slopes):
                     h = slope * g
                     there = _slice(col_moments[f], t * self.col_tile, self.col_tile)
@@ -385,11 +328,11 @@ class _Sweep:
         sums: Any = lax.scan(row, carry, jnp.arange(self.n_rows))
         (col_sums, shape_sums), row_sums = sums
         by_row = tuple(
-            _input_gradient(u, self.row_weights, total.reshape(-1, total.shape[-1]))
+            input_gradient(u, self.row_weights, total.reshape(-1, total.shape[-1]))
             for u, total in zip(self.left, row_sums, strict=True)
         )
         by_column = tuple(
-            _input_gradient(u, self.col_weights, total.T)
+            input_gradient(u, self.col_weights, total.T)
             for u, total in zip(self.right, col_sums, strict=True)
         )
         return by_row, by_column, tuple(shape_sums)
@@ -415,16 +358,6 @@ class _Sweep:
 
 def _dot(a: Array, b: Array) -> Array:
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
-
-
-def _weighted_moments(u: Array, weights: Array) -> Array:
-    """[w u, w]: what a tile of slopes is multiplied with."""
-    return jnp.concatenate([u * weights[:, None], weights[:, None]], axis=1)
-
-
-def _input_gradient(u: Array, weights: Array, sums: Array) -> Array:
-    r"""From :math:`\sum_j H_{ij} w_j [u_j, 1]` to :math:`2 w_i \sum_j H_{ij} w_j (u_i - u_j)`."""
-    return 2.0 * weights[:, None] * (u * sums[:, -1:] - sums[:, :-1])
 
 
 # --------------------------------------------------------------------------- any kernel

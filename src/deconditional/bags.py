@@ -309,7 +309,8 @@ class Bags:
 
     def __iter__(self) -> Iterator[Floats]:
         """The points of each bag in turn."""
-        return (self.points[self.bag == j] for j in range(self.n_bags))
+        order = np.argsort(self.bag, kind="stable")
+        return iter(np.split(self.points[order], np.cumsum(self.sizes)[:-1]))
 
     @property
     def n_bags(self) -> int:
@@ -330,6 +331,11 @@ class Bags:
     def effective_sizes(self) -> Floats:
         r"""Kish's :math:`1/\sum_i (w_j^{(i)})^2`: n_j for equal weights."""
         return 1.0 / np.bincount(self.bag, weights=self.weights**2, minlength=self.n_bags)
+
+    @cached_property
+    def share_points(self) -> bool:
+        """Whether a point belongs to several bags, or to one bag more than once."""
+        return len(np.unique(self.point)) < len(self.point)
 
     def overlap(self) -> Floats:
         r""":math:`P^\top P`, the covariance that unit high-resolution noise gives to bag means.
@@ -402,8 +408,8 @@ class Bags:
             raise ValueError(f"points_per_bag must be at least 1, not {points_per_bag}.")
         rng = np.random.default_rng(seed)
         rows, weights = [], []
-        for j in range(self.n_bags):
-            members = np.flatnonzero(self.bag == j)
+        ends = np.cumsum(self.sizes)[:-1]
+        for members in np.split(np.argsort(self.bag, kind="stable"), ends):
             positive = members[self.weights[members] > 0]
             if len(positive) <= points_per_bag:
                 kept = members if len(members) <= points_per_bag else positive

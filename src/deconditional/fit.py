@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 
 from deconditional.parameters import ParameterSet
 
-__all__ = ["FitReport", "FitWarning", "maximise", "sample_posterior"]
+__all__ = ["FitReport", "FitWarning", "Optimum", "maximise", "sample_posterior"]
 
 
 TOLERANCE = 1e-7
@@ -69,6 +69,8 @@ class FitReport:
         Wall time, compilation included; `compile_seconds` is the first evaluation alone.
     parameters
         The values found (posterior medians under NUTS).
+    details
+        How the posterior was computed: inference, precision, inducing points and the like.
     notes
         What a user should know, each with its remedy.
     """
@@ -84,6 +86,7 @@ class FitReport:
     seconds: float
     compile_seconds: float
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -97,6 +100,8 @@ class FitReport:
         for name, value in self.parameters.items():
             shown = np.array2string(np.asarray(value), precision=4, threshold=8)
             lines.append(f"  {name} = {shown}")
+        if self.details:
+            lines.append("; ".join(f"{name}: {value}" for name, value in self.details.items()))
         if self.at_bounds:
             lines.append(f"at bounds: {', '.join(self.at_bounds)}")
         return "\n".join(lines + [f"note: {note}" for note in self.notes])

@@ -282,35 +282,54 @@ def prior_variance(kernel: AbstractKernel, x: Float[Array, "n d"]) -> Float[Arra
 
 
 def spectral_features(
-    kernel: AbstractKernel, n_features: int, key: Key[Array, ""]
+    kernel: AbstractKernel, n_features: int, key: Key[Array, ""], d: int, dtype: Any = None
 ) -> Callable[[Float[Array, "n d"]], Float[Array, "n features"]]:
     r"""Random Fourier features :math:`\phi` with :math:`E[\phi(x)^\top\phi(x')] = k(x, x')`.
 
     The spectral measure of a product of kernels is the convolution of their measures, so one
     frequency of a term is drawn per factor and the phases add up. `n_features` is spread over
     the terms of a sum. Kernels without a radial form raise a ``TypeError``.
+
+    Parameters
+    ----------
+    kernel
+        k.
+    n_features
+        How many: cosines and sines together.
+    key
+        Of the frequencies.
+    d
+        Number of inputs of the kernel.
+    dtype
+        Of phases, cosines and sines; that of the points by default.
     """
-    terms = sum_of_products(kernel)
-    if any(isinstance(term, GenericTerm) for term in terms):
+    terms = [term for term in sum_of_products(kernel) if isinstance(term, RadialTerm)]
+    if len(terms) < len(sum_of_products(kernel)):
         raise TypeError(
             "random Fourier features need a sum or product of Gaussian, Matérn and rational "
-            f"quadratic kernels; {type(kernel).__name__} has no known spectral measure. "
-            "Ask for joint samples instead: post.sample(..., method='joint')."
+            f"quadratic kernels; {type(kernel).__name__} has no known spectral measure."
         )
     pairs = max(1, n_features // (2 * len(terms)))
     keys = jr.split(key, len(terms))
+    point = jax.ShapeDtypeStruct((1, d), float)
+
+    def draw(factor: Factor, factor_key: Key[Array, ""]) -> Array:
+        size = jax.eval_shape(factor.scaled, point).shape[1]
+        return factor.profile.frequencies(factor_key, pairs, size, factor.shape)
+
+    frequencies = [
+        [draw(factor, jr.fold_in(keys[t], f)) for f, factor in enumerate(term.factors)]
+        for t, term in enumerate(terms)
+    ]
 
     def features(x: Array) -> Array:
+        kind = dtype or x.dtype
         blocks = []
-        for t, term in enumerate(terms):
-            assert isinstance(term, RadialTerm)
-            phase = jnp.zeros((x.shape[0], pairs), x.dtype)
-            for f, factor in enumerate(term.factors):
-                u = factor.scaled(x)
-                factor_key = jr.fold_in(keys[t], f)
-                omega = factor.profile.frequencies(factor_key, pairs, u.shape[1], factor.shape)
-                phase = phase + u @ omega.T
-            scale = jnp.sqrt(term.variance / pairs)
+        for term, draws in zip(terms, frequencies, strict=True):
+            phase = jnp.zeros((x.shape[0], pairs), kind)
+            for factor, omega in zip(term.factors, draws, strict=True):
+                phase = phase + factor.scaled(x).astype(kind) @ omega.T.astype(kind)
+            scale = jnp.sqrt(term.variance / pairs).astype(kind)
             blocks += [scale * jnp.cos(phase), scale * jnp.sin(phase)]
         return jnp.concatenate(blocks, axis=1)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
 import deconditional._double  # noqa: F401
 
-__all__ = ["Layout", "layout_bags", "layout_points"]
+__all__ = ["BagSampler", "Layout", "layout_bags", "layout_points"]
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -57,12 +59,16 @@ class Layout:
 
 
 def layout_bags(
-    points: np.ndarray, bag: np.ndarray, weights: np.ndarray, n_bags: int
+    points: np.ndarray,
+    bag: np.ndarray,
+    weights: np.ndarray,
+    n_bags: int,
+    chunk: int | None = None,
 ) -> tuple[Layout, np.ndarray]:
     """Lay out bags for :func:`bag_gram`; also returns the row of `points` behind every slot."""
     order = np.argsort(bag, kind="stable")
     sizes = np.bincount(bag, minlength=n_bags)
-    chunk = _best_chunk(sizes)
+    chunk = _best_chunk(sizes) if chunk is None else chunk
     n_chunks = -(-sizes // chunk)
     tile = _column_tile(int(n_chunks.sum()) * chunk)
     total = -(-int(n_chunks.sum()) * chunk // tile) * tile
@@ -88,6 +94,67 @@ def layout_bags(
             one_chunk_per_bag=bool(np.all(n_chunks == 1)),
         )
     return layout, source
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["points", "cumulative", "bag", "first", "last"],
+    meta_fields=[],
+)
+@dataclass(frozen=True)
+class BagSampler:
+    """Draws points of bags with replacement, in proportion to their weights.
+
+    Attributes
+    ----------
+    points : (n, d)
+        Points in order of their bag.
+    cumulative : (n,)
+        Running sum of their weights; it grows by one over each bag.
+    bag, first, last : (N,)
+        The bags to draw from, and the first and last point of each.
+    """
+
+    points: Float[Array, "n d"]
+    cumulative: Float[Array, " n"]
+    bag: Array
+    first: Array
+    last: Array
+
+    @classmethod
+    def of(cls, points: np.ndarray, bag: np.ndarray, weights: np.ndarray, n_bags: int) -> Self:
+        """A sampler of bags."""
+        order = np.argsort(bag, kind="stable")
+        ends = np.cumsum(np.bincount(bag, minlength=n_bags))
+        first = np.concatenate([[0], ends[:-1]])
+        cumulative = np.cumsum(weights[order])
+        arrays = points[order], cumulative, np.arange(n_bags), first, ends - 1
+        return cls(*map(jnp.asarray, arrays))
+
+    def select(self, bags: Array) -> BagSampler:
+        """A sampler of some of the bags."""
+        return replace(self, bag=self.bag[bags], first=self.first[bags], last=self.last[bags])
+
+    def draw(self, key: Any, points_per_bag: int) -> Layout:
+        """So many points of every bag, a power of two up to 128, that count equally."""
+        n_bags = self.bag.shape[0]
+        level = self.bag[:, None] + jr.uniform(key, (n_bags, points_per_bag))
+        found = jnp.searchsorted(self.cumulative, level, side="right")
+        rows = jnp.clip(found, self.first[:, None], self.last[:, None]).ravel()
+        tile = _column_tile(n_bags * points_per_bag)
+        padding = -len(rows) % tile
+        n_chunks = (len(rows) + padding) // points_per_bag
+        weights = jnp.full(len(rows), 1.0 / points_per_bag)
+        return Layout(
+            points=self.points[jnp.pad(rows, (0, padding))],
+            weights=jnp.pad(weights, (0, padding)),
+            bag=jnp.arange(n_chunks, dtype=jnp.int32),
+            n_bags=n_bags,
+            chunk=points_per_bag,
+            row_tile=tile // 2,
+            tile=tile,
+            one_chunk_per_bag=True,
+        )
 
 
 def layout_points(x: Float[Array, "m d"]) -> Layout:

@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
+from jax import lax
 from jaxtyping import Array, Float
 
 import deconditional._double  # noqa: F401
 
-__all__ = ["JITTER", "log_determinant", "stable_cholesky", "whiten"]
+__all__ = [
+    "JITTER",
+    "NoiseRoot",
+    "add_covariances",
+    "as_matrix",
+    "escalating_cholesky",
+    "log_determinant",
+    "stable_cholesky",
+    "whiten",
+]
 
 JITTER = 1e-12
 """Relative to the mean of the diagonal: far below any learnt noise, far above rounding."""
 
+ESCALATION = 10.0
+LARGEST_JITTER = 1e-3
+
 
 def stable_cholesky(a: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """Lower Cholesky factor of a with a relative jitter on its diagonal."""
+    return jnp.linalg.cholesky(_with_jitter(a, JITTER))
+
+
+def escalating_cholesky(
+    a: Float[Array, "n n"], jitter: float = JITTER
+) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+    """Lower Cholesky factor with the least jitter, from `jitter` up in tens, that makes it exist.
+
+    Returns the factor and the relative jitter. Gradients see the jitter as a constant.
+    """
+    fixed = lax.stop_gradient(a)
+
+    def fails(level: Array) -> Array:
+        root = jnp.linalg.cholesky(_with_jitter(fixed, level))
+        return ~jnp.isfinite(root).all() & (level < LARGEST_JITTER)
+
+    level = lax.while_loop(fails, lambda level: ESCALATION * level, jnp.asarray(jitter))
+    return jnp.linalg.cholesky(_with_jitter(a, level)), level
+
+
+def _with_jitter(a: Array, relative: float | Array) -> Array:
     n = a.shape[0]
-    return jnp.linalg.cholesky(a + JITTER * (jnp.trace(a) / n) * jnp.eye(n, dtype=a.dtype))
+    return a + relative * (jnp.trace(a) / n) * jnp.eye(n, dtype=a.dtype)
 
 
 def whiten(root: Float[Array, "n n"], b: Array) -> Array:
@@ -28,3 +63,48 @@ def whiten(root: Float[Array, "n n"], b: Array) -> Array:
 def log_determinant(root: Float[Array, "n n"]) -> Float[Array, ""]:
     """Log det of the matrix whose Cholesky factor is root."""
     return 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
+
+
+# --------------------------------------------------------------------------- covariances of noise
+# A vector stands for a diagonal covariance, so that independent noise never becomes a matrix.
+
+
+def add_covariances(a: Array, b: Array) -> Array:
+    """The sum of two covariances, each a matrix or the vector of its diagonal."""
+    if a.ndim == b.ndim:
+        return a + b
+    return as_matrix(a) + as_matrix(b)
+
+
+def as_matrix(a: Array) -> Float[Array, "n n"]:
+    """A covariance as a matrix."""
+    return jnp.diag(a) if a.ndim == 1 else a
+
+
+class NoiseRoot(eqx.Module):
+    """A square root of a covariance S that is a matrix or the vector of its diagonal."""
+
+    root: Array
+
+    @classmethod
+    def of(cls, noise: Array) -> NoiseRoot:
+        """The root of S."""
+        return cls(jnp.sqrt(noise) if noise.ndim == 1 else stable_cholesky(noise))
+
+    def whiten(self, b: Array) -> Array:
+        """S^(-1/2) b."""
+        if self.root.ndim == 2:
+            return whiten(self.root, b)
+        return b / (self.root if b.ndim == 1 else self.root[:, None])
+
+    def whiten_transposed(self, b: Array) -> Array:
+        """S^(-T/2) b, so that applying both gives S⁻¹ b."""
+        if self.root.ndim == 2:
+            return jsl.solve_triangular(self.root, b, lower=True, trans=1)
+        return self.whiten(b)
+
+    def log_determinant(self) -> Float[Array, ""]:
+        """Log det S."""
+        if self.root.ndim == 2:
+            return log_determinant(self.root)
+        return 2.0 * jnp.sum(jnp.log(self.root))

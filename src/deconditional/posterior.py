@@ -1,145 +1,30 @@
-r"""The posterior of the fine field: mean, variance, intervals, samples.
+"""The posterior of the fine field: mean, variance, intervals, samples.
 
-A :class:`Field` is one Gaussian posterior, at one value of the hyper-parameters:
-
-.. math:: m_d(x) = \bar k(x)\,a + h(x)^\top\hat\beta, \qquad
-          v_d(x) = k(x, x) - \lVert \bar k(x) F\rVert^2 + \lVert \Lambda^{-1/2} r(x)\rVert^2
-
-with :math:`a = WA^{-1}(z - B\hat\beta)`, :math:`F = WA^{-1/2}` and
-:math:`r(x) = h(x) - B^\top A^{-1} W^\top \bar k(x)^\top`. A :class:`Posterior` is a field at query
-points, or an equal mixture of fields when the hyper-parameters have a posterior of their own.
+A :class:`Posterior` is a field (:mod:`deconditional.inference.field`) at query points, or an equal
+mixture of fields when the hyper-parameters have a posterior of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jax.scipy.linalg as jsl
 import numpy as np
-from gpjax.kernels.base import AbstractKernel
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from scipy.special import ndtr, ndtri
 
-from deconditional.bag_kernels import bag_cross
-from deconditional.inference.exact import Conditioned
-from deconditional.kernels import prior_variance, spectral_features
-from deconditional.layout import Layout
-from deconditional.linalg import whiten
+from deconditional.inference.field import Field, square_root
 
-__all__ = ["Field", "Gaussians", "Posterior", "Trend"]
+__all__ = ["CoarsePosterior", "Gaussians", "Posterior"]
 
 BLOCK = 4096
 """Query points per block: what bounds memory, whatever the number of query points."""
 
 JOINT_LIMIT = 2000
 """Most query points for which samples are drawn from the full covariance by default."""
-
-
-class Trend(eqx.Module):
-    """h(x): nothing, a constant, or a constant and the standardised covariates."""
-
-    kind: str = eqx.field(static=True)
-    centre: Array
-    scale: Array
-
-    def features(self, x: Float[Array, "m d"]) -> Float[Array, "m q"]:
-        """H at every row of x."""
-        if self.kind == "none":
-            return jnp.zeros((x.shape[0], 0), x.dtype)
-        ones = jnp.ones((x.shape[0], 1), x.dtype)
-        if self.kind == "constant":
-            return ones
-        return jnp.concatenate([ones, (x - self.centre) / self.scale], axis=1)
-
-
-class Field(eqx.Module):
-    """The Gaussian posterior of f at one value of the hyper-parameters."""
-
-    kernel: AbstractKernel
-    layout: Layout
-    weights: Float[Array, "N M"]
-    noise: Float[Array, "M M"]
-    z: Float[Array, " M"]
-    conditioned: Conditioned
-    trend: Trend
-    trend_means: Float[Array, "N q"]
-    fine_noise_variance: Float[Array, ""]
-    dtype: Any = eqx.field(static=True)
-
-    def _cross(self, x: Array) -> tuple[Array, Array, Array]:
-        """k̄(x), k̄(x)F and r(x)."""
-        cross = bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
-        explained = cross @ self.conditioned.projection
-        residual = self.trend.features(x) - explained @ self.conditioned.whitened_trend
-        return cross, explained, residual
-
-    def _mean(self, x: Array, cross: Array) -> Array:
-        return cross @ self.conditioned.coefficients + (
-            self.trend.features(x) @ self.conditioned.trend
-        )
-
-    @eqx.filter_jit
-    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-        """Mean and variance of f at every row of x."""
-        cross, explained, residual = self._cross(x)
-        white = whiten(self.conditioned.trend_root, residual.T)
-        variance = prior_variance(self.kernel, x) - jnp.sum(explained**2, 1) + jnp.sum(white**2, 0)
-        return self._mean(x, cross), jnp.maximum(variance, 0.0)
-
-    @eqx.filter_jit
-    def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """Covariance of f between all rows of x."""
-        _, explained, residual = self._cross(x)
-        white = whiten(self.conditioned.trend_root, residual.T)
-        return self.kernel.cross_covariance(x, x) - explained @ explained.T + white.T @ white
-
-    def path(self, key: Any, n_paths: int, n_features: int) -> Callable[[Array], Array]:
-        r"""Draw functions from the posterior, to be evaluated anywhere.
-
-        Matheron's rule: a prior draw from random Fourier features, corrected by the cross-
-        covariance times the misfit of its own observations. Trend coefficients are drawn from
-        their posterior first, so that their vague prior never enters.
-        """
-        keys = jr.split(key, 4)
-        features = spectral_features(self.kernel, n_features, keys[0])
-        bag_features = self._bag_means(features)
-        loadings = jr.normal(keys[1], (bag_features.shape[1], n_paths))
-        conditioned = self.conditioned
-        deviation = jsl.solve_triangular(
-            conditioned.trend_root,
-            jr.normal(keys[2], (conditioned.trend.shape[0], n_paths)),
-            lower=True,
-            trans=1,
-        )
-        beta = conditioned.trend[:, None] + deviation
-        error = _square_root(self.noise) @ jr.normal(keys[3], (len(self.z), n_paths))
-        predicted = self.weights.T @ (bag_features @ loadings + self.trend_means @ beta) + error
-        misfit = whiten(conditioned.root, self.z[:, None] - predicted)
-        correction = conditioned.projection @ misfit
-
-        @jax.jit
-        def evaluate(x: Array) -> Array:
-            cross = bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
-            return features(x) @ loadings + self.trend.features(x) @ beta + cross @ correction
-
-        return evaluate
-
-    def _bag_means(self, features: Callable[[Array], Array]) -> Array:
-        """Pᵀφ(x), a block of points at a time."""
-        layout = self.layout
-        bag_of_slot = jnp.repeat(layout.bag, layout.chunk)
-        total: Any = 0.0
-        for start in range(0, layout.points.shape[0], BLOCK):
-            block = slice(start, start + BLOCK)
-            weighted = features(layout.points[block]) * layout.weights[block, None]
-            total = total + jax.ops.segment_sum(weighted, bag_of_slot[block], layout.n_bags)
-        return total
 
 
 class Gaussians:
@@ -231,7 +116,7 @@ class CoarsePosterior(Gaussians):
         out = np.empty((n, self.component_means.shape[1]))
         for component in np.unique(which):
             rows = which == component
-            root = np.asarray(_square_root(jnp.asarray(self._covariances[component])))
+            root = np.asarray(square_root(jnp.asarray(self._covariances[component])))
             draws = rng.standard_normal((rows.sum(), out.shape[1]))
             out[rows] = self.component_means[component] + draws @ root.T
         return out
@@ -249,7 +134,7 @@ class Posterior(Gaussians):
         The query points.
     """
 
-    def __init__(self, fields: list[Field], x: np.ndarray, fine_noise: bool = False):
+    def __init__(self, fields: Sequence[Field], x: np.ndarray, fine_noise: bool = False):
         self.fields = fields
         self.x = x
         self.fine_noise = fine_noise
@@ -273,8 +158,8 @@ class Posterior(Gaussians):
 
     @property
     def log_evidence(self) -> float:
-        """Log p(z), averaged over components in the way of a harmonic-free mean of log values."""
-        return float(np.mean([float(f.conditioned.log_evidence) for f in self.fields]))
+        """Log p(z), or a bound of it; under NUTS the mean over draws."""
+        return float(np.mean([float(f.log_evidence) for f in self.fields]))
 
     def covariance(self) -> np.ndarray:
         """Full covariance between all query points, (m, m): for small queries."""
@@ -329,7 +214,7 @@ class Posterior(Gaussians):
     def _joint(self, field: Field, n: int, seed: int, _: int) -> np.ndarray:
         x = jnp.asarray(self.x)
         mean, _variance = field.moments(x)
-        root = np.asarray(_square_root(field.covariance(x)))
+        root = np.asarray(square_root(field.covariance(x)))
         draws = np.random.default_rng(seed).standard_normal((n, len(self.x)))
         return np.asarray(mean) + draws @ root.T
 
@@ -339,12 +224,6 @@ class Posterior(Gaussians):
         for rows, block in _blocks(self.x):
             out[:, rows] = np.asarray(evaluate(block)).T[:, : rows.stop - rows.start]
         return out
-
-
-def _square_root(covariance: Array) -> Array:
-    """A factor of a covariance that may be singular, or zero."""
-    values, vectors = jnp.linalg.eigh(covariance)
-    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))
 
 
 def _blocks(x: np.ndarray) -> Iterator[tuple[slice, Array]]:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Key
 
 import deconditional._double  # noqa: F401
 
-__all__ = ["LogNormal", "Normal", "Prior", "SplitLogNormal"]
+__all__ = ["Flat", "LogNormal", "Normal", "Prior", "SplitLogNormal"]
 
 
 class Prior(Protocol):
@@ -105,3 +105,19 @@ class Normal:
         """Draw values."""
         shape = (*sample_shape, *jnp.shape(self.mean))
         return jnp.asarray(self.mean) + self.sd * jr.normal(key, shape)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["start"], meta_fields=[])
+@dataclass(frozen=True)
+class Flat:
+    """No preference: for inducing points, which belong to the approximation, not to the model."""
+
+    start: Any
+
+    def log_prob(self, value: Any) -> Array:
+        """Zero everywhere."""
+        return jnp.zeros_like(value)
+
+    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
+        """The start: restarts differ in the model's parameters."""
+        return jnp.broadcast_to(jnp.asarray(self.start), (*sample_shape, *jnp.shape(self.start)))

@@ -57,7 +57,7 @@ class Conditioned(NamedTuple):
 
 def condition(
     gram: Float[Array, "N N"],
-    weights: Float[Array, "N M"],
+    weights: Float[Array, "N M"] | None,
     noise: Float[Array, "M M"],
     z: Float[Array, " M"],
     trend_means: Float[Array, "N q"],
@@ -70,7 +70,7 @@ def condition(
     gram
         :math:`\bar K`, without high-resolution noise (which belongs to `noise`).
     weights
-        W.
+        W; the identity if None.
     noise
         S.
     z
@@ -80,6 +80,7 @@ def condition(
     trend_scale
         b, the prior standard deviation of each trend coefficient.
     """
+    weights = jnp.eye(len(gram)) if weights is None else weights
     root = stable_cholesky(weights.T @ gram @ weights + noise)
     white_z = whiten(root, z)
     white_trend = whiten(root, weights.T @ trend_means)

@@ -1,7 +1,8 @@
-r"""The log posterior of the hyper-parameters of an exact model, as one pytree.
+r"""The log posterior of the hyper-parameters, as one pytree.
 
-:class:`ExactProblem` puts the pieces of the one equation together: the bag Gram matrix from the
-kernel, W and V from the mediation, S from the noises, and conditions on z.
+:class:`BagProblem` has what every inference needs of the one equation: W and V from the mediation,
+S from the noises. :class:`ExactProblem` adds the bag Gram matrix and conditions on z;
+:mod:`deconditional.inference.variational` puts a basis of the field in its place.
 """
 
 from __future__ import annotations
@@ -14,21 +15,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from deconditional.bag_kernels import bag_gram
+from deconditional.inference.basis import FourierBasis
+from deconditional.inference.collapsed import regress
 from deconditional.inference.exact import Conditioned, condition
+from deconditional.inference.field import BasisField, ExactField
+from deconditional.inference.trend import Trend
 from deconditional.layout import Layout
+from deconditional.linalg import NoiseRoot, add_covariances, as_matrix
 from deconditional.mediation import CMO
 from deconditional.parameters import KernelTemplate, ParameterSet
-from deconditional.posterior import Field, Trend
 
-__all__ = ["ExactProblem", "Matched", "Mediated", "Pieces"]
+__all__ = ["BagProblem", "ExactProblem", "Matched", "Mediated", "Pieces"]
 
 
 class Matched(eqx.Module):
     """Observation m is the mean over bag m: W = I."""
 
-    def weights(self, values: Mapping[str, Any], n_bags: int) -> tuple[Array, Array | None]:
-        """W and V (none: nothing was estimated)."""
-        return jnp.eye(n_bags), None
+    def weights(self, values: Mapping[str, Any]) -> tuple[None, None]:
+        """No W, which stands for the identity, and no V: nothing was estimated."""
+        return None, None
 
 
 class Mediated(eqx.Module):
@@ -50,7 +55,7 @@ class Mediated(eqx.Module):
             centred=self.centred,
         )
 
-    def weights(self, values: Mapping[str, Any], n_bags: int) -> tuple[Array, Array | None]:
+    def weights(self, values: Mapping[str, Any]) -> tuple[Array, Array | None]:
         """W, and V where its uncertainty is asked for."""
         operator = self.operator(values)
         if not self.uncertainty:
@@ -58,54 +63,107 @@ class Mediated(eqx.Module):
         return operator.weights_and_covariance(self.observed_mediator)
 
 
-class Pieces(eqx.Module):
-    """K̄, W, S and what S was made of, at one value of the hyper-parameters."""
+class BagProblem(eqx.Module):
+    """Data, kernels and parameters of a model.
 
-    gram: Float[Array, "N N"]
-    weights: Float[Array, "N M"]
-    noise: Float[Array, "M M"]
-    embedding_scale: Float[Array, ""]
-    """τ², the variance that one unit of embedding uncertainty gives a conditional mean."""
-
-
-class ExactProblem(eqx.Module):
-    """Data, kernels and parameters of an exact model."""
+    Attributes
+    ----------
+    overlap
+        What unit high-resolution noise gives to bag means, if there is such noise; like
+        `known_noise` a matrix, or the vector of a diagonal one.
+    """
 
     layout: Layout
-    overlap: Float[Array, "N N"] | None
+    overlap: Array | None
     z: Float[Array, " M"]
-    known_noise: Float[Array, "M M"]
+    known_noise: Array
     trend: Trend
     trend_means: Float[Array, "N q"]
-    trend_scale: Float[Array, " q"]
     kernel: KernelTemplate
     mediation: Matched | Mediated
     parameters: ParameterSet
     dtype: Any = eqx.field(static=True)
 
-    def pieces(self, values: Mapping[str, Any]) -> Pieces:
-        r"""K̄, W and :math:`S = \Sigma + \sigma^2 I + \varsigma^2 W^\top P^\top P W + \tau^2 V`.
+    def noise(
+        self,
+        values: Mapping[str, Any],
+        weights: Float[Array, "N M"] | None,
+        covariance: Float[Array, "M M"] | None,
+        embedding_scale: Float[Array, ""],
+    ) -> Array:
+        r""":math:`S = \Sigma + \sigma^2 I + \varsigma^2 W^\top P^\top P W + \tau^2 V`.
 
         Σ is the noise the user knows and σ² what is learnt on top. The embedding's scale τ² is
         tied to the kernel, τ² = mean diag K̄: free, it would explain z without f.
         """
-        kernel = self.kernel.with_values(values)
-        gram = bag_gram(kernel, self.layout, dtype=self.dtype)
-        weights, covariance = self.mediation.weights(values, self.layout.n_bags)
         noise = self.known_noise
-        scale = jnp.mean(jnp.diagonal(gram))
         if "noise_std" in values:
-            noise = noise + values["noise_std"] ** 2 * jnp.eye(len(self.z))
+            noise = add_covariances(noise, jnp.full(len(self.z), values["noise_std"] ** 2))
         if self.overlap is not None:
-            noise = noise + values["fine_noise_std"] ** 2 * (weights.T @ self.overlap @ weights)
+            overlap = self.overlap
+            if weights is not None:
+                overlap = weights.T @ (
+                    overlap @ weights if overlap.ndim == 2 else overlap[:, None] * weights
+                )
+            noise = add_covariances(noise, values["fine_noise_std"] ** 2 * overlap)
         if covariance is not None:
-            noise = noise + scale * covariance
-        return Pieces(gram, weights, noise, scale)
+            noise = add_covariances(noise, embedding_scale * covariance)
+        return noise
+
+    def fine_noise_variance(self, values: Mapping[str, Any]) -> Float[Array, ""]:
+        """ς², zero where there is none."""
+        return jnp.zeros(()) if self.overlap is None else values["fine_noise_std"] ** 2
+
+    def with_trend(self, means: Float[Array, "d N"]) -> Float[Array, "D N"]:
+        """Bag means of a basis, followed by those of the trend functions."""
+        return jnp.concatenate([means, self.trend.whitened(self.trend_means).T])
+
+    @eqx.filter_jit
+    def fourier_field(
+        self, vector: Array, weights: Array | None, noise: Array, n_features: int, key: Any
+    ) -> BasisField:
+        """The posterior in which random Fourier features take the place of k."""
+        values = self.parameters.unpack(vector)
+        kernel = self.kernel.with_values(values)
+        basis = FourierBasis(kernel, key, n_features, self.layout.points.shape[1], self.dtype)
+        means = self.with_trend(basis.bag_means(self.layout))
+        mediated = means if weights is None else means @ weights
+        log_evidence, coefficients = regress(mediated, NoiseRoot.of(noise), self.z)
+        return BasisField(
+            basis, self.trend, coefficients, log_evidence, self.fine_noise_variance(values)
+        )
+
+
+class Pieces(eqx.Module):
+    """K̄, W, S and what S was made of, at one value of the hyper-parameters."""
+
+    gram: Float[Array, "N N"]
+    weights: Float[Array, "N M"] | None
+    noise: Float[Array, "M M"]
+    embedding_scale: Float[Array, ""]
+    """τ², the variance that one unit of embedding uncertainty gives a conditional mean."""
+
+
+class ExactProblem(BagProblem):
+    """A problem whose evidence is computed exactly."""
+
+    def pieces(self, values: Mapping[str, Any]) -> Pieces:
+        """K̄, W and S."""
+        gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
+        weights, covariance = self.mediation.weights(values)
+        scale = jnp.mean(jnp.diagonal(gram))
+        noise = self.noise(values, weights, covariance, scale)
+        return Pieces(gram, weights, as_matrix(noise), scale)
 
     def conditioned(self, pieces: Pieces) -> Conditioned:
         """Condition on z."""
         return condition(
-            pieces.gram, pieces.weights, pieces.noise, self.z, self.trend_means, self.trend_scale
+            pieces.gram,
+            pieces.weights,
+            pieces.noise,
+            self.z,
+            self.trend_means,
+            self.trend.prior_std,
         )
 
     def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
@@ -114,12 +172,11 @@ class ExactProblem(eqx.Module):
         return self.conditioned(pieces).log_evidence + self.parameters.log_prior(vector)
 
     @eqx.filter_jit
-    def solve(self, vector: Float[Array, " size"]) -> tuple[Pieces, Field]:
+    def solve(self, vector: Float[Array, " size"]) -> tuple[Pieces, ExactField]:
         """The posterior of the field at one value of the hyper-parameters."""
         values = self.parameters.unpack(vector)
         pieces = self.pieces(values)
-        fine = values["fine_noise_std"] ** 2 if self.overlap is not None else jnp.zeros(())
-        return pieces, Field(
+        return pieces, ExactField(
             kernel=self.kernel.with_values(values),
             layout=self.layout,
             weights=pieces.weights,
@@ -128,6 +185,6 @@ class ExactProblem(eqx.Module):
             conditioned=self.conditioned(pieces),
             trend=self.trend,
             trend_means=self.trend_means,
-            fine_noise_variance=fine,
+            fine_noise_variance=self.fine_noise_variance(values),
             dtype=self.dtype,
         )

@@ -4,5 +4,8 @@ from deconditional.models.bagg import BaggGP
 from deconditional.models.centroid import CentroidGP
 from deconditional.models.cmp import CMP
 from deconditional.models.pseudo_target import PseudoTarget
+from deconditional.models.var_centroid import VarCentroidGP
+from deconditional.models.varcmp import VarCMP
+from deconditional.models.vbagg import VBagg
 
-__all__ = ["CMP", "BaggGP", "CentroidGP", "PseudoTarget"]
+__all__ = ["CMP", "BaggGP", "CentroidGP", "PseudoTarget", "VBagg", "VarCMP", "VarCentroidGP"]

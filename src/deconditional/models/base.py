@@ -1,4 +1,4 @@
-"""What every exact model shares: checking data, building the problem, learning, predicting."""
+"""What every model shares: checking data, building the problem, learning, predicting."""
 
 from __future__ import annotations
 
@@ -7,30 +7,37 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Self
 
-import equinox as eqx
 import gpjax.kernels as gk
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
-from jaxtyping import Array
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from deconditional.bag_kernels import bag_gram
 from deconditional.bags import Bags
-from deconditional.fit import FitReport, FitWarning, at_bounds, maximise, sample_posterior
-from deconditional.inference.problem import ExactProblem, Matched, Mediated, Pieces
-from deconditional.layout import Layout, layout_bags
+from deconditional.fit import (
+    FitReport,
+    FitWarning,
+    Optimum,
+    at_bounds,
+    maximise,
+    sample_posterior,
+)
+from deconditional.inference.field import Field
+from deconditional.inference.problem import BagProblem, ExactProblem, Matched, Mediated
+from deconditional.inference.trend import Trend
 from deconditional.models.checks import (
     check_bags,
+    check_count,
     check_kernel,
     known_covariance,
     observations,
     query_points,
 )
 from deconditional.parameters import Parameter, ParameterSet, kernel_template, positive
-from deconditional.posterior import CoarsePosterior, Field, Posterior, Trend
+from deconditional.posterior import CoarsePosterior, Posterior
 
 __all__ = ["BagModel"]
 
@@ -39,7 +46,7 @@ FLOAT32_FROM = 3_000
 
 
 class BagModel(BaseEstimator):
-    """Base of the models with exact inference."""
+    """Base of the models; inference is exact unless a model says otherwise."""
 
     kernel: AbstractKernel | None
     trend: str
@@ -72,29 +79,33 @@ class BagModel(BaseEstimator):
             bags = bags.subsample(self.points_per_bag, seed=self.seed)
         z = observations(z)
         problem = self._problem(bags, z, mediator, noise_std, noise_cov)
-        starts = self._own_start(problem)
+        if self.method == "nuts" and problem.parameters.size == 0:
+            raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
+        problem, best, solved = self._learn(problem)
+        diagnostics = None
+        vectors = best.vector[None]
+        if self.method == "nuts":
+            options = {"num_warmup": 200, "num_samples": 200, **(self.method_options or {})}
+            vectors, diagnostics = sample_posterior(problem, best.vector, seed=self.seed, **options)
+            solved = [problem.solve(jnp.asarray(v)) for v in vectors]
+        self.bags_ = bags
+        self.n_features_in_ = bags.points.shape[1]
+        self._problem_ = problem
+        self._vectors_ = vectors
+        self._solved_: list[tuple[Any, Any]] = solved
+        self._describe(problem, best, vectors, diagnostics, time.perf_counter() - began)
+        return self
+
+    def _learn(self, problem: Any) -> tuple[Any, Optimum, list[tuple[Any, Any]]]:
+        """The problem that was solved in the end, its optimum and the posterior there."""
         best = maximise(
             problem,
             n_restarts=self.n_restarts,
             max_iter=self.max_iter,
             seed=self.seed,
-            starts=starts,
+            starts=self._own_start(problem),
         )
-        if self.method == "nuts" and problem.parameters.size == 0:
-            raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
-        if self.method == "nuts":
-            options = {"num_warmup": 200, "num_samples": 200, **(self.method_options or {})}
-            vectors, diagnostics = sample_posterior(problem, best.vector, seed=self.seed, **options)
-        else:
-            vectors, diagnostics = best.vector[None], None
-        solved = [problem.solve(jnp.asarray(v)) for v in vectors]
-        self.bags_ = bags
-        self.n_features_in_ = bags.points.shape[1]
-        self._problem_ = problem
-        self._vectors_ = vectors
-        self._solved_: list[tuple[Pieces, Field]] = solved
-        self._describe(problem, best, vectors, diagnostics, time.perf_counter() - began)
-        return self
+        return problem, best, [problem.solve(jnp.asarray(best.vector))]
 
     def _check_options(self) -> None:
         choices = {
@@ -107,12 +118,11 @@ class BagModel(BaseEstimator):
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
         for name in ("n_restarts", "max_iter"):
-            if not (isinstance(getattr(self, name), int | np.integer) and getattr(self, name) > 0):
-                raise ValueError(f"{name} must be a positive whole number.")
+            check_count(name, getattr(self, name))
         if self.method == "map" and self.method_options:
             raise ValueError("method_options belong to method='nuts'; method='map' takes none.")
 
-    def _own_start(self, problem: ExactProblem) -> tuple[np.ndarray, ...]:
+    def _own_start(self, problem: BagProblem) -> tuple[np.ndarray, ...]:
         """A user's kernel is a start of its own, beside the data-driven one."""
         own: dict[str, Any] = {p.name: p.start for p in problem.parameters.learnt}
         if self.kernel is not None:
@@ -132,7 +142,18 @@ class BagModel(BaseEstimator):
         mediator: npt.ArrayLike | None,
         noise_std: npt.ArrayLike | None,
         noise_cov: npt.ArrayLike | None,
-    ) -> ExactProblem:
+    ) -> Any:
+        return ExactProblem(**self._parts(bags, z, mediator, noise_std, noise_cov))
+
+    def _parts(
+        self,
+        bags: Bags,
+        z: np.ndarray,
+        mediator: npt.ArrayLike | None,
+        noise_std: npt.ArrayLike | None,
+        noise_cov: npt.ArrayLike | None,
+    ) -> dict[str, Any]:
+        """What a problem of any inference is made of."""
         variance = float(np.var(z)) or float(np.mean(z**2)) or 1.0
         kernel = self.kernel if self.kernel is not None else default_kernel(bags.points.shape[1])
         check_kernel("kernel", kernel, bags.points)
@@ -144,25 +165,32 @@ class BagModel(BaseEstimator):
             parameters.append(positive("noise_std", 0.2 * np.sqrt(variance), 1.0, reach=6.0))
         if self.fine_noise:
             parameters.append(positive("fine_noise_std", 0.3 * np.sqrt(variance), 1.0, reach=6.0))
+        q = {"none": 0, "constant": 1, "linear": 1 + bags.points.shape[1]}[self.trend]
         trend = Trend(
             self.trend,
             jnp.asarray(bags.points.mean(0)),
             jnp.asarray(np.where(np.ptp(bags.points, axis=0) > 0, bags.points.std(0), 1.0)),
+            jnp.asarray(_trend_std(z, q)),
         )
-        trend_features = np.asarray(trend.features(jnp.asarray(bags.points)))
-        return ExactProblem(
-            layout=bags.layout,
-            overlap=jnp.asarray(bags.overlap()) if self.fine_noise else None,
-            z=jnp.asarray(z),
-            known_noise=jnp.asarray(known),
-            trend=trend,
-            trend_means=jnp.asarray(bags.means(trend_features)),
-            trend_scale=jnp.asarray(_trend_scale(z, trend_features.shape[1])),
-            kernel=template,
-            mediation=mediation,
-            parameters=ParameterSet.of(parameters, self.fixed, self.priors),
-            dtype=self._tile_dtype(bags),
+        overlap = (
+            (bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
+            if self.fine_noise
+            else None
         )
+        return {
+            "layout": bags.layout,
+            "overlap": None if overlap is None else jnp.asarray(overlap),
+            "z": jnp.asarray(z),
+            "known_noise": jnp.asarray(known),
+            "trend": trend,
+            "trend_means": jnp.asarray(
+                bags.means(np.asarray(trend.features(jnp.asarray(bags.points))))
+            ),
+            "kernel": template,
+            "mediation": mediation,
+            "parameters": ParameterSet.of(parameters, self.fixed, self.priors),
+            "dtype": self._tile_dtype(bags),
+        }
 
     def _typical_points(self, bags: Bags) -> np.ndarray:
         """The points whose distances set the priors of length scales."""
@@ -198,20 +226,22 @@ class BagModel(BaseEstimator):
 
     def _describe(
         self,
-        problem: ExactProblem,
-        best: Any,
+        problem: BagProblem,
+        best: Optimum,
         vectors: np.ndarray,
         diagnostics: dict[str, Any] | None,
         seconds: float,
     ) -> None:
         values = [problem.parameters.unpack(jnp.asarray(v)) for v in vectors]
+        for each in values:
+            each.pop("inducing", None)  # no parameter of the model; see inducing_
         self.parameters_ = {k: np.median([np.asarray(v[k]) for v in values], 0) for k in values[0]}
         self.kernel_ = problem.kernel.wrapped(self.parameters_)
         if isinstance(problem.mediation, Mediated):
             self.mediator_kernel_ = problem.mediation.kernel.wrapped(self.parameters_)
-        self.priors_ = problem.parameters.priors
+        self.priors_ = {k: v for k, v in problem.parameters.priors.items() if k != "inducing"}
         self.log_evidence_ = float(
-            np.mean([float(field.conditioned.log_evidence) for _, field in self._solved_])
+            np.mean([float(field.log_evidence) for _, field in self._solved_])
         )
         bound = at_bounds(problem.parameters, best.vector)
         converged, log_posterior = best.converged, best.log_posterior
@@ -235,10 +265,15 @@ class BagModel(BaseEstimator):
             seconds=seconds,
             compile_seconds=best.compile_seconds,
             parameters=self.parameters_,
+            details=self._details(problem),
             notes=notes,
         )
         for note in notes:
             warnings.warn(note, FitWarning, stacklevel=4)
+
+    def _details(self, problem: Any) -> dict[str, str]:
+        """What the report says about how the posterior was computed."""
+        return {"inference": "exact", "tiles": jnp.dtype(problem.dtype).name}
 
     def _notes(
         self, converged: bool, bound: tuple[str, ...], diagnostics: dict[str, Any] | None
@@ -260,7 +295,8 @@ class BagModel(BaseEstimator):
                 "scale of that input, give it a prior with priors={...}, or fix it."
             )
         if isinstance(self._problem_.mediation, Mediated):
-            reach = np.abs(np.asarray(self._solved_[0][0].weights)).sum(0).mean()
+            weights, _ = self._problem_.mediation.weights(self.parameters_)
+            reach = np.abs(np.asarray(weights)).sum(0).mean()
             if reach < 0.05 and not self._problem_.mediation.centred:
                 notes.append(
                     f"the mediation weights are close to zero (mean absolute sum {reach:.3f}): the "
@@ -271,7 +307,9 @@ class BagModel(BaseEstimator):
 
     # ------------------------------------------------------------------ predicting
 
-    def predict(self, x: npt.ArrayLike, fine_noise: bool = False) -> Posterior:
+    def predict(
+        self, x: npt.ArrayLike, fine_noise: bool = False, features: int | None = None
+    ) -> Posterior:
         """Posterior of the fine field.
 
         Parameters
@@ -281,6 +319,11 @@ class BagModel(BaseEstimator):
         fine_noise
             Add the learnt high-resolution noise to variances, intervals and samples: the spread
             of a single fine value rather than of the smooth field.
+        features
+            Approximate the kernel by so many random Fourier features, at the learnt parameters.
+            Once the features of the bags are averaged, a query point costs no more however many
+            points the bags have. :func:`~deconditional.feature_error` tells what it costs in
+            accuracy.
 
         Returns
         -------
@@ -292,7 +335,20 @@ class BagModel(BaseEstimator):
         array = query_points(x, self.n_features_in_)
         if fine_noise and not self.fine_noise:
             raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
-        return Posterior([field for _, field in self._solved_], array, fine_noise)
+        fields = [field for _, field in self._solved_]
+        if features is not None:
+            fields = self._fourier_fields(features)
+        return Posterior(fields, array, fine_noise)
+
+    def _fourier_fields(self, features: int) -> list[Field]:
+        check_count("features", features)
+        key = jax.random.key(self.seed)
+        return [
+            self._problem_.fourier_field(
+                jnp.asarray(vector), pieces.weights, pieces.noise, int(features), key
+            )
+            for vector, (pieces, _) in zip(self._vectors_, self._solved_, strict=True)
+        ]
 
     def predict_bags(self, bags: Bags) -> CoarsePosterior:
         """Joint posterior of the means of f over new bags."""
@@ -303,7 +359,7 @@ class BagModel(BaseEstimator):
                 f"the model was fitted on {self.n_features_in_} covariates; the new bags have "
                 f"{bags.points.shape[1]}."
             )
-        parts = [_bag_posterior(field, self.bags_, bags) for _, field in self._solved_]
+        parts = [field.bag_moments(self.bags_, bags) for _, field in self._solved_]
         return CoarsePosterior(*(np.stack(part) for part in zip(*parts, strict=True)))
 
     def _check_fitted(self) -> None:
@@ -311,7 +367,7 @@ class BagModel(BaseEstimator):
             raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit first.")
 
 
-def _trend_scale(z: np.ndarray, n_trend: int) -> np.ndarray:
+def _trend_std(z: np.ndarray, n_trend: int) -> np.ndarray:
     """Vague but sane: any offset like those of z, slopes of a few spreads of z per spread of x.
 
     A slope that no coarse observation can see (a covariate whose bag means hardly vary) then stays
@@ -325,29 +381,3 @@ def _trend_scale(z: np.ndarray, n_trend: int) -> np.ndarray:
 def default_kernel(d: int) -> AbstractKernel:
     """A Gaussian kernel with a length scale per covariate."""
     return gk.RBF(lengthscale=jnp.ones(d)) if d > 1 else gk.RBF()
-
-
-def _bag_posterior(field: Field, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of bag means, from one Gram matrix over old and new bags."""
-    n_old = bags.n_bags
-    points = np.concatenate([bags.points, new.points])
-    layout, _ = layout_bags(
-        points,
-        np.concatenate([bags.bag, new.bag + n_old]),
-        np.concatenate([bags.weights, new.weights]),
-        n_old + new.n_bags,
-    )
-    gram = np.asarray(_gram(field, layout))
-    cross = gram[n_old:, :n_old]
-    h = new.means(np.asarray(field.trend.features(jnp.asarray(new.points))))
-    c = field.conditioned
-    explained = cross @ np.asarray(c.projection)
-    residual = h - explained @ np.asarray(c.whitened_trend)
-    white = np.linalg.solve(np.asarray(c.trend_root), residual.T)
-    mean = cross @ np.asarray(c.coefficients) + h @ np.asarray(c.trend)
-    return mean, gram[n_old:, n_old:] - explained @ explained.T + white.T @ white
-
-
-@eqx.filter_jit
-def _gram(field: Field, layout: Layout) -> Array:
-    return bag_gram(field.kernel, layout, dtype=field.dtype)

@@ -13,6 +13,7 @@ from deconditional.bags import Bags
 
 __all__ = [
     "check_bags",
+    "check_count",
     "check_kernel",
     "known_covariance",
     "mediators",
@@ -28,6 +29,12 @@ def check_bags(bags: Any) -> None:
             f"bags must be a deconditional.Bags, not {type(bags).__name__}; make one with "
             "Bags.from_points(x, bag_of), Bags.from_list or Bags.from_frame."
         )
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise unless this is a positive whole number."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a positive whole number, not {value!r}.")
 
 
 def check_kernel(name: str, kernel: Any, inputs: np.ndarray) -> None:
@@ -113,8 +120,8 @@ def query_points(x: npt.ArrayLike, d: int) -> np.ndarray:
 def known_covariance(
     m: int, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
 ) -> np.ndarray:
-    """The covariance of m observations' errors that the user knows."""
-    known = np.zeros((m, m))
+    """The covariance of m observations' errors that the user knows; a vector if diagonal."""
+    known = np.zeros(m)
     if noise_std is not None:
         std = _numbers(noise_std, "noise_std")
         if std.shape not in ((), (m,)) or not (np.isfinite(std) & (std >= 0)).all():
@@ -122,9 +129,9 @@ def known_covariance(
                 "noise_std must hold one finite, not negative standard deviation for each of "
                 f"the {m} observations; its shape is {std.shape}."
             )
-        known += np.diag(np.broadcast_to(std, (m,)) ** 2)
+        known += np.broadcast_to(std, (m,)) ** 2
     if noise_cov is not None:
-        known += _covariance(_numbers(noise_cov, "noise_cov"), m)
+        known = np.diag(known) + _covariance(_numbers(noise_cov, "noise_cov"), m)
     return known
 
 

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
+from jaxtyping import Array
 
 from deconditional.bags import Bags
 from deconditional.inference.problem import Matched, Mediated
+from deconditional.linalg import as_matrix, whiten
 from deconditional.mediation import ridge_shape
 from deconditional.models.base import BagModel
 from deconditional.models.checks import check_kernel, mediators
@@ -142,25 +144,39 @@ class CMP(BagModel):
         for vector, (pieces, field) in zip(self._vectors_, self._solved_, strict=True):
             values = self._problem_.parameters.unpack(jnp.asarray(vector))
             operator = mediation.operator(values)
-            c = field.conditioned
             weights, own = operator.weights_and_covariance(y)
-            gram = pieces.gram
-            if self._problem_.overlap is not None:
-                gram = gram + field.fine_noise_variance * self._problem_.overlap
-            cross = weights.T @ gram @ pieces.weights
-            prior = weights.T @ gram @ weights
-            if self.uncertainty:
-                shared = operator.cross_covariance(y, mediation.observed_mediator)
-                cross = cross + pieces.embedding_scale * shared
-                prior = prior + pieces.embedding_scale * own
-            h = weights.T @ self._problem_.trend_means
-            explained = jnp.linalg.solve(c.root, cross.T)
-            residual = h - explained.T @ c.whitened_trend
-            white = jnp.linalg.solve(c.trend_root, residual.T)
-            misfit = jnp.linalg.solve(c.root, field.z) - c.whitened_trend @ c.trend
-            means.append(np.asarray(explained.T @ misfit + h @ c.trend))
-            covariances.append(np.asarray(prior - explained.T @ explained + white.T @ white))
+            shared = operator.cross_covariance(y, mediation.observed_mediator)
+            scale = pieces.embedding_scale if self.uncertainty else 0.0
+            noise = field.fine_noise_variance * as_matrix(self._overlap())
+            shared = weights.T @ noise @ pieces.weights + scale * shared
+            own = weights.T @ noise @ weights + scale * own
+            mean, covariance = self._coarse_moments(pieces, field, weights, shared, own)
+            means.append(np.asarray(mean))
+            covariances.append(np.asarray(covariance))
         return CoarsePosterior(np.stack(means), np.stack(covariances))
+
+    def _overlap(self) -> Array:
+        overlap = self._problem_.overlap
+        return jnp.zeros(self._problem_.layout.n_bags) if overlap is None else overlap
+
+    def _coarse_moments(
+        self, pieces: Any, field: Any, weights: Array, shared: Array, own: Array
+    ) -> tuple[Array, Array]:
+        """Mean and covariance of g at new mediators.
+
+        `shared` and `own` are what g there, apart from the smooth field, has in common with the
+        noise of the observations and with itself.
+        """
+        c = field.conditioned
+        cross = weights.T @ pieces.gram @ pieces.weights + shared
+        prior = weights.T @ pieces.gram @ weights + own
+        h = weights.T @ self._problem_.trend_means
+        explained = whiten(c.root, cross.T)
+        residual = h - explained.T @ c.whitened_trend
+        white = whiten(c.trend_root, residual.T)
+        misfit = whiten(c.root, field.z) - c.whitened_trend @ c.trend
+        mean = explained.T @ misfit + h @ c.trend
+        return mean, prior - explained.T @ explained + white.T @ white
 
     def _mediation(
         self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None

@@ -1,0 +1,90 @@
+r"""Linear regression on the coefficients of a basis: the collapsed variational posterior.
+
+With a basis of the field, :math:`f(x) = \phi(x)^\top v + r(x)` and :math:`v \sim N(0, I)`, the one
+equation becomes :math:`z = \Gamma^\top v + (\text{residual}) + e`, where :math:`\Gamma` has the
+mediated bag means of all basis functions (trend functions included, scaled to unit prior variance)
+as rows. For Gaussian noise the optimal q(v) is the posterior of that regression, and the bound is
+its evidence less the penalty of :mod:`deconditional.inference.residual`:
+
+.. math:: \log N(z; 0, \Gamma^\top\Gamma + S)
+          - \tfrac12 \mathrm{tr}\bigl(S^{-1} W^\top(\bar K - \tilde K)W\bigr),
+          \qquad \tilde K = \bar k(w)^\top K_{ww}^{-1} \bar k(w).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import jax.scipy.linalg as jsl
+from jaxtyping import Array, Float
+
+from deconditional.linalg import NoiseRoot, log_determinant, whiten
+
+__all__ = ["Coefficients", "regress"]
+
+
+class Coefficients(eqx.Module):
+    r"""q(v), the Gaussian distribution of the coefficients of a basis.
+
+    Its covariance is kept in the smaller of two forms: :math:`I - EE^\top` with one column of E
+    for each observation, or :math:`(RR^\top)^{-1}` with R of the size of the basis.
+    """
+
+    mean: Float[Array, " D"]
+    explained: Float[Array, "D M"] | None
+    precision_root: Float[Array, "D D"] | None
+
+    def variance(self, features: Float[Array, "m D"]) -> Float[Array, " m"]:
+        """Variances of linear functions of v, one for each row."""
+        if self.explained is not None:
+            return jnp.sum(features**2, 1) - jnp.sum((features @ self.explained) ** 2, 1)
+        assert self.precision_root is not None
+        return jnp.sum(whiten(self.precision_root, features.T) ** 2, 0)
+
+    def covariance(self, features: Float[Array, "m D"]) -> Float[Array, "m m"]:
+        """Covariance of linear functions of v."""
+        if self.explained is not None:
+            known = features @ self.explained
+            return features @ features.T - known @ known.T
+        assert self.precision_root is not None
+        white = whiten(self.precision_root, features.T)
+        return white.T @ white
+
+    def sample(self, key: Any, n: int) -> Float[Array, "D n"]:
+        """Draws of v."""
+        draws = jr.normal(key, (len(self.mean), n))
+        if self.precision_root is not None:
+            spread = jsl.solve_triangular(self.precision_root, draws, lower=True, trans=1)
+            return self.mean[:, None] + spread
+        assert self.explained is not None
+        # I - E U g Uᵀ Eᵀ, with EᵀE = U diag(s) Uᵀ, is the symmetric root for g = (1 - √(1-s)) / s.
+        s, u = jnp.linalg.eigh(self.explained.T @ self.explained)
+        s = jnp.clip(s, 0.0, 1.0)
+        gain = jnp.where(s > 1e-12, (1.0 - jnp.sqrt(1.0 - s)) / jnp.maximum(s, 1e-12), 0.5)
+        along = self.explained @ u
+        return self.mean[:, None] + draws - along @ (gain[:, None] * (along.T @ draws))
+
+
+def regress(
+    features: Float[Array, "D M"], noise: NoiseRoot, z: Float[Array, " M"]
+) -> tuple[Float[Array, ""], Coefficients]:
+    r"""Evidence :math:`\log N(z; 0, \Gamma^\top\Gamma + S)` and posterior of the coefficients."""
+    white = noise.whiten(features.T).T
+    white_z = noise.whiten(z)
+    size, m = white.shape
+    constant = noise.log_determinant() + m * jnp.log(2.0 * jnp.pi)
+    if m <= size:
+        root = jnp.linalg.cholesky(jnp.eye(m) + white.T @ white)
+        solved = whiten(root, white_z)
+        log_evidence = -0.5 * (solved @ solved + log_determinant(root) + constant)
+        explained = whiten(root, white.T).T
+        return log_evidence, Coefficients(explained @ solved, explained, None)
+    root = jnp.linalg.cholesky(jnp.eye(size) + white @ white.T)
+    solved = whiten(root, white @ white_z)
+    quadratic = white_z @ white_z - solved @ solved
+    log_evidence = -0.5 * (quadratic + log_determinant(root) + constant)
+    mean = jsl.solve_triangular(root, solved, lower=True, trans=1)
+    return log_evidence, Coefficients(mean, None, root)

@@ -1,0 +1,231 @@
+r"""The Gaussian posterior of the field at one value of the hyper-parameters.
+
+:class:`ExactField` is the deconditional posterior itself,
+
+.. math:: m_d(x) = \bar k(x)\,a + h(x)^\top\hat\beta, \qquad
+          v_d(x) = k(x, x) - \lVert \bar k(x) F\rVert^2 + \lVert \Lambda^{-1/2} r(x)\rVert^2
+
+with :math:`a = WA^{-1}(z - B\hat\beta)`, :math:`F = WA^{-1/2}` and
+:math:`r(x) = h(x) - B^\top A^{-1} W^\top \bar k(x)^\top`. :class:`BasisField` is a posterior of the
+coefficients of a basis, which needs no bags any more:
+
+.. math:: m(x) = \gamma(x)^\top \mathrm{E}v, \qquad
+          v(x) = k(x, x) - \lVert\phi(x)\rVert^2 + \gamma(x)^\top \mathrm{Cov}(v)\,\gamma(x),
+
+with :math:`\gamma` the basis functions :math:`\phi` and the trend functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.scipy.linalg as jsl
+import numpy as np
+from gpjax.kernels.base import AbstractKernel
+from jaxtyping import Array, Float
+
+from deconditional.bag_kernels import bag_cross, bag_gram
+from deconditional.bags import Bags
+from deconditional.inference.basis import Basis, feature_means
+from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.exact import Conditioned
+from deconditional.inference.trend import Trend
+from deconditional.kernels import prior_variance, spectral_features
+from deconditional.layout import Layout, layout_bags
+from deconditional.linalg import whiten
+
+__all__ = ["BasisField", "ExactField", "Field", "square_root"]
+
+
+class Field(Protocol):
+    """A Gaussian posterior of f."""
+
+    fine_noise_variance: Float[Array, ""]
+
+    @property
+    def log_evidence(self) -> Array:
+        """Log p(z), or a bound of it."""
+
+    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """Mean and variance of f at every row of x."""
+
+    def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """Covariance of f between all rows of x."""
+
+    def path(self, key: Any, n_paths: int, n_features: int) -> Callable[[Array], Array]:
+        """Functions drawn from the posterior."""
+
+    def bag_moments(self, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and covariance of the means of f over new bags; `bags` are those of the fit."""
+
+
+class ExactField(eqx.Module):
+    """The deconditional posterior of f."""
+
+    kernel: AbstractKernel
+    layout: Layout
+    weights: Float[Array, "N M"] | None
+    noise: Float[Array, "M M"]
+    z: Float[Array, " M"]
+    conditioned: Conditioned
+    trend: Trend
+    trend_means: Float[Array, "N q"]
+    fine_noise_variance: Float[Array, ""]
+    dtype: Any = eqx.field(static=True)
+
+    @property
+    def log_evidence(self) -> Array:
+        """Log p(z)."""
+        return self.conditioned.log_evidence
+
+    def _cross(self, x: Array) -> tuple[Array, Array, Array]:
+        """k̄(x), k̄(x)F and r(x)."""
+        cross = bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
+        explained = cross @ self.conditioned.projection
+        residual = self.trend.features(x) - explained @ self.conditioned.whitened_trend
+        return cross, explained, residual
+
+    def _mean(self, x: Array, cross: Array) -> Array:
+        return cross @ self.conditioned.coefficients + (
+            self.trend.features(x) @ self.conditioned.trend
+        )
+
+    @eqx.filter_jit
+    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """Mean and variance of f at every row of x."""
+        cross, explained, residual = self._cross(x)
+        white = whiten(self.conditioned.trend_root, residual.T)
+        variance = prior_variance(self.kernel, x) - jnp.sum(explained**2, 1) + jnp.sum(white**2, 0)
+        return self._mean(x, cross), jnp.maximum(variance, 0.0)
+
+    @eqx.filter_jit
+    def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """Covariance of f between all rows of x."""
+        _, explained, residual = self._cross(x)
+        white = whiten(self.conditioned.trend_root, residual.T)
+        return self.kernel.cross_covariance(x, x) - explained @ explained.T + white.T @ white
+
+    def path(self, key: Any, n_paths: int, n_features: int) -> Callable[[Array], Array]:
+        r"""Draw functions from the posterior, to be evaluated anywhere.
+
+        Matheron's rule: a prior draw from random Fourier features, corrected by the cross-
+        covariance times the misfit of its own observations. Trend coefficients are drawn from
+        their posterior first, so that their vague prior never enters.
+        """
+        keys = jr.split(key, 4)
+        features = spectral_features(self.kernel, n_features, keys[0], self.layout.points.shape[1])
+        bag_features = jax.jit(lambda layout: feature_means(features, layout))(self.layout)
+        loadings = jr.normal(keys[1], (bag_features.shape[1], n_paths))
+        conditioned = self.conditioned
+        deviation = jsl.solve_triangular(
+            conditioned.trend_root,
+            jr.normal(keys[2], (conditioned.trend.shape[0], n_paths)),
+            lower=True,
+            trans=1,
+        )
+        beta = conditioned.trend[:, None] + deviation
+        error = square_root(self.noise) @ jr.normal(keys[3], (len(self.z), n_paths))
+        bag_means = bag_features @ loadings + self.trend_means @ beta
+        predicted = (bag_means if self.weights is None else self.weights.T @ bag_means) + error
+        misfit = whiten(conditioned.root, self.z[:, None] - predicted)
+        correction = conditioned.projection @ misfit
+
+        @jax.jit
+        def evaluate(x: Array) -> Array:
+            cross = bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
+            return features(x) @ loadings + self.trend.features(x) @ beta + cross @ correction
+
+        return evaluate
+
+    def bag_moments(self, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and covariance of bag means, from one Gram matrix over old and new bags."""
+        n_old = bags.n_bags
+        points = np.concatenate([bags.points, new.points])
+        layout, _ = layout_bags(
+            points,
+            np.concatenate([bags.bag, new.bag + n_old]),
+            np.concatenate([bags.weights, new.weights]),
+            n_old + new.n_bags,
+        )
+        gram = np.asarray(_gram(self.kernel, layout, self.dtype))
+        cross = gram[n_old:, :n_old]
+        h = new.means(np.asarray(self.trend.features(jnp.asarray(new.points))))
+        c = self.conditioned
+        explained = cross @ np.asarray(c.projection)
+        residual = h - explained @ np.asarray(c.whitened_trend)
+        white = np.linalg.solve(np.asarray(c.trend_root), residual.T)
+        mean = cross @ np.asarray(c.coefficients) + h @ np.asarray(c.trend)
+        return mean, gram[n_old:, n_old:] - explained @ explained.T + white.T @ white
+
+
+class BasisField(eqx.Module):
+    """A posterior of the coefficients of a basis."""
+
+    basis: Basis
+    trend: Trend
+    coefficients: Coefficients
+    log_evidence: Float[Array, ""]
+    fine_noise_variance: Float[Array, ""]
+
+    def _features(self, x: Array) -> tuple[Array, Array]:
+        """φ(x), and γ(x) with the trend."""
+        features = self.basis.features(x)
+        trend = self.trend.whitened(self.trend.features(x))
+        return features, jnp.concatenate([features, trend], axis=1)
+
+    @eqx.filter_jit
+    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """Mean and variance of f at every row of x."""
+        features, every = self._features(x)
+        variance = self.basis.residual_variance(x, features) + self.coefficients.variance(every)
+        return every @ self.coefficients.mean, jnp.maximum(variance, 0.0)
+
+    @eqx.filter_jit
+    def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """Covariance of f between all rows of x."""
+        features, every = self._features(x)
+        return self.basis.residual_covariance(x, features) + self.coefficients.covariance(every)
+
+    def path(self, key: Any, n_paths: int, n_features: int) -> Callable[[Array], Array]:
+        """Draw functions from the posterior: coefficients first, what the basis lacks second."""
+        draw_key, path_key = jr.split(key)
+        draws = self.coefficients.sample(draw_key, n_paths)
+        size = len(draws) - self.trend.prior_std.shape[0]
+        path = self.basis.path(path_key, draws[:size], n_features)
+
+        @jax.jit
+        def evaluate(x: Array) -> Array:
+            return path(x) + self.trend.whitened(self.trend.features(x)) @ draws[size:]
+
+        return evaluate
+
+    def bag_moments(self, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and covariance of bag means."""
+        h = self.trend.whitened(
+            jnp.asarray(new.means(np.asarray(self.trend.features(jnp.asarray(new.points)))))
+        )
+        mean, covariance = self._bag_moments(new.layout, h)
+        return np.asarray(mean), np.asarray(covariance)
+
+    @eqx.filter_jit
+    def _bag_moments(self, layout: Layout, trend: Array) -> tuple[Array, Array]:
+        means = self.basis.bag_means(layout)
+        every = jnp.concatenate([means.T, trend], axis=1)
+        residual = self.basis.residual_gram(layout, means)
+        return every @ self.coefficients.mean, residual + self.coefficients.covariance(every)
+
+
+def square_root(covariance: Array) -> Array:
+    """A factor of a covariance that may be singular, or zero."""
+    values, vectors = jnp.linalg.eigh(covariance)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))
+
+
+@eqx.filter_jit
+def _gram(kernel: AbstractKernel, layout: Layout, dtype: Any) -> Array:
+    return bag_gram(kernel, layout, dtype=dtype)

@@ -1,0 +1,443 @@
+r"""The uncollapsed bound, maximised by minibatches of coarse observations.
+
+With q(v) = N(m, Σ) the paper's ELBO (its appendix on the variational formulation, with and without
+high-resolution noise) is, for whitened observations :math:`\tilde z = S^{-1/2}z` and
+:math:`\tilde\Gamma = \Gamma S^{-T/2}`,
+
+.. math:: -\tfrac12\Bigl[M\log 2\pi + \log\det S + \sum_i (\tilde z_i - \tilde\gamma_i^\top m)^2
+          + \tilde\gamma_i^\top\Sigma\tilde\gamma_i + \tilde r_i\Bigr] - \beta\,\mathrm{KL}(q\|p).
+
+The sum is over observations even where their noises are correlated, since whitening comes first, so
+a uniform minibatch, scaled up, estimates it and its gradients without bias. Matched data with
+independent noises needs the bags of the minibatch alone; elsewhere every observation sees all bags.
+
+q(v) moves by natural gradients, which for Gaussian noise are convex steps of its natural parameters
+towards those of the minibatch, or by Adam on its mean and root; the hyper-parameters move by Adam.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.scipy.linalg as jsl
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.field import BasisField
+from deconditional.inference.minibatches import Batch, Batches, restricted
+from deconditional.inference.variational import VariationalProblem
+from deconditional.linalg import NoiseRoot, log_determinant, whiten
+
+__all__ = ["Climb", "Options", "elbo", "full_bound", "maximise_elbo", "optimal"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the bound is climbed.
+
+    Attributes
+    ----------
+    batch_size
+        Observations per step.
+    optimiser
+        Of q(v): ``"natural"`` gradients or ``"adam"``.
+    learning_rate, natural_step
+        Of Adam, and of the natural gradient (between 0 and 1); both shrink on a plateau.
+    kl_weight
+        β. Below one, q(v) trusts the observations more than Bayes' rule does.
+    max_steps
+        At most so many, screening of restarts included.
+    patience, tolerance
+        Steps without an improvement of the smoothed bound by more than so many nats make a
+        plateau; the third plateau ends the fit.
+    progress
+        Show a progress bar.
+    """
+
+    batch_size: int = 64
+    optimiser: str = "natural"
+    learning_rate: float = 0.05
+    natural_step: float = 0.5
+    kl_weight: float = 1.0
+    max_steps: int = 4000
+    patience: int = 200
+    tolerance: float = 0.1
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if self.optimiser not in ("natural", "adam"):
+            raise ValueError(f"optimiser must be natural or adam, not {self.optimiser!r}.")
+        for name in ("batch_size", "max_steps", "patience"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name} must be a positive whole number, not {value!r}.")
+        for name in ("learning_rate", "natural_step", "kl_weight", "tolerance"):
+            value = getattr(self, name)
+            if not isinstance(value, float | int | np.number) or not 0 < value < np.inf:
+                raise ValueError(f"{name} must be a positive number, not {value!r}.")
+        if self.natural_step > 1:
+            raise ValueError(f"natural_step lies between 0 and 1, not {self.natural_step!r}.")
+
+
+# --------------------------------------------------------------------------- the bound
+
+
+class Likelihood(eqx.Module):
+    """What the expected log likelihood of a batch needs of the model."""
+
+    white: Float[Array, "D B"]
+    white_z: Float[Array, " B"]
+    penalty: Float[Array, " B"]
+    log_determinant: Float[Array, ""]
+    n_observations: int = eqx.field(static=True)
+
+
+def likelihood(
+    problem: VariationalProblem, values: Mapping[str, Any], batch: Batch, key: Any
+) -> Likelihood:
+    """Whitened features, observations and penalties of a batch; log det S of all observations."""
+    m = len(problem.z)
+    if batch.chunks is None:
+        pieces = problem.pieces(values, key)
+        root = NoiseRoot.of(pieces.noise)
+        chosen = batch.observations
+        return Likelihood(
+            root.whiten(pieces.mediated().T)[chosen].T,
+            root.whiten(problem.z)[chosen],
+            pieces.penalty(root)[chosen],
+            root.log_determinant(),
+            m,
+        )
+    part = restricted(problem, batch)
+    pieces = part.pieces(values, key)
+    root = NoiseRoot.of(pieces.noise)
+    every = problem.noise(values, None, None, jnp.zeros(()))
+    return Likelihood(
+        root.whiten(pieces.mediated().T).T,
+        root.whiten(part.z),
+        pieces.penalty(root),
+        NoiseRoot.of(every).log_determinant(),
+        m,
+    )
+
+
+def elbo(part: Likelihood, coefficients: Coefficients, kl_weight: float = 1.0) -> Float[Array, ""]:
+    """The bound, estimated without bias from a batch."""
+    share = part.n_observations / part.white_z.shape[0]
+    error = part.white_z - part.white.T @ coefficients.mean
+    spread = coefficients.variance(part.white.T)
+    constant = part.n_observations * jnp.log(2.0 * jnp.pi) + part.log_determinant
+    expected = -0.5 * (constant + share * jnp.sum(error**2 + spread + part.penalty))
+    return expected - kl_weight * divergence(coefficients)
+
+
+def divergence(coefficients: Coefficients) -> Float[Array, ""]:
+    """KL(q(v) || N(0, I))."""
+    root, m = coefficients.precision_root, coefficients.mean
+    assert root is not None
+    return 0.5 * (jnp.trace(_covariance(root)) + m @ m - len(m) + log_determinant(root))
+
+
+def _covariance(precision_root: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    inverse = whiten(precision_root, jnp.eye(len(precision_root)))
+    return inverse.T @ inverse
+
+
+# --------------------------------------------------------------------------- steps of q(v)
+
+
+class Natural(eqx.Module):
+    r"""q(v) by its natural parameters :math:`\Sigma^{-1}m` and :math:`\Sigma^{-1}`."""
+
+    shift: Float[Array, " D"]
+    precision: Float[Array, "D D"]
+
+    def coefficients(self) -> Coefficients:
+        """The distribution."""
+        root = jnp.linalg.cholesky(self.precision)
+        return Coefficients(jsl.cho_solve((root, True), self.shift), None, root)
+
+    def step(self, part: Likelihood, size: Array, kl_weight: float) -> Natural:
+        """A convex step towards the optimum for this batch."""
+        gain = part.n_observations / part.white_z.shape[0] / kl_weight
+        shift = gain * (part.white @ part.white_z)
+        precision = jnp.eye(len(shift)) + gain * (part.white @ part.white.T)
+        return Natural(
+            (1.0 - size) * self.shift + size * shift,
+            (1.0 - size) * self.precision + size * precision,
+        )
+
+
+class Rooted(eqx.Module):
+    """q(v) by its mean and the Cholesky factor of its covariance, for gradient steps."""
+
+    mean: Float[Array, " D"]
+    lower: Float[Array, "D D"]
+    log_diagonal: Float[Array, " D"]
+
+    @classmethod
+    def of(cls, coefficients: Coefficients) -> Rooted:
+        """A given distribution."""
+        assert coefficients.precision_root is not None
+        lower = jnp.linalg.cholesky(_covariance(coefficients.precision_root))
+        return cls(coefficients.mean, lower, jnp.log(jnp.diagonal(lower)))
+
+    def coefficients(self) -> Coefficients:
+        """The distribution."""
+        root = jnp.tril(self.lower, -1) + jnp.diag(jnp.exp(self.log_diagonal))
+        return Coefficients(self.mean, None, jnp.linalg.cholesky(_covariance(root)))
+
+
+# --------------------------------------------------------------------------- the climb
+
+
+class State(eqx.Module):
+    """Where the climb stands."""
+
+    vector: Float[Array, " size"]
+    coefficients: Natural | Rooted
+    adam: Any
+    rates: Float[Array, " 2"]
+    """Learning rate of Adam and step of the natural gradient."""
+
+
+@dataclass
+class Climb:
+    """The result of a climb."""
+
+    vector: np.ndarray
+    field: BasisField
+    log_posterior: float
+    converged: bool
+    steps: int
+    restarts: tuple[float, ...]
+    compile_seconds: float
+    interrupted: bool
+    trace: list[float] = dataclasses.field(default_factory=list)
+    """The smoothed bound, once in ten steps."""
+
+
+SCREENING_STEPS = 100
+SMOOTHING = 50
+"""Steps over which the bound is averaged."""
+
+
+@eqx.filter_jit
+def _step(
+    problem: VariationalProblem,
+    state: State,
+    batch: Batch,
+    key: Any,
+    low: Array,
+    high: Array,
+    kl_weight: float,
+) -> tuple[State, Array]:
+    natural = isinstance(state.coefficients, Natural)
+
+    def loss(moving: tuple[Array, Any]) -> tuple[Array, Likelihood]:
+        vector, given = moving
+        q = state.coefficients if natural else given
+        part = likelihood(problem, problem.parameters.unpack(vector), batch, key)
+        bound = elbo(part, q.coefficients(), kl_weight)
+        return -(bound + problem.parameters.log_prior(vector)), part
+
+    moving = (state.vector, None if natural else state.coefficients)
+    (value, part), gradient = jax.value_and_grad(loss, has_aux=True)(moving)
+    updates, adam = optax.scale_by_adam().update(gradient, state.adam)
+    moved = jax.tree.map(lambda p, u: p - state.rates[0] * u, moving, updates)
+    q = moved[1]
+    if isinstance(state.coefficients, Natural):
+        q = state.coefficients.step(part, state.rates[1], kl_weight)
+    usable = jnp.isfinite(value) & jnp.isfinite(moved[0]).all()
+    new = State(jnp.clip(moved[0], low, high), q, adam, state.rates)
+    kept = jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, state)
+    return kept, -value
+
+
+@eqx.filter_jit
+def _statistics(
+    problem: VariationalProblem, vector: Array, batch: Batch, count: Array, key: Any
+) -> tuple[Array, Array, Array, Array]:
+    """What a batch adds to precision, shift and bound; the first `count` observations count."""
+    part = likelihood(problem, problem.parameters.unpack(vector), batch, key)
+    use = jnp.where(jnp.arange(part.white_z.shape[0]) < count, 1.0, 0.0)
+    white = part.white * use
+    residual = jnp.sum(use * (part.white_z**2 + part.penalty))
+    return white @ part.white.T, white @ part.white_z, residual, part.log_determinant
+
+
+def _sums(
+    problem: VariationalProblem, vector: Array, batches: Batches, key: Any
+) -> tuple[Array, Array, Array, Array]:
+    """Statistics of all observations, a batch at a time."""
+    total: Any = None
+    for (batch, count), k in zip(batches.epoch(), _keys(key), strict=False):
+        *sums, log_determinant_ = _statistics(problem, vector, batch, jnp.asarray(count), k)
+        total = sums if total is None else [a + b for a, b in zip(total, sums, strict=True)]
+    return *total, log_determinant_
+
+
+def _keys(key: Any) -> Iterator[Any]:
+    while True:
+        key, used = jr.split(key)
+        yield used
+
+
+def full_bound(
+    problem: VariationalProblem,
+    vector: Array,
+    coefficients: Coefficients,
+    batches: Batches,
+    key: Any,
+    kl_weight: float = 1.0,
+) -> Array:
+    """The ELBO of all observations, a batch at a time."""
+    gram, shift, residual, log_det = _sums(problem, vector, batches, key)
+    m, root = coefficients.mean, coefficients.precision_root
+    assert root is not None
+    spread = jnp.sum(gram * _covariance(root))
+    quadratic = residual - 2.0 * shift @ m + m @ gram @ m + spread
+    constant = len(problem.z) * jnp.log(2.0 * jnp.pi) + log_det
+    return -0.5 * (constant + quadratic) - kl_weight * divergence(coefficients)
+
+
+def optimal(
+    problem: VariationalProblem, vector: Array, batches: Batches, key: Any, kl_weight: float
+) -> Natural:
+    """The best q(v) at given hyper-parameters, its statistics gathered a batch at a time."""
+    gram, shift, _, _ = _sums(problem, vector, batches, key)
+    return Natural(shift / kl_weight, jnp.eye(len(shift)) + gram / kl_weight)
+
+
+def maximise_elbo(
+    problem: VariationalProblem,
+    options: Options,
+    *,
+    n_restarts: int = 1,
+    seed: int = 0,
+    starts: tuple[np.ndarray, ...] = (),
+    report: Callable[[int, float], None] | None = None,
+) -> Climb:
+    """Climb the bound from several starts; the best of a short screening goes on to the end.
+
+    An interrupt (Ctrl-C) ends the climb where it stands.
+    """
+    parameters = problem.parameters
+    low, high = map(jnp.asarray, parameters.bounds())
+    batches = Batches(problem, options.batch_size, seed)
+    keys = _keys(jr.key(seed))
+    drawn = [parameters.draw(next(keys), shrink=0.5) for _ in range(n_restarts)]
+    points = [parameters.start(), *starts, *drawn][:n_restarts]
+    interrupted = False
+    began = time.perf_counter()
+    climbs = [_Run(problem, options, p, batches, keys, (low, high)) for p in points]
+    climbs[0].advance(1)
+    compile_seconds = time.perf_counter() - began
+    best = climbs[0]
+    try:
+        if len(climbs) > 1:
+            for run in climbs:
+                run.advance(min(SCREENING_STEPS, options.max_steps // len(climbs)), report)
+        best = max(climbs, key=lambda run: run.smoothed)
+        spent = sum(run.steps for run in climbs) - best.steps
+        while not best.ended and best.steps + spent < options.max_steps:
+            best.advance(min(10, options.max_steps - spent - best.steps), report)
+    except KeyboardInterrupt:
+        interrupted = True
+    vector = best.state.vector
+    if options.optimiser == "natural":
+        q = optimal(problem, vector, batches, next(keys), options.kl_weight).coefficients()
+    else:
+        q = best.state.coefficients.coefficients()
+    bound = full_bound(problem, vector, q, batches, next(keys))
+    values = parameters.unpack(vector)
+    basis = eqx.filter_jit(lambda p, v: p.basis(p.parameters.unpack(v)))(problem, vector)
+    return Climb(
+        vector=np.asarray(vector),
+        field=BasisField(basis, problem.trend, q, bound, problem.fine_noise_variance(values)),
+        log_posterior=float(bound + parameters.log_prior(vector)),
+        converged=best.ended,
+        steps=sum(run.steps for run in climbs),
+        restarts=tuple(sorted((run.smoothed for run in climbs), reverse=True)),
+        compile_seconds=compile_seconds,
+        interrupted=interrupted,
+        trace=best.trace,
+    )
+
+
+class _Run:
+    """One climb: its state, its smoothed bound and its plateaus."""
+
+    def __init__(
+        self,
+        problem: VariationalProblem,
+        options: Options,
+        start: np.ndarray,
+        batches: Batches,
+        keys: Iterator[Any],
+        bounds: tuple[Array, Array],
+    ):
+        self.problem, self.options = problem, options
+        self.batches, self.keys, self.bounds = batches, keys, bounds
+        natural = options.optimiser == "natural"
+        vector = jnp.clip(jnp.asarray(start), *bounds)
+        # From the prior, early steps would explain the observations by noise and not come back.
+        q: Natural | Rooted = optimal(problem, vector, batches, next(keys), options.kl_weight)
+        if isinstance(q, Natural) and not natural:
+            q = Rooted.of(q.coefficients())
+        adam = optax.scale_by_adam().init((vector, None if natural else q))
+        rates = jnp.asarray([options.learning_rate, options.natural_step])
+        self.state = State(vector, q, adam, rates)
+        self.steps = 0
+        self.smoothed = -np.inf
+        self.trace: list[float] = []
+        self._recent: deque[float] = deque(maxlen=SMOOTHING)
+        self._best, self._best_step, self._plateaus = -np.inf, 0, 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the third plateau was reached."""
+        return self._plateaus >= 3
+
+    def advance(self, steps: int, report: Callable[[int, float], None] | None = None) -> None:
+        """So many steps, fewer at the last plateau."""
+        for _ in range(steps):
+            if self.ended:
+                return
+            self.state, bound = _step(
+                self.problem,
+                self.state,
+                self.batches.draw(),
+                next(self.keys),
+                *self.bounds,
+                self.options.kl_weight,
+            )
+            self._note(float(bound))
+        if report is not None:
+            report(steps, self.smoothed)
+
+    def _note(self, bound: float) -> None:
+        self.steps += 1
+        if np.isfinite(bound):
+            self._recent.append(bound)
+            self.smoothed = float(np.mean(self._recent))
+        if self.steps % 10 == 0:
+            self.trace.append(self.smoothed)
+        if self.smoothed > self._best + self.options.tolerance:
+            self._best, self._best_step = self.smoothed, self.steps
+        elif self.steps - self._best_step >= self.options.patience:
+            self._plateaus += 1
+            self._best, self._best_step = self.smoothed, self.steps
+            self.state = replace(self.state, rates=0.3 * self.state.rates)

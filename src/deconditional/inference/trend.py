@@ -1,0 +1,41 @@
+r"""The trend :math:`m(x) = h(x)^\top\beta`, with :math:`\beta\sim N(0, \mathrm{diag}(b)^2)`."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+__all__ = ["Trend"]
+
+
+class Trend(eqx.Module):
+    """h(x): nothing, a constant, or a constant and the standardised covariates.
+
+    Attributes
+    ----------
+    kind
+        ``"none"``, ``"constant"`` or ``"linear"``.
+    centre, scale
+        Of the covariates.
+    prior_std
+        b, the prior standard deviation of every coefficient.
+    """
+
+    kind: str = eqx.field(static=True)
+    centre: Array
+    scale: Array
+    prior_std: Float[Array, " q"]
+
+    def features(self, x: Float[Array, "m d"]) -> Float[Array, "m q"]:
+        """H at every row of x."""
+        if self.kind == "none":
+            return jnp.zeros((x.shape[0], 0), x.dtype)
+        ones = jnp.ones((x.shape[0], 1), x.dtype)
+        if self.kind == "constant":
+            return ones
+        return jnp.concatenate([ones, (x - self.centre) / self.scale], axis=1)
+
+    def whitened(self, features: Float[Array, "m q"]) -> Float[Array, "m q"]:
+        """Features whose coefficients have unit prior variance."""
+        return features * self.prior_std

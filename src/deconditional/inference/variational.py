@@ -1,0 +1,132 @@
+r"""The collapsed variational bound as a function of the hyper-parameters.
+
+A basis of the field (inducing points, or random Fourier features) takes the place of K̄. The bound
+of :mod:`deconditional.inference.collapsed` is at most the log evidence of
+:class:`~deconditional.inference.problem.ExactProblem`, whatever the inducing points, and equal to
+it where they span all fine points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
+from deconditional.inference.collapsed import regress
+from deconditional.inference.field import BasisField
+from deconditional.inference.problem import BagProblem
+from deconditional.inference.residual import (
+    AllPairs,
+    FourierPairs,
+    Residual,
+    SampledPairs,
+    penalty,
+)
+from deconditional.linalg import NoiseRoot
+
+__all__ = ["BasisPieces", "VariationalProblem"]
+
+
+class BasisPieces(eqx.Module):
+    """The basis, its bag means, W and S at one value of the hyper-parameters.
+
+    Attributes
+    ----------
+    means : (D, N)
+        Bag means of the basis functions and of the trend functions.
+    residual
+        What the basis leaves out of K̄; None where it leaves out nothing.
+    """
+
+    basis: Basis
+    means: Float[Array, "D N"]
+    residual: Residual | None
+    weights: Float[Array, "N M"] | None
+    noise: Array
+    embedding_scale: Float[Array, ""]
+
+    def mediated(self) -> Float[Array, "D M"]:
+        """Γ: the basis as the observations see it."""
+        return self.means if self.weights is None else self.means @ self.weights
+
+    def penalty(self, root: NoiseRoot) -> Float[Array, " M"]:
+        """What each (whitened) observation pays for what the basis leaves out."""
+        if self.residual is None:
+            return jnp.zeros(self.noise.shape[0])
+        return penalty(self.residual, self.weights, root)
+
+
+class VariationalProblem(BagProblem):
+    """A problem whose field is written in a basis.
+
+    Attributes
+    ----------
+    locations
+        Inducing points in units of `scale` about `centre`, unless they are learnt.
+    residual
+        How what the basis leaves out is found; None for random Fourier features, of which
+        `n_features` are used.
+    key
+        Of sampled points and frequencies: one objective, not a new one at every evaluation.
+    """
+
+    locations: Float[Array, "d D"] | None
+    centre: Float[Array, " D"]
+    scale: Float[Array, " D"]
+    residual: AllPairs | SampledPairs | FourierPairs | None
+    key: Any
+    n_features: int | None = eqx.field(static=True)
+
+    def inducing(self, values: Mapping[str, Any]) -> Float[Array, "d D"]:
+        """The inducing points."""
+        return self.centre + self.scale * values.get("inducing", self.locations)
+
+    def basis(self, values: Mapping[str, Any]) -> Basis:
+        """The basis at given hyper-parameters."""
+        kernel = self.kernel.with_values(values)
+        if self.n_features is not None:
+            d = self.layout.points.shape[1]
+            return FourierBasis(kernel, self.key, self.n_features, d, self.dtype)
+        return InducingBasis.at(kernel, self.inducing(values), self.dtype)
+
+    def pieces(self, values: Mapping[str, Any], key: Any = None) -> BasisPieces:
+        """Everything the bound is made of; `key` replaces the problem's own in estimates."""
+        basis = self.basis(values)
+        means = basis.bag_means(self.layout)
+        residual = None
+        scale = jnp.mean(jnp.sum(means**2, 0))
+        if self.residual is not None:
+            assert isinstance(basis, InducingBasis)
+            key = self.key if key is None else key
+            residual = self.residual(basis.kernel, basis, self.layout, means, key)
+            scale = residual.mean_variance
+        weights, covariance = self.mediation.weights(values)
+        noise = self.noise(values, weights, covariance, scale)
+        return BasisPieces(basis, self.with_trend(means), residual, weights, noise, scale)
+
+    def field(self, values: Mapping[str, Any], pieces: BasisPieces) -> BasisField:
+        """The optimal posterior and its bound."""
+        root = NoiseRoot.of(pieces.noise)
+        log_evidence, coefficients = regress(pieces.mediated(), root, self.z)
+        # An estimate below zero, divided by ever smaller noise, would make the bound unbounded.
+        bound = log_evidence - 0.5 * jnp.maximum(jnp.sum(pieces.penalty(root)), 0.0)
+        return BasisField(
+            pieces.basis, self.trend, coefficients, bound, self.fine_noise_variance(values)
+        )
+
+    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
+        """The bound plus the log prior of the unconstrained parameters."""
+        values = self.parameters.unpack(vector)
+        bound = self.field(values, self.pieces(values)).log_evidence
+        return bound + self.parameters.log_prior(vector)
+
+    @eqx.filter_jit
+    def solve(self, vector: Float[Array, " size"]) -> tuple[BasisPieces, BasisField]:
+        """The posterior of the field at one value of the hyper-parameters."""
+        values = self.parameters.unpack(vector)
+        pieces = self.pieces(values)
+        return pieces, self.field(values, pieces)

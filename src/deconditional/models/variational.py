@@ -1,0 +1,304 @@
+"""What every variational model shares: a basis of the field and two ways to learn with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Array
+
+from deconditional.bags import Bags
+from deconditional.fit import Optimum
+from deconditional.inference.basis import FLOAT32_JITTER, InducingBasis
+from deconditional.inference.problem import Matched
+from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
+from deconditional.inference.stochastic import Climb, Options, maximise_elbo
+from deconditional.inference.variational import VariationalProblem
+from deconditional.kernels import spectral_features
+from deconditional.layout import BagSampler
+from deconditional.linalg import JITTER
+from deconditional.models.base import BagModel
+from deconditional.models.checks import check_count
+from deconditional.models.inducing import inducing_points
+from deconditional.parameters import IDENTITY, Parameter
+from deconditional.priors import Flat
+from deconditional.within_bags import own_pairs
+
+__all__ = ["VariationalModel"]
+
+EXACT_TRACE_POINTS = 8_000
+"""Points up to which trace="auto" takes all pairs; or eight times the size of the basis."""
+
+DISAGREEMENT = 0.1
+"""Nats by which the bound in float32 may differ from that in float64."""
+
+
+class VariationalModel(BagModel):
+    """Base of the models with variational inference."""
+
+    n_inducing: int | None
+    inducing: Any
+    learn_inducing: bool
+    features: int | None
+    inference: str
+    trace: str
+    inference_options: Mapping[str, Any] | None
+
+    # ------------------------------------------------------------------ options
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        if self.inference not in ("collapsed", "stochastic"):
+            raise ValueError(
+                f"inference must be 'collapsed' or 'stochastic', not {self.inference!r}."
+            )
+        if self.trace not in ("auto", "exact", "subsample", "features"):
+            raise ValueError(
+                f"trace must be one of auto, exact, subsample, features, not {self.trace!r}."
+            )
+        for name in ("n_inducing", "features"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        if self.method == "nuts" and self.inference == "stochastic":
+            raise ValueError("method='nuts' needs inference='collapsed'.")
+        if self.method == "nuts" and self.learn_inducing:
+            raise ValueError(
+                "inducing points are no parameters of the model, so NUTS cannot sample them; use "
+                "learn_inducing=False."
+            )
+        if self.features is not None:
+            given = [
+                name
+                for name, value, default in (
+                    ("n_inducing", self.n_inducing, None),
+                    ("learn_inducing", self.learn_inducing, False),
+                    ("trace", self.trace, "auto"),
+                )
+                if value != default
+            ]
+            if given or not isinstance(self.inducing, str) or self.inducing != "kmeans":
+                named = ", ".join(given) or "inducing"
+                raise ValueError(f"features take the place of inducing points; leave {named} out.")
+        self._options()
+
+    def _options(self) -> tuple[Options, int, int]:
+        """Those of the stochastic climb, and the sizes of the estimates of the trace."""
+        given = dict(self.inference_options or {})
+        points, features = given.pop("trace_points", 16), given.pop("trace_features", 1000)
+        check_count("trace_points", points)
+        check_count("trace_features", features)
+        if points > 128 or points & (points - 1):
+            raise ValueError(f"trace_points must be a power of two up to 128, not {points}.")
+        known = [f.name for f in fields(Options)]
+        for name in given:
+            if name not in known:
+                raise ValueError(
+                    f"inference_options names {name!r}; the options are "
+                    f"{', '.join(['trace_points', 'trace_features', *known])}."
+                )
+        if given and self.inference == "collapsed":
+            raise ValueError(
+                f"inference_options {', '.join(given)} belong to inference='stochastic'."
+            )
+        return Options(**given), int(points), int(features)
+
+    # ------------------------------------------------------------------ the problem
+
+    def _problem(
+        self,
+        bags: Bags,
+        z: np.ndarray,
+        mediator: npt.ArrayLike | None,
+        noise_std: npt.ArrayLike | None,
+        noise_cov: npt.ArrayLike | None,
+    ) -> VariationalProblem:
+        parts = self._parts(bags, z, mediator, noise_std, noise_cov)
+        spread = bags.points.std(0)
+        centre = jnp.asarray(bags.points.mean(0))
+        scale = jnp.asarray(np.where(spread > 0, spread, 1.0))
+        key = jax.random.key(self.seed)
+        self._fit_notes: tuple[str, ...] = ()
+        if self.features is not None:
+            values = parts["parameters"].unpack(jnp.asarray(parts["parameters"].start()))
+            kernel = parts["kernel"].with_values(values)
+            spectral_features(kernel, self.features, key, bags.points.shape[1])
+            self._trace_ = "none, features are the prior"
+            return VariationalProblem(
+                **parts,
+                locations=None,
+                centre=centre,
+                scale=scale,
+                residual=None,
+                key=key,
+                n_features=int(self.features),
+            )
+        points, self._fit_notes = inducing_points(bags, self.inducing, self.n_inducing, self.seed)
+        locations = (jnp.asarray(points) - centre) / scale
+        if self.learn_inducing:
+            start = np.asarray(locations)
+            learnt = Parameter("inducing", start, Flat(start), IDENTITY, reach=np.inf)
+            parameters = parts["parameters"]
+            parts["parameters"] = replace(parameters, learnt=(*parameters.learnt, learnt))
+        return VariationalProblem(
+            **parts,
+            locations=None if self.learn_inducing else locations,
+            centre=centre,
+            scale=scale,
+            residual=self._residual(bags, parts, len(points)),
+            key=key,
+            n_features=None,
+        )
+
+    def _residual(
+        self, bags: Bags, parts: Mapping[str, Any], n_basis: int
+    ) -> AllPairs | SampledPairs | FourierPairs:
+        """How to find what the basis leaves out, by the size of the data unless asked for."""
+        _, points, features = self._options()
+        overlap = parts["overlap"]
+        diagonal = (
+            isinstance(parts["mediation"], Matched)
+            and parts["known_noise"].ndim == 1
+            and (overlap is None or overlap.ndim == 1)
+        )
+        n = bags.n_points
+        pairs = float((bags.sizes.astype(float) ** 2).sum()) if diagonal else float(n) ** 2
+        how = self.trace
+        if how == "auto":
+            cheap = pairs <= n * max(EXACT_TRACE_POINTS, 8 * n_basis)
+            how = "exact" if cheap else "subsample"
+        which = "pairs within bags" if diagonal else "pairs"
+        if how == "exact":
+            self._trace_ = f"exact, all {pairs:.3g} {which}"
+            return AllPairs(own_pairs(bags) if diagonal else None)
+        if how == "subsample":
+            self._trace_ = f"estimated from 2 x {points} points per bag"
+            sampler = BagSampler.of(bags.points, bags.bag, bags.weights, bags.n_bags)
+            return SampledPairs(sampler, points, diagonal)
+        self._trace_ = f"estimated from {features} random Fourier features"
+        return FourierPairs(features, diagonal)
+
+    # ------------------------------------------------------------------ learning
+
+    def _learn(self, problem: Any) -> tuple[Any, Optimum, list[tuple[Any, Any]]]:
+        learn = self._climb if self.inference == "stochastic" else super()._learn
+        self._retried = False
+        learnt = learn(problem)
+        if problem.dtype != jnp.float32:
+            return learnt
+        precise = replace(problem, dtype=jnp.float64)
+        vector = jnp.asarray(learnt[1].vector)
+        difference = abs(float(_bound(problem, vector)) - float(_bound(precise, vector)))
+        if difference <= DISAGREEMENT:
+            return learnt
+        self._retried = True
+        self._fit_notes = (
+            *self._fit_notes,
+            f"kernel tiles in float32 put the bound {difference:.2g} nats off, so the fit was "
+            "repeated in float64. Set precision='float64' to begin there.",
+        )
+        return learn(precise)
+
+    def _climb(self, problem: VariationalProblem) -> tuple[Any, Optimum, list[tuple[Any, Any]]]:
+        """Maximise the uncollapsed bound by minibatches."""
+        options, _, _ = self._options()
+        with _progress(options) as report:
+            climb: Climb = maximise_elbo(
+                problem,
+                options,
+                n_restarts=self.n_restarts,
+                seed=self.seed,
+                starts=self._own_start(problem),
+                report=report,
+            )
+        self.bound_trace_ = np.asarray(climb.trace)
+        if climb.interrupted:
+            self._fit_notes = (
+                *self._fit_notes,
+                f"the fit was interrupted after {climb.steps} steps and kept as it stood.",
+            )
+        pieces, _ = problem.solve(jnp.asarray(climb.vector))
+        best = Optimum(
+            vector=climb.vector,
+            log_posterior=climb.log_posterior,
+            converged=climb.converged,
+            iterations=climb.steps,
+            evaluations=climb.steps,
+            restarts=climb.restarts,
+            compile_seconds=climb.compile_seconds,
+        )
+        return problem, best, [(pieces, climb.field)]
+
+    # ------------------------------------------------------------------ the report
+
+    def _describe(
+        self,
+        problem: Any,
+        best: Optimum,
+        vectors: np.ndarray,
+        diagnostics: dict[str, Any] | None,
+        seconds: float,
+    ) -> None:
+        basis = self._solved_[0][0].basis
+        if isinstance(basis, InducingBasis):
+            self.inducing_ = np.asarray(basis.locations)
+        super()._describe(problem, best, vectors, diagnostics, seconds)
+
+    def _details(self, problem: VariationalProblem) -> dict[str, str]:
+        precision = jnp.dtype(problem.dtype).name + (" (retried)" if self._retried else "")
+        details = {"inference": self.inference, "tiles": precision, "trace": self._trace_}
+        basis = self._solved_[0][0].basis
+        if not isinstance(basis, InducingBasis):
+            return {**details, "features": str(problem.n_features)}
+        jitter = float(basis.jitter)
+        least = FLOAT32_JITTER if problem.dtype == jnp.float32 else JITTER
+        raised = f", raised from {least:.0e}" if jitter > 2 * least else ""
+        together = len(self.inducing_) - len(np.unique(self.inducing_, axis=0))
+        coincide = f" ({together} coincide)" if together else ""
+        learnt = ", learnt" if self.learn_inducing else ""
+        return {
+            **details,
+            "inducing points": f"{len(self.inducing_)}{coincide}{learnt}",
+            "jitter": f"{jitter:.0e} of the variance{raised}",
+        }
+
+    def _notes(
+        self, converged: bool, bound: tuple[str, ...], diagnostics: dict[str, Any] | None
+    ) -> tuple[str, ...]:
+        return (*self._fit_notes, *super()._notes(converged, bound, diagnostics))
+
+
+@eqx.filter_jit
+def _bound(problem: VariationalProblem, vector: Array) -> Array:
+    return problem.log_posterior(vector)
+
+
+class _progress:
+    """A progress bar for the climb, if asked for."""
+
+    def __init__(self, options: Options):
+        self._options = options
+
+    def __enter__(self) -> Any:
+        self._bar: Any = None
+        if not self._options.progress:
+            return None
+        from rich.progress import Progress
+
+        self._bar = Progress()
+        self._bar.start()
+        task = self._bar.add_task("climbing", total=self._options.max_steps)
+
+        def report(steps: int, bound: float) -> None:
+            self._bar.update(task, advance=steps, description=f"bound {bound:.2f}")
+
+        return report
+
+    def __exit__(self, *error: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()

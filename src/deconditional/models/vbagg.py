@@ -1,0 +1,121 @@
+"""VBagg: Bagg-GP with inducing points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+from gpjax.kernels.base import AbstractKernel
+
+from deconditional.models.bagg import BaggGP
+from deconditional.models.variational import VariationalModel
+
+__all__ = ["VBagg"]
+
+
+class VBagg(VariationalModel, BaggGP):
+    """Gaussian process on matched bags, by variational inference.
+
+    The cost of learning grows with the number of fine points times that of inducing points, and
+    predictions no longer need the bags.
+
+    Parameters
+    ----------
+    kernel
+        As in :class:`BaggGP`.
+    n_inducing
+        Number of inducing points; 400 by default, or all distinct fine points if they are fewer.
+    inducing
+        Where they are: ``"kmeans"`` picks fine points far from one another by k-means++,
+        ``"uniform"`` picks them at random, an array gives them.
+    learn_inducing
+        Move them with the other parameters.
+    features
+        Use so many random Fourier features of the kernel in place of inducing points.
+    inference
+        ``"collapsed"`` integrates the inducing variables out in closed form; ``"stochastic"``
+        climbs the uncollapsed bound by minibatches of observations.
+    trace
+        How the part of the bound that the inducing points leave out is found: ``"exact"``,
+        estimated from a ``"subsample"`` of points or from random Fourier ``"features"``;
+        ``"auto"`` decides by size, and ``fit_report_`` says how.
+    inference_options
+        ``trace_points`` (16) and ``trace_features`` (1000), the sizes of those estimates. For
+        stochastic inference also ``batch_size`` (64), ``optimiser`` of q(u) (``"natural"`` or
+        ``"adam"``), ``learning_rate`` (0.05), ``natural_step`` (0.5), ``kl_weight`` (1),
+        ``max_steps`` (4000), ``patience`` (200), ``tolerance`` (0.1) and ``progress`` (False).
+    trend, fine_noise, learn_noise, fixed, priors
+        As in :class:`BaggGP`.
+    method, method_options, n_restarts, max_iter, points_per_bag, precision, seed
+        As in :class:`BaggGP`; `max_iter` is that of collapsed inference. NUTS samples the
+        parameters under the collapsed bound.
+
+    Attributes
+    ----------
+    inducing_ : (d, D) array
+        The inducing points.
+    log_evidence_
+        The bound at the parameters found.
+    bound_trace_
+        Stochastic inference: the smoothed bound, once in ten steps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deconditional import Bags, VBagg
+    >>> rng = np.random.default_rng(0)
+    >>> x = np.sort(rng.uniform(0, 6, 600))
+    >>> bags = Bags.from_points(x, np.arange(600) // 10)
+    >>> z = bags.means(np.sin(x)) + 0.01 * rng.standard_normal(60)
+    >>> model = VBagg(n_inducing=30, n_restarts=2).fit(bags, z)
+    >>> bool(abs(model.predict([[1.5]]).mean[0] - np.sin(1.5)) < 0.02)
+    True
+    >>> model.fit_report_.details["trace"]
+    'exact, all 6e+03 pairs within bags'
+    """
+
+    def __init__(
+        self,
+        kernel: AbstractKernel | None = None,
+        *,
+        n_inducing: int | None = None,
+        inducing: str | npt.ArrayLike = "kmeans",
+        learn_inducing: bool = False,
+        features: int | None = None,
+        inference: str = "collapsed",
+        trace: str = "auto",
+        inference_options: Mapping[str, Any] | None = None,
+        trend: str = "constant",
+        fine_noise: bool = False,
+        learn_noise: bool | None = None,
+        fixed: Mapping[str, Any] | None = None,
+        priors: Mapping[str, Any] | None = None,
+        method: str = "map",
+        method_options: Mapping[str, Any] | None = None,
+        n_restarts: int = 4,
+        max_iter: int = 300,
+        points_per_bag: int | None = None,
+        precision: str = "auto",
+        seed: int = 0,
+    ):
+        self.kernel = kernel
+        self.n_inducing = n_inducing
+        self.inducing = inducing
+        self.learn_inducing = learn_inducing
+        self.features = features
+        self.inference = inference
+        self.trace = trace
+        self.inference_options = inference_options
+        self.trend = trend
+        self.fine_noise = fine_noise
+        self.learn_noise = learn_noise
+        self.fixed = fixed
+        self.priors = priors
+        self.method = method
+        self.method_options = method_options
+        self.n_restarts = n_restarts
+        self.max_iter = max_iter
+        self.points_per_bag = points_per_bag
+        self.precision = precision
+        self.seed = seed

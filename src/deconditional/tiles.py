@@ -1,0 +1,112 @@
+"""One tile of kernel values: scaled inputs, distances, profiles, and what a gradient needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from deconditional.kernels import Factor
+from deconditional.layout import Layout
+
+__all__ = [
+    "input_gradient",
+    "left_operand",
+    "right_operand",
+    "scaled_inputs",
+    "scaled_pair",
+    "tile_slopes",
+    "tile_values",
+    "weighted_moments",
+]
+
+
+def scaled_inputs(
+    factors: Sequence[Factor],
+    points: Float[Array, "n d"],
+    dtype: Any,
+    centres: Sequence[Array] | None = None,
+) -> tuple[tuple[Array, ...], tuple[Array, ...], tuple[Any, ...]]:
+    """Scaled inputs of every factor, its shape parameter and its profile.
+
+    Inputs are centred: distances by matrix product then lose no digits to an offset, and a
+    stationary kernel does not feel it.
+    """
+    scaled = []
+    for index, factor in enumerate(factors):
+        u = factor.scaled(points)
+        centre = u.mean(0) if centres is None else centres[index]
+        scaled.append((u - lax.stop_gradient(centre)).astype(dtype or points.dtype))
+    shapes = tuple(jnp.asarray(f.shape, dtype or points.dtype) for f in factors)
+    return tuple(scaled), shapes, tuple(f.profile for f in factors)
+
+
+def scaled_pair(
+    factors: Sequence[Factor], rows: Layout, cols: Layout, dtype: Any
+) -> tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...], tuple[Any, ...]]:
+    """Scaled inputs of two layouts about the centre of the first, shapes and profiles."""
+    centres = [f.scaled(rows.points).mean(0) for f in factors]
+    left, shapes, statics = scaled_inputs(factors, rows.points, dtype, centres)
+    right, _, _ = scaled_inputs(factors, cols.points, dtype, centres)
+    return left, right, shapes, statics
+
+
+def left_operand(u: Array) -> Array:
+    """[u, |u|², 1]: times :func:`right_operand` this gives squared distances."""
+    square = jnp.sum(u * u, axis=1, keepdims=True)
+    return jnp.concatenate([u, square, jnp.ones_like(square)], axis=1)
+
+
+def right_operand(u: Array) -> Array:
+    """[-2u, 1, |u|²], transposed."""
+    square = jnp.sum(u * u, axis=1, keepdims=True)
+    return jnp.concatenate([-2.0 * u, jnp.ones_like(square), square], axis=1).T
+
+
+def _squared_distances(left: Array, right: Array, rough: bool) -> Array:
+    """Squared distances of a tile from one matrix product, with rounding near zero removed."""
+    s = jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+    if not rough:
+        return jnp.maximum(s, 0.0)
+    magnitude = left[:, -2:-1] + right[-1:, :]
+    return jnp.where(s > 8.0 * jnp.finfo(s.dtype).eps * magnitude, s, 0.0)
+
+
+def tile_values(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> Array:
+    """The product of all profiles at every pair of points."""
+    value = None
+    for profile, left, right, shape in zip(profiles, lefts, rights, shapes, strict=True):
+        factor = profile.value(_squared_distances(left, right, profile.rough), shape)
+        value = factor if value is None else value * factor
+    assert value is not None
+    return value
+
+
+def tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> list:
+    """For every factor, the derivatives of the product by its s and by its shape parameter."""
+    squares = [
+        _squared_distances(left, right, profile.rough)
+        for profile, left, right in zip(profiles, lefts, rights, strict=True)
+    ]
+    slopes = []
+    for index, (profile, s, shape) in enumerate(zip(profiles, squares, shapes, strict=True)):
+        others = 1.0
+        for other, (p, t, a) in enumerate(zip(profiles, squares, shapes, strict=True)):
+            if other != index:
+                others = others * p.value(t, a)
+        by_shape = None if profile.shape_slope is None else profile.shape_slope(s, shape) * others
+        slopes.append((profile.slope(s, shape) * others, by_shape))
+    return slopes
+
+
+def weighted_moments(u: Array, weights: Array) -> Array:
+    """[w u, w]: what a tile of slopes is multiplied with."""
+    return jnp.concatenate([u * weights[:, None], weights[:, None]], axis=1)
+
+
+def input_gradient(u: Array, weights: Array, sums: Array) -> Array:
+    r"""From :math:`\sum_j H_{ij} w_j [u_j, 1]` to :math:`2 w_i \sum_j H_{ij} w_j (u_i - u_j)`."""
+    return 2.0 * weights[:, None] * (u * sums[:, -1:] - sums[:, :-1])
