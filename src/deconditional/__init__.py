@@ -26,7 +26,7 @@ _HOME = {
     "CMP": "models",
     "CentroidGP": "models",
     "DeepKernel": "kernels",
-    "FeatureError": "feature_error",
+    "FeatureError": "approximation",
     "FitReport": "fit",
     "FitWarning": "fit",
     "LogNormal": "priors",
@@ -39,18 +39,18 @@ _HOME = {
     "VarCentroidGP": "models",
     "bag_cross": "bag_kernels",
     "bag_gram": "bag_kernels",
-    "feature_error": "feature_error",
+    "feature_error": "approximation",
 }
 _MODULES = ("datasets", "scores")
 
 if TYPE_CHECKING:
     from deconditional import datasets as datasets
     from deconditional import scores as scores
+    from deconditional.approximation import FeatureError as FeatureError
+    from deconditional.approximation import feature_error as feature_error
     from deconditional.bag_kernels import bag_cross as bag_cross
     from deconditional.bag_kernels import bag_gram as bag_gram
     from deconditional.bags import Bags as Bags
-    from deconditional.feature_error import FeatureError as FeatureError
-    from deconditional.feature_error import feature_error as feature_error
     from deconditional.fit import FitReport as FitReport
     from deconditional.fit import FitWarning as FitWarning
     from deconditional.kernels import DeepKernel as DeepKernel

@@ -219,7 +219,12 @@ class Posterior(Gaussians):
         return np.asarray(mean) + draws @ root.T
 
     def _pathwise(self, field: Field, n: int, seed: int, n_features: int) -> np.ndarray:
-        evaluate = field.path(jr.key(seed), n, n_features)
+        try:
+            evaluate = field.path(jr.key(seed), n, n_features)
+        except TypeError as error:
+            raise TypeError(
+                f"{error} Ask for joint samples instead: post.sample(..., method='joint')."
+            ) from None
         out = np.empty((n, len(self.x)))
         for rows, block in _blocks(self.x):
             out[:, rows] = np.asarray(evaluate(block)).T[:, : rows.stop - rows.start]
