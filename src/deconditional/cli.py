@@ -106,6 +106,36 @@ BENCHMARK_OPTIONS = {
 """What each benchmark can be told, and what it takes otherwise."""
 
 
+def _reproduce_variational(args: argparse.Namespace, command: str) -> int:
+    from deconditional.experiments import variational
+
+    variational.run(
+        seeds=args.seeds,
+        out=args.out,
+        n_points=args.points,
+        n_bags=args.bags,
+        steps=args.steps,
+        figures=not args.no_figures,
+        command=command,
+    )
+    print(f"tables and figures in {args.out}")
+    return 0
+
+
+def _reproduce_deep_kernel(args: argparse.Namespace, command: str) -> int:
+    from deconditional.experiments import deep_kernel
+
+    deep_kernel.run(
+        seeds=args.seeds,
+        out=args.out,
+        n_bags=args.bags,
+        figures=not args.no_figures,
+        command=command,
+    )
+    print(f"tables and figures in {args.out}")
+    return 0
+
+
 def _benchmark(args: argparse.Namespace, command: str) -> int:
     known = BENCHMARK_OPTIONS[args.what]
     given = {
@@ -157,6 +187,12 @@ def _records_kept(args: argparse.Namespace) -> str:
         f"{number} finished records are kept in {path}; the same command, without --overwrite, "
         "resumes."
     )
+
+
+def _studies_kept(args: argparse.Namespace) -> str:
+    if not (Path(args.out) / "results.json").exists():
+        return _nothing_kept(args)
+    return f"What was finished is kept in {args.out}; the same command resumes."
 
 
 # ---------------------------------------------------------------------- arguments
@@ -225,6 +261,39 @@ def _add_reproduce(commands: argparse._SubParsersAction[_Parser]) -> None:
     roll.add_argument("--overwrite", action="store_true", help="discard what the folder holds")
     roll.add_argument("--no-figures", action="store_true", help="records and tables only")
     _runs(roll, _reproduce_swiss_roll, _records_kept)
+    study = experiments.add_parser(
+        "variational",
+        help="what variational inference costs in accuracy",
+        description="Four studies on the swiss roll: inducing points against the exact posterior, "
+        "estimates of the trace, natural gradients against Adam, random Fourier features. Writes "
+        "results.json after every study; the same command resumes an interrupted run.",
+    )
+    study.add_argument("--seeds", type=_positive, default=3, help="number of rolls (default: 3)")
+    study.add_argument(
+        "--out", required=True, metavar="DIR", help="folder for numbers, tables, figures"
+    )
+    study.add_argument(
+        "--points", type=_positive, default=5000, help="points of a roll (default: 5000)"
+    )
+    study.add_argument("--bags", type=_positive, default=50, help="bags of a roll (default: 50)")
+    study.add_argument(
+        "--steps", type=_positive, default=3000, help="steps of a climb (default: 3000)"
+    )
+    study.add_argument("--no-figures", action="store_true", help="numbers and tables only")
+    _runs(study, _reproduce_variational, _studies_kept)
+    deep = experiments.add_parser(
+        "deep-kernel",
+        help="a field that depends on an index of several bands",
+        description="Fit with and without a small network in front of the kernels. Writes "
+        "results.json after every fit; the same command resumes an interrupted run.",
+    )
+    deep.add_argument("--seeds", type=_positive, default=5, help="number of draws (default: 5)")
+    deep.add_argument(
+        "--out", required=True, metavar="DIR", help="folder for numbers, tables, figures"
+    )
+    deep.add_argument("--bags", type=_positive, default=300, help="bags of a draw (default: 300)")
+    deep.add_argument("--no-figures", action="store_true", help="numbers and tables only")
+    _runs(deep, _reproduce_deep_kernel, _studies_kept)
 
 
 def _add_benchmark(commands: argparse._SubParsersAction[_Parser]) -> None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "calibration",
+    "curves",
     "map_panels",
+    "points_panels",
     "posterior_panels",
     "require_matplotlib",
     "roll",
@@ -276,6 +278,63 @@ def map_panels(
             place.set_xlabel(axes[0])
         if place in grid[:, 0]:
             place.set_ylabel(axes[1])
+    return figure
+
+
+def points_panels(
+    panels: Sequence[tuple[npt.ArrayLike, npt.ArrayLike, str, str]], title: str = ""
+) -> Figure:
+    """Scatter plots side by side, from x, y and the names of both.
+
+    Examples
+    --------
+    >>> len(points_panels([([1, 2], [3, 4], "a", "b")]).axes)
+    1
+    """
+    figure = _figure(4.6 * len(panels), 4.2, title)
+    for place, (x, y, across, up) in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), place + 1)
+        axes.plot(x, y, ".", ms=2, alpha=0.5, color="C0")
+        axes.set(xlabel=across, ylabel=up)
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def curves(
+    panels: Sequence[Mapping[str, Any]], title: str = "", width: float = 4.6, height: float = 4.0
+) -> Figure:
+    """Panels of lines side by side.
+
+    Parameters
+    ----------
+    panels
+        Each with ``lines``, a mapping from label to (x, y), and what the axes understand, such as
+        ``title``, ``xlabel``, ``ylabel``, ``xscale`` and ``yscale``. A y of several rows is drawn
+        as its mean within the range of its rows. ``level`` draws a horizontal line.
+
+    Examples
+    --------
+    >>> panel = {"lines": {"a": ([1, 2], [3.0, 4.0])}, "xlabel": "x", "level": ("goal", 5.0)}
+    >>> len(curves([panel]).axes)
+    1
+    """
+    figure = _figure(width * len(panels), height, title)
+    for place, panel in enumerate(panels):
+        settings = dict(panel)
+        axes = figure.add_subplot(1, len(panels), place + 1)
+        for index, (label, (x, y)) in enumerate(settings.pop("lines").items()):
+            rows = np.atleast_2d(np.asarray(y, dtype=float))
+            colour = f"C{index}"
+            many = rows.shape[1] > 30
+            axes.plot(x, rows.mean(0), color=colour, marker="" if many else "o", ms=4, label=label)
+            if len(rows) > 1:
+                axes.fill_between(x, rows.min(0), rows.max(0), color=colour, alpha=0.2, lw=0)
+        level = settings.pop("level", None)
+        if level is not None:
+            axes.axhline(level[1], color="0.3", ls="--", lw=1, label=level[0])
+        axes.set(**settings)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
     return figure
 
 

@@ -121,18 +121,18 @@ def _show(console: Console, rows: list[dict[str, Any]], globe: Any) -> None:
         f"{len(globe.x)} predictions; the field has standard deviation {np.std(globe.f):.2f}"
     )
     columns = {
-        "points": "{:,}",
-        "evaluation_seconds": "{:.2f}",
-        "evaluations": "{}",
-        "fit_seconds": "{:.0f}",
-        "predict_seconds": "{:.1f}",
-        "rmse": "{:.3f}",
-        "coverage95": "{:.2f}",
+        "points": ("points", "{:,}"),
+        "evaluation_seconds": ("s / eval", "{:.2f}"),
+        "evaluations": ("evals", "{}"),
+        "fit_seconds": ("fit, s", "{:.0f}"),
+        "predict_seconds": ("predict, s", "{:.1f}"),
+        "rmse": ("RMSE", "{:.3f}"),
+        "coverage95": ("cover", "{:.2f}"),
     }
     table.add_column("model")
-    for name in columns:
-        table.add_column(name.replace("_", " "), justify="right")
+    for title, _ in columns.values():
+        table.add_column(title, justify="right")
     for row in rows:
-        cells = [text.format(row[name]) if name in row else "–" for name, text in columns.items()]
+        cells = [text.format(row[n]) if n in row else "–" for n, (_, text) in columns.items()]
         table.add_row(row["model"], *cells)
     console.print(table)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["MATCHINGS", "MODELS", "run"]
 
 MATCHINGS = ("direct", "indirect")
+INDUCING = 100
+"""Inducing points of the variational models; VarCentroidGP takes all centroids."""
 
 
 def _rough() -> Any:
@@ -48,8 +50,12 @@ MODELS: dict[str, Callable[[str], Any]] = {
     "cmp": lambda matching: dc.CMP(),
     "s-cmp": lambda matching: dc.CMP(cmo="shrinkage"),
     "u-cmp": lambda matching: dc.CMP(uncertainty=True),
+    "varcmp": lambda matching: dc.VarCMP(cmo="shrinkage", n_inducing=INDUCING),
+    "u-varcmp": lambda matching: dc.VarCMP(uncertainty=True, n_inducing=INDUCING),
     "bagg-gp": lambda matching: _mediated(dc.BaggGP(), matching, propagate=True),
+    "vbagg": lambda matching: _mediated(dc.VBagg(n_inducing=INDUCING), matching, propagate=True),
     "gpr": lambda matching: _mediated(dc.CentroidGP(), matching, propagate=True),
+    "vargpr": lambda matching: _mediated(dc.VarCentroidGP(), matching, propagate=True),
     "bagg-gp-plugin": lambda matching: _mediated(dc.BaggGP(), matching, propagate=False),
     "gpr-plugin": lambda matching: _mediated(dc.CentroidGP(), matching, propagate=False),
 }

@@ -89,7 +89,7 @@ def _section(results: Results, known: Sequence[str], matching: str) -> list[str]
 
 def _rows(matching: str, models: Sequence[str]) -> list[str]:
     """The models fitted and those of the paper, each family together."""
-    order = ("cmp", "s-cmp", "u-cmp", "varcmp", "bagg-gp", "bagg-gp-plugin", "vbagg")
+    order = ("cmp", "s-cmp", "u-cmp", "varcmp", "u-varcmp", "bagg-gp", "bagg-gp-plugin", "vbagg")
     shown = {*models, *PAPER[matching]}
     return [name for name in dict.fromkeys([*order, *models, "gpr"]) if name in shown]
 
@@ -126,8 +126,8 @@ def _footnotes(matching: str) -> list[str]:
     ]
     if matching == "indirect":
         notes += [
-            "bagg-gp and gpr learn from pseudo-targets whose covariance is propagated; the paper's "
-            "take them at face value, as the -plugin rows do.",
+            "bagg-gp, vbagg, gpr and vargpr learn from pseudo-targets whose covariance is "
+            "propagated; the paper's take them at face value, as the -plugin rows do.",
             "",
         ]
     return notes
