@@ -104,7 +104,8 @@ def linear_features(n_inputs: int, seed: int = 0) -> dc.DeepKernel:
 
 
 def _models(matching: str, seed: int) -> dict[str, Any]:
-    common: dict[str, Any] = {"n_inducing": 100, "n_restarts": 3, "max_iter": 500, "seed": seed}
+    # Networks have many optima: with 3 restarts instead of 8, two of six seeds end in a poor one.
+    common: dict[str, Any] = {"n_inducing": 100, "n_restarts": 8, "max_iter": 500, "seed": seed}
     if matching == "direct":
         return {
             "length scale per band": dc.VBagg(**common),

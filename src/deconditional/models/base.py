@@ -275,14 +275,18 @@ class BagModel(BaseEstimator):
         """What the report says about how the posterior was computed."""
         return {"inference": "exact", "tiles": jnp.dtype(problem.dtype).name}
 
+    def _effort(self) -> str:
+        """The option that lets a fit go on for longer."""
+        return f"max_iter (now {self.max_iter})"
+
     def _notes(
         self, converged: bool, bound: tuple[str, ...], diagnostics: dict[str, Any] | None
     ) -> tuple[str, ...]:
         notes = []
         if not converged and diagnostics is None:
             notes.append(
-                f"the fit stopped before it converged. Raise max_iter (now {self.max_iter}) or "
-                "n_restarts, or fix some parameters with fixed={...}."
+                f"the fit stopped before it converged. Raise {self._effort()} or n_restarts, or "
+                "fix some parameters with fixed={...}."
             )
         elif not converged and diagnostics is not None:
             notes.append(
@@ -295,8 +299,7 @@ class BagModel(BaseEstimator):
                 "scale of that input, give it a prior with priors={...}, or fix it."
             )
         if isinstance(self._problem_.mediation, Mediated):
-            weights, _ = self._problem_.mediation.weights(self.parameters_)
-            reach = np.abs(np.asarray(weights)).sum(0).mean()
+            reach = np.abs(np.asarray(self._solved_[0][0].weights)).sum(0).mean()
             if reach < 0.05 and not self._problem_.mediation.centred:
                 notes.append(
                     f"the mediation weights are close to zero (mean absolute sum {reach:.3f}): the "

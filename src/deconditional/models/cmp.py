@@ -178,22 +178,31 @@ class CMP(BagModel):
         mean = explained.T @ misfit + h @ c.trend
         return mean, prior - explained.T @ explained + white.T @ white
 
-    def _mediation(
-        self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None
-    ) -> tuple[Matched | Mediated, tuple[Parameter, ...]]:
+    @staticmethod
+    def _observed_mediator(
+        bags: Bags, n_observations: int, mediator: npt.ArrayLike | None
+    ) -> npt.ArrayLike:
+        """The mediators of the observations: those of the bags where none are given."""
         if bags.mediator is None:
             raise ValueError(
                 "the bags have no mediator. Give one to Bags.from_points(..., mediator=y), or use "
                 "BaggGP, which needs none, on matched data."
             )
+        if mediator is not None:
+            return mediator
+        if n_observations != bags.n_bags:
+            raise ValueError(
+                f"{n_observations} observations came for {bags.n_bags} bags and no mediator for "
+                "them. Unmatched observations need fit(..., mediator=y_tilde)."
+            )
+        return bags.mediator
+
+    def _mediation(
+        self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None
+    ) -> tuple[Matched | Mediated, tuple[Parameter, ...]]:
         shape = ridge_shape(self.cmo, bags.effective_sizes)
-        if mediator is None:
-            if len(z) != bags.n_bags:
-                raise ValueError(
-                    f"{len(z)} observations came for {bags.n_bags} bags and no mediator for them. "
-                    "Unmatched observations need fit(..., mediator=y_tilde)."
-                )
-            mediator = bags.mediator
+        mediator = self._observed_mediator(bags, len(z), mediator)
+        assert bags.mediator is not None
         p = bags.mediator.shape[1]
         y = mediators(mediator, p)
         if len(y) != len(z):

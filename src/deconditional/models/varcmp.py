@@ -118,8 +118,7 @@ class VarCMP(VariationalModel, CMP):
             check_count("cmo_bags", self.cmo_bags)
             if self.cmo_bags > bags.n_bags:
                 raise ValueError(f"cmo_bags is {self.cmo_bags}, but there are {bags.n_bags} bags.")
-            if mediator is None and bags.mediator is not None and np.size(z) == bags.n_bags:
-                mediator = bags.mediator
+            mediator = self._observed_mediator(bags, np.size(z), mediator)
             chosen = np.random.default_rng(self.seed).permutation(bags.n_bags)[: self.cmo_bags]
             bags = bags.select(np.sort(chosen))
         return super().fit(bags, z, mediator, noise_std=noise_std, noise_cov=noise_cov)
@@ -137,5 +136,6 @@ class VarCMP(VariationalModel, CMP):
         left = at_new - gain @ observed
         covariance = q.covariance(left) + own - gain @ gain.T
         if pieces.residual is not None:
-            covariance = covariance + weights.T @ pieces.residual.covariance @ weights
+            rest = weights.T - gain @ root.whiten(pieces.weights.T)
+            covariance = covariance + rest @ pieces.residual.covariance @ rest.T
         return at_new @ q.mean + gain @ misfit, covariance

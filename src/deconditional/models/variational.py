@@ -119,6 +119,7 @@ class VariationalModel(BagModel):
         noise_cov: npt.ArrayLike | None,
     ) -> VariationalProblem:
         parts = self._parts(bags, z, mediator, noise_std, noise_cov)
+        _check_noise(parts)
         spread = bags.points.std(0)
         centre = jnp.asarray(bags.points.mean(0))
         scale = jnp.asarray(np.where(spread > 0, spread, 1.0))
@@ -188,6 +189,8 @@ class VariationalModel(BagModel):
     def _learn(self, problem: Any) -> tuple[Any, Optimum, list[tuple[Any, Any]]]:
         learn = self._climb if self.inference == "stochastic" else super()._learn
         self._retried = False
+        for stale in ("bound_trace_", "inducing_"):
+            self.__dict__.pop(stale, None)
         learnt = learn(problem)
         if problem.dtype != jnp.float32:
             return learnt
@@ -267,10 +270,30 @@ class VariationalModel(BagModel):
             "jitter": f"{jitter:.0e} of the variance{raised}",
         }
 
+    def _effort(self) -> str:
+        if self.inference == "collapsed":
+            return super()._effort()
+        return f"max_steps in inference_options (now {self._options()[0].max_steps})"
+
     def _notes(
         self, converged: bool, bound: tuple[str, ...], diagnostics: dict[str, Any] | None
     ) -> tuple[str, ...]:
         return (*self._fit_notes, *super()._notes(converged, bound, diagnostics))
+
+
+def _check_noise(parts: Mapping[str, Any]) -> None:
+    """Raise where the observations have no noise at all: the bound divides by it."""
+    parameters, known = parts["parameters"], np.asarray(parts["known_noise"])
+    if any(p.name in ("noise_std", "fine_noise_std") for p in parameters.learnt):
+        return
+    fixed = float(parameters.fixed.get("noise_std", 0.0))
+    fine = float(parameters.fixed.get("fine_noise_std", 0.0))
+    least = (known if known.ndim == 1 else np.diag(known)).min() + fixed**2 + fine**2
+    if least <= 0:
+        raise ValueError(
+            "an observation has no noise, and variational inference divides by it. Let noise_std "
+            "be learnt, give a positive one, or use the exact model."
+        )
 
 
 @eqx.filter_jit

@@ -1,0 +1,597 @@
+"""Variational estimators: scikit-learn's habits, where inducing points go, errors, reports."""
+
+import gpjax.kernels as gk
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from deconditional import (
+    CMP,
+    BaggGP,
+    Bags,
+    FitWarning,
+    LogNormal,
+    VarCentroidGP,
+    VarCMP,
+    VBagg,
+)
+from deconditional.fit import Optimum, _loss_and_gradient
+from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
+from deconditional.models.inducing import inducing_points
+from helpers import TanhKernel, assert_close, ragged_bags
+
+BAGS = ragged_bags([3, 1, 7, 4, 9, 2, 5, 6], d=2, weighted=True)
+UNMEDIATED = Bags.from_points(BAGS.points, BAGS.bag, weights=BAGS.weights)
+RNG = np.random.default_rng(1)
+Z, Y_OBSERVED = RNG.normal(size=6), RNG.normal(size=(6, 1))
+Z_MATCHED = RNG.normal(size=8)
+X = RNG.normal(size=(5, 2))
+PLACES = 1.2 * RNG.normal(size=(12, 2))
+KERNEL = gk.RBF(lengthscale=jnp.array([0.8, 1.3]), variance=1.4)
+FIELD = {"kernel.lengthscale": [0.8, 1.3], "kernel.variance": 1.4}
+FIXED = FIELD | {"noise_std": 0.3}
+MEDIATED = FIXED | {"mediator_kernel.lengthscale": 0.9, "ridge": 0.02}
+
+MODELS = {
+    "VBagg": VBagg(
+        gk.RBF(),
+        inducing=PLACES,
+        learn_inducing=True,
+        inference="stochastic",
+        inference_options={"batch_size": 8},
+        seed=4,
+    ),
+    "VarCMP": VarCMP(gk.RBF(), gk.Matern32(), cmo_bags=7, features=50, centred=True, trace="auto"),
+    "VarCentroidGP": VarCentroidGP(priors={"noise_std": LogNormal(0.1)}, inducing="uniform"),
+}
+any_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+# --------------------------------------------------------------------------- scikit-learn's habits
+
+
+@any_model
+def test_clone_copies_parameters_and_nothing_else(model):
+    copy = clone(model)
+    assert copy is not model
+    one, other = model.get_params(deep=False), copy.get_params(deep=False)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert type(other[name]) is type(value)
+        if isinstance(value, str | int | float | bool | type(None)):
+            assert other[name] == value
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(value, other[name])
+
+
+@any_model
+def test_parameters_round_trip(model):
+    params = model.get_params(deep=False)
+    again = type(model)().set_params(**params)
+    for name, value in again.get_params(deep=False).items():
+        assert value is params[name]
+    assert clone(model).set_params(n_inducing=9).get_params()["n_inducing"] == 9
+    with pytest.raises(ValueError, match="lengthscale"):
+        clone(model).set_params(lengthscale=1.0)
+
+
+@pytest.mark.parametrize("kind, exact", [(VBagg, BaggGP), (VarCMP, CMP), (VarCentroidGP, BaggGP)])
+def test_a_variational_model_takes_all_that_its_exact_model_takes(kind, exact):
+    own, of_exact = kind().get_params(deep=False), exact().get_params(deep=False)
+    assert of_exact.items() <= own.items()
+    extra = {"n_inducing", "inducing", "learn_inducing", "features", "inference", "trace"}
+    assert set(own) - set(of_exact) >= extra
+
+
+@any_model
+def test_the_constructor_only_stores(model):
+    fresh = clone(model)
+    assert not [name for name in vars(fresh) if name.endswith("_")]
+    assert isinstance(repr(fresh), str)
+
+
+@any_model
+def test_an_unfitted_model_says_so(model):
+    with pytest.raises(NotFittedError, match="call fit first"):
+        model.predict(X)
+    with pytest.raises(NotFittedError, match="call fit first"):
+        model.predict_bags(BAGS)
+
+
+def test_an_unfitted_model_has_no_coarse_predictions():
+    with pytest.raises(NotFittedError, match="call fit first"):
+        VarCMP().predict_coarse(Y_OBSERVED)
+
+
+# --------------------------------------------------------------------------- inducing points
+
+
+def vbagg(**options):
+    return VBagg(KERNEL, **({"trend": "none", "fixed": FIXED, "n_inducing": 12} | options))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return vbagg().fit(BAGS, Z_MATCHED)
+
+
+def rows_of(points, among):
+    """Which rows of `among` these points are; each must be one."""
+    found = (points[:, None] == among).all(-1)
+    assert (found.sum(1) == 1).all()
+    return found.argmax(1)
+
+
+def test_fit_returns_the_model_and_sets_what_it_learnt(fitted):
+    assert fitted.inducing_.shape == (12, 2)
+    assert fitted.n_features_in_ == 2
+    assert fitted.bags_ is BAGS
+    for name, value in FIXED.items():
+        assert_close(fitted.parameters_[name], value)
+    assert "inducing" not in fitted.parameters_
+    details = fitted.fit_report_.details
+    assert details["inference"] == "collapsed"
+    assert details["tiles"] == "float64"
+    assert details["trace"] == "exact, all 221 pairs within bags"
+    assert details["inducing points"] == "12"
+    assert details["jitter"] == "1e-12 of the variance"
+    assert "inducing points: 12" in str(fitted.fit_report_)
+
+
+@pytest.mark.parametrize("how", ["kmeans", "uniform"])
+def test_inducing_points_are_chosen_among_the_fine_points(how):
+    points, notes = inducing_points(BAGS, how, 12, seed=0)
+    assert notes == ()
+    assert len(np.unique(rows_of(points, BAGS.points))) == 12
+    again, _ = inducing_points(BAGS, how, 12, seed=0)
+    other, _ = inducing_points(BAGS, how, 12, seed=1)
+    np.testing.assert_array_equal(points, again)
+    assert not np.array_equal(points, other)
+
+
+def test_kmeans_spreads_points_out_in_units_of_each_covariate():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2)) * [1.0, 1e6]
+    bags = Bags.from_points(x, np.arange(60) // 6)
+
+    def nearest(points):
+        scaled = points / [1.0, 1e6]
+        distances = np.linalg.norm(scaled[:, None] - scaled, axis=-1)
+        return (distances + 1e9 * np.eye(len(points))).min(1).mean()
+
+    spread, random = (
+        np.mean([nearest(inducing_points(bags, how, 8, seed)[0]) for seed in range(20)])
+        for how in ("kmeans", "uniform")
+    )
+    assert spread > 1.2 * random
+
+
+def test_the_model_uses_the_points_it_was_told_to(fitted):
+    assert_close(fitted.inducing_, inducing_points(BAGS, "kmeans", 12, seed=0)[0])
+    uniform = vbagg(inducing="uniform", seed=3).fit(BAGS, Z_MATCHED)
+    assert_close(uniform.inducing_, inducing_points(BAGS, "uniform", 12, seed=3)[0])
+    given = vbagg(inducing=PLACES.tolist(), n_inducing=None).fit(BAGS, Z_MATCHED)
+    assert_close(given.inducing_, PLACES)
+    assert len({m.log_evidence_ for m in (fitted, uniform, given)}) == 3
+
+
+def test_inducing_points_of_one_covariate_may_be_a_list():
+    points, _ = inducing_points(ragged_bags([2, 3], d=1), [0.0, 1.0, 2.0], None, seed=0)
+    np.testing.assert_array_equal(points, [[0.0], [1.0], [2.0]])
+
+
+def test_without_a_number_all_points_serve_where_they_are_few():
+    points, notes = inducing_points(BAGS, "kmeans", None, seed=0)
+    np.testing.assert_array_equal(points, np.unique(BAGS.points, axis=0))
+    assert notes == ()
+
+
+def test_more_inducing_points_than_points_are_all_points_and_a_warning():
+    # Every fine point moved to one of twelve places.
+    points = PLACES[np.arange(BAGS.n_points) % 12]
+    bags = Bags.from_points(points, BAGS.bag, weights=BAGS.weights, mediator=BAGS.mediator)
+    model = vbagg(n_inducing=30)
+    with pytest.warns(FitWarning, match="30 inducing points were asked for.*only 12 distinct"):
+        model.fit(bags, Z_MATCHED)
+    assert_close(np.unique(model.inducing_, axis=0), np.unique(PLACES, axis=0))
+    assert "Ask for fewer, or use the exact model" in model.fit_report_.notes[0]
+
+
+def test_inducing_points_that_coincide_do_no_harm():
+    twice = np.concatenate([PLACES[:6], PLACES[:6]])
+    model = vbagg(inducing=twice, n_inducing=None).fit(BAGS, Z_MATCHED)
+    details = model.fit_report_.details
+    assert details["inducing points"] == "12 (6 coincide)"
+    assert "of the variance" in details["jitter"]
+    # Places out of reach of the data stand in for the six that add nothing.
+    far = 30.0 + 12.0 * np.arange(6)[:, None] * np.ones(2)
+    once = vbagg(inducing=np.concatenate([PLACES[:6], far]), n_inducing=None).fit(BAGS, Z_MATCHED)
+    assert_close(model.log_evidence_, once.log_evidence_, tolerance=1e-6)
+    assert_close(model.predict(X).mean, once.predict(X).mean, tolerance=1e-5)
+    assert_close(model.predict(X).std, once.predict(X).std, tolerance=1e-5)
+
+
+def test_learnt_inducing_points_move_and_raise_the_bound():
+    places = PLACES[:3]
+    model = vbagg(inducing=places, n_inducing=None, learn_inducing=True, n_restarts=1)
+    model.fit(BAGS, Z_MATCHED)
+    problem = model._problem_
+    before = -float(_loss_and_gradient(problem, jnp.asarray(problem.parameters.start()))[0])
+    assert model.log_evidence_ > before + 0.1
+    assert np.abs(model.inducing_ - places).max() > 0.05
+    assert model.fit_report_.details["inducing points"] == "3, learnt"
+    assert "inducing" not in model.parameters_
+    assert "inducing" not in model.priors_
+    # A flat prior: the log posterior, with nothing else learnt, is the bound.
+    assert_close(model.fit_report_.log_posterior, model.log_evidence_)
+    np.testing.assert_array_equal(model.inducing, places)
+
+
+# --------------------------------------------------------------------------- the trace
+
+
+def residual_of(model, bags=BAGS, z=Z_MATCHED, mediator=None, noise_cov=None):
+    return model._problem(bags, z, mediator, None, noise_cov).residual
+
+
+def test_the_way_to_the_trace_is_the_one_asked_for():
+    exact = residual_of(vbagg(trace="exact"))
+    assert isinstance(exact, AllPairs)
+    assert exact.pairs is not None
+    options = {"trace_points": 8, "trace_features": 60}
+    model = vbagg(trace="subsample", inference_options=options)
+    sampled = residual_of(model)
+    assert isinstance(sampled, SampledPairs)
+    assert (sampled.points_per_bag, sampled.diagonal) == (8, True)
+    assert model._trace_ == "estimated from 2 x 8 points per bag"
+    model = vbagg(trace="features", inference_options=options)
+    fourier = residual_of(model)
+    assert isinstance(fourier, FourierPairs)
+    assert (fourier.n_features, fourier.diagonal) == (60, True)
+    assert model._trace_ == "estimated from 60 random Fourier features"
+
+
+def test_correlated_noise_and_mediators_need_the_whole_residual():
+    whole = residual_of(vbagg(learn_noise=True), noise_cov=np.eye(8) + 0.1)
+    assert isinstance(whole, AllPairs)
+    assert whole.pairs is None
+    model = VarCMP(KERNEL, fixed=MEDIATED, n_inducing=12)
+    whole = residual_of(model, z=Z, mediator=Y_OBSERVED)
+    assert whole.pairs is None
+    assert model._trace_ == "exact, all 1.37e+03 pairs"
+    model.set_params(trace="subsample")
+    assert not residual_of(model, z=Z, mediator=Y_OBSERVED).diagonal
+
+
+def test_the_trace_is_estimated_where_all_pairs_are_too_many(monkeypatch):
+    # 37 points, 221 pairs within bags: up to 37 times eight basis functions they are cheap.
+    monkeypatch.setattr("deconditional.models.variational.EXACT_TRACE_POINTS", 1)
+    assert isinstance(residual_of(vbagg()), AllPairs)
+    long = Bags.from_points(np.arange(37.0), np.zeros(37, int))
+    model = VBagg(gk.RBF(), n_inducing=4)
+    assert isinstance(residual_of(model, bags=long, z=np.ones(1)), SampledPairs)
+
+
+# --------------------------------------------------------------------------- precision
+
+
+def test_float32_tiles_that_agree_are_kept(fitted):
+    model = vbagg(precision="float32").fit(BAGS, Z_MATCHED)
+    assert model.fit_report_.details["tiles"] == "float32"
+    assert model.fit_report_.details["jitter"] == "1e-06 of the variance"
+    assert abs(model.log_evidence_ - fitted.log_evidence_) < 1e-3
+    assert model.log_evidence_ != fitted.log_evidence_
+
+
+def test_float32_tiles_that_disagree_are_made_again_in_float64(fitted, monkeypatch):
+    monkeypatch.setattr("deconditional.models.variational.DISAGREEMENT", 0.0)
+    model = vbagg(precision="float32")
+    with pytest.warns(FitWarning, match="nats off, so the fit was repeated in float64"):
+        model.fit(BAGS, Z_MATCHED)
+    assert model.fit_report_.details["tiles"] == "float64 (retried)"
+    assert any("precision='float64'" in note for note in model.fit_report_.notes)
+    assert model.log_evidence_ == fitted.log_evidence_
+    np.testing.assert_array_equal(model.predict(X).mean, fitted.predict(X).mean)
+
+
+# --------------------------------------------------------------------------- many parameters
+
+
+def test_parameters_with_a_posterior_are_averaged_over(monkeypatch):
+    # Two draws given by hand, in place of NUTS and of the fit that starts it.
+    draws = np.log([[0.2], [0.9]])
+    diagnostics = {"divergences": 0, "r_hat": 1.0, "effective_samples": 2.0, "log_posterior": -1.0}
+    best = Optimum(draws[0], -1.0, True, 1, 1, (-1.0,), 0.0)
+    monkeypatch.setattr("deconditional.models.base.maximise", lambda *_, **__: best)
+    monkeypatch.setattr(
+        "deconditional.models.base.sample_posterior", lambda *_, **__: (draws, diagnostics)
+    )
+    model = vbagg(fixed=FIELD, method="nuts").fit(BAGS, Z_MATCHED)
+    assert_close(model.parameter_draws_["noise_std"], [0.2, 0.9])
+    assert_close(model.parameters_["noise_std"], 0.55)
+    assert model.inducing_.shape == (12, 2)
+    fields = model.predict(X).fields
+    moments = [[np.asarray(part) for part in field.moments(jnp.asarray(X))] for field in fields]
+    means, variances = map(np.array, zip(*moments, strict=True))
+    assert_close(model.predict(X).mean, means.mean(0))
+    assert_close(model.predict(X).variance, variances.mean(0) + means.var(0))
+    assert_close(model.log_evidence_, np.mean([float(f.log_evidence) for f in fields]))
+
+
+# --------------------------------------------------------------------------- bags of the operator
+
+
+class Stopped(VarCMP):
+    """Keeps what would be fitted."""
+
+    def _fit(self, *arguments):
+        self.given = arguments
+        return self
+
+
+def test_the_operator_is_estimated_from_so_many_bags():
+    model = Stopped(cmo_bags=5, seed=3).fit(BAGS, Z, Y_OBSERVED)
+    bags, z, mediator, _, _ = model.given
+    assert bags.n_bags == 5
+    chosen = rows_of(bags.mediator, BAGS.mediator)
+    assert (np.diff(chosen) > 0).all()
+    for j, original in enumerate(chosen):
+        expected = BAGS.points[BAGS.bag == original]
+        np.testing.assert_array_equal(bags.points[bags.bag == j], expected)
+        np.testing.assert_array_equal(
+            bags.weights[bags.bag == j], BAGS.weights[BAGS.bag == original]
+        )
+    assert z is Z
+    assert mediator is Y_OBSERVED
+    again = Stopped(cmo_bags=5, seed=4).fit(BAGS, Z, Y_OBSERVED).given[0]
+    assert not np.array_equal(again.mediator, bags.mediator)
+
+
+def test_observations_of_all_bags_keep_their_mediators_with_a_part_of_the_bags():
+    bags, z, mediator, _, _ = Stopped(cmo_bags=5).fit(BAGS, Z_MATCHED).given
+    assert bags.n_bags == 5
+    np.testing.assert_array_equal(mediator, BAGS.mediator)
+    assert len(z) == 8
+
+
+def test_observations_that_match_no_bags_are_refused_with_a_part_of_the_bags_too():
+    # Six observations, eight bags and no mediator: nobody knows which six bags were observed.
+    with pytest.raises(ValueError, match=r"6 observations came for 8 bags.*mediator=y_tilde"):
+        VarCMP(KERNEL, fixed=MEDIATED, n_inducing=4, cmo_bags=6).fit(BAGS, Z)
+
+
+def test_more_bags_than_there_are():
+    with pytest.raises(ValueError, match="cmo_bags is 9, but there are 8 bags"):
+        VarCMP(cmo_bags=9).fit(BAGS, Z, Y_OBSERVED)
+    for bad in (0, 2.5, True):
+        with pytest.raises(ValueError, match="cmo_bags must be a positive whole number"):
+            VarCMP(cmo_bags=bad).fit(BAGS, Z, Y_OBSERVED)
+
+
+# --------------------------------------------------------------------------- bad input
+
+
+def fit_vbagg(options=None, **changes):
+    arguments = {"bags": BAGS, "z": Z_MATCHED} | changes
+    return VBagg(**({"kernel": KERNEL, "fixed": FIXED} | (options or {}))).fit(**arguments)
+
+
+def fit_varcmp(options=None, **changes):
+    arguments = {"bags": BAGS, "z": Z, "mediator": Y_OBSERVED} | changes
+    return VarCMP(**({"kernel": KERNEL, "fixed": MEDIATED} | (options or {}))).fit(**arguments)
+
+
+both = pytest.mark.parametrize("fit", [fit_vbagg, fit_varcmp])
+
+
+BAD_Z = {
+    "text": (["a"] * 6, "observations z must be numbers"),
+    "missing": (np.r_[Z[:5], np.nan], "observation 5 of z is missing or infinite"),
+    "infinite": (np.r_[np.inf, Z[1:]], "observation 0 of z is missing or infinite"),
+    "table": (np.zeros((6, 2)), r"z must be a list of observations; its shape is \(6, 2\)"),
+    "empty": ([], "z must be a list of observations"),
+    "scalar": (1.0, "z must be a list of observations"),
+}
+
+
+@both
+@pytest.mark.parametrize("name", BAD_Z)
+def test_bad_observations(name, fit):
+    z, message = BAD_Z[name]
+    with pytest.raises(ValueError, match=message):
+        fit(z=z)
+
+
+def test_observations_that_do_not_match_the_bags():
+    with pytest.raises(ValueError, match="8 bags came with 6 observations"):
+        fit_vbagg(z=Z)
+    with pytest.raises(ValueError, match=r"6 observations came for 8 bags.*mediator=y_tilde"):
+        fit_varcmp(mediator=None)
+    with pytest.raises(ValueError, match="6 observations came with 4 mediators"):
+        fit_varcmp(mediator=Y_OBSERVED[:4])
+
+
+@pytest.mark.parametrize("fit", [fit_vbagg, fit_varcmp, lambda bags: VarCentroidGP().fit(bags, Z)])
+def test_bags_of_the_wrong_type(fit):
+    with pytest.raises(TypeError, match=r"bags must be a deconditional\.Bags, not list"):
+        fit(bags=[BAGS.points])
+
+
+def test_bags_without_a_mediator():
+    for cmo_bags in (None, 4):
+        with pytest.raises(ValueError, match="bags have no mediator"):
+            fit_varcmp({"cmo_bags": cmo_bags}, bags=UNMEDIATED)
+
+
+BAD_MEDIATOR = {
+    "other variables": (np.zeros((6, 2)), r"mediator has 1 variable"),
+    "missing": (np.r_[np.nan, Y_OBSERVED[1:, 0]], "mediator 0 is missing or infinite"),
+    "text": (["a"] * 6, "mediator"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MEDIATOR)
+def test_bad_mediators(name):
+    mediator, message = BAD_MEDIATOR[name]
+    with pytest.raises(ValueError, match=message):
+        fit_varcmp(mediator=mediator)
+
+
+BAD_NOISE = {
+    "negative": ({"noise_std": -0.1}, "noise_std must hold"),
+    "missing": ({"noise_std": np.nan}, "noise_std must hold"),
+    "short": ({"noise_std": np.ones(3)}, r"noise_std must hold.*its shape is \(3,\)"),
+    "text": ({"noise_std": "large"}, "noise_std"),
+    "covariance of another size": ({"noise_cov": np.eye(3)}, "noise_cov must be a finite"),
+    "covariance that is not one": ({"noise_cov": -1.0}, "noise_cov"),
+}
+
+
+@both
+@pytest.mark.parametrize("name", BAD_NOISE)
+def test_bad_noise(name, fit):
+    options, message = BAD_NOISE[name]
+    with pytest.raises(ValueError, match=message):
+        fit({"fixed": None, "learn_noise": False}, **options)
+
+
+@both
+def test_no_noise_at_all_is_an_error(fit):
+    with pytest.raises(ValueError, match="learn_noise=False leaves the observations without noise"):
+        fit({"learn_noise": False})
+
+
+def test_noise_of_zero_is_an_error_and_not_a_posterior_of_nan():
+    # The penalty divides by the noise, so the bound does not exist without any.
+    with pytest.raises(ValueError, match="noise"):
+        fit_vbagg({"fixed": FIELD | {"noise_std": 0.0}, "trend": "none", "n_inducing": 12})
+
+
+BAD_OPTIONS = {
+    "trend": ({"trend": "cubic"}, "trend must be one of none, constant, linear, not 'cubic'"),
+    "method": ({"method": "vb"}, "method must be one of map, nuts, not 'vb'"),
+    "precision": ({"precision": "half"}, "precision must be one of"),
+    "no restarts": ({"n_restarts": 0}, "n_restarts must be a positive whole number"),
+    "half an iteration": ({"max_iter": 0.5}, "max_iter must be a positive whole number"),
+    "options of nuts": ({"method_options": {"num_samples": 9}}, "belong to method='nuts'"),
+    "no points": ({"points_per_bag": 0}, "points_per_bag must be at least 1"),
+    "name of a kernel": ({"kernel": "rbf"}, "kernel"),
+    "kernel of other covariates": ({"kernel": gk.RBF(lengthscale=jnp.ones(5))}, "kernel"),
+    "kernel of a covariate that is not there": ({"kernel": gk.RBF(active_dims=[4])}, "kernel"),
+    "negative noise": ({"fixed": {"noise_std": -1.0}}, r"fixed\['noise_std'\]"),
+    "unknown parameter": ({"fixed": {"inducing": 1.0}}, "fixed names 'inducing'"),
+    "unknown prior": ({"priors": {"lambda": LogNormal(1.0)}}, "priors names 'lambda'"),
+    "prior that is a number": ({"fixed": None, "priors": {"noise_std": 1.0}}, "noise_std"),
+    # Of variational models.
+    "inducing points of other covariates": (
+        {"inducing": np.zeros((4, 3))},
+        r"need the 2 covariates of the bags.*\(4, 3\)",
+    ),
+    "one inducing point as a row": ({"inducing": np.zeros(2)}, r"need the 2 covariates.*\(2,\)"),
+    "no inducing points": ({"inducing": np.zeros((0, 2))}, "need the 2 covariates"),
+    "missing inducing point": (
+        {"inducing": np.array([[0.0, 0.0], [np.nan, 1.0]])},
+        "inducing point 1 has a missing or infinite covariate",
+    ),
+    "infinite inducing point": ({"inducing": [[np.inf, 0.0]]}, "inducing point 0 has a missing"),
+    "inducing points in words": ({"inducing": [["a", "b"]]}, "inducing points must be numbers"),
+    "unknown way to choose": (
+        {"inducing": "grid"},
+        "inducing must be 'kmeans', 'uniform' or an array, not 'grid'",
+    ),
+    "two numbers": (
+        {"inducing": PLACES, "n_inducing": 3},
+        "n_inducing is 3, but 12 inducing points were given",
+    ),
+    "no inducing point": ({"n_inducing": 0}, "n_inducing must be a positive whole number"),
+    "half an inducing point": ({"n_inducing": 2.5}, "n_inducing must be a positive whole number"),
+    "inference": ({"inference": "exact"}, "inference must be 'collapsed' or 'stochastic'"),
+    "trace": ({"trace": "none"}, "trace must be one of auto, exact, subsample, features"),
+    "unknown option": (
+        {"inference_options": {"steps": 3}},
+        "inference_options names 'steps'; the options are trace_points, trace_features, batch_size",
+    ),
+    "options of the climb": (
+        {"inference_options": {"batch_size": 3, "max_steps": 5}},
+        "inference_options batch_size, max_steps belong to inference='stochastic'",
+    ),
+    "three points": ({"inference_options": {"trace_points": 3}}, "power of two up to 128, not 3"),
+    "many points": ({"inference_options": {"trace_points": 256}}, "power of two up to 128"),
+    "no trace points": ({"inference_options": {"trace_points": 0}}, "trace_points must be a pos"),
+    "no features": ({"inference_options": {"trace_features": 0}}, "trace_features must be a pos"),
+    "nuts by minibatches": (
+        {"method": "nuts", "inference": "stochastic"},
+        "method='nuts' needs inference='collapsed'",
+    ),
+    "nuts and inducing points": (
+        {"method": "nuts", "learn_inducing": True},
+        "NUTS cannot sample them; use learn_inducing=False",
+    ),
+    "nuts and nothing to sample": ({"method": "nuts"}, "every parameter is fixed"),
+    "features and inducing points": (
+        {"features": 50, "n_inducing": 4},
+        "features take the place of inducing points; leave n_inducing out",
+    ),
+    "features and given points": ({"features": 50, "inducing": PLACES}, "leave inducing out"),
+    "features and learnt points": (
+        {"features": 50, "learn_inducing": True},
+        "leave learn_inducing out",
+    ),
+    "features and a trace": ({"features": 50, "trace": "exact"}, "leave trace out"),
+    "half a feature": ({"features": 0.5}, "features must be a positive whole number"),
+    "features of a kernel that has none": (
+        {"features": 50, "kernel": TanhKernel(0.8), "fixed": None},
+        "TanhKernel has no known spectral measure",
+    ),
+    "a trace by features of a kernel that has none": (
+        {"trace": "features", "kernel": TanhKernel(0.8), "fixed": None, "n_inducing": 4},
+        "TanhKernel has no known spectral measure",
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_bad_options(name, fit):
+    options, message = BAD_OPTIONS[name]
+    with pytest.raises((ValueError, TypeError), match=message):
+        fit(options)
+
+
+def test_an_unknown_operator_and_a_mediator_kernel_that_is_not_one():
+    with pytest.raises(ValueError, match="cmo must be 'standard' or 'shrinkage', not 'other'"):
+        fit_varcmp({"cmo": "other"})
+    with pytest.raises((ValueError, TypeError), match="mediator_kernel"):
+        fit_varcmp({"mediator_kernel": "rbf"})
+
+
+BAD_X = {
+    "other covariates": (np.zeros((3, 4)), r"fitted on 2 covariates.*\(3, 4\)"),
+    "one point": (np.zeros(2), "fitted on 2 covariates"),
+    "none": (np.zeros((0, 2)), "fitted on 2 covariates"),
+    "missing": (np.array([[0.0, 0.0], [0.0, np.nan]]), "query point 1 has a missing or infinite"),
+    "text": ([["a", "b"]], "query|points|covariates"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_X)
+def test_bad_query_points(name, fitted):
+    x, message = BAD_X[name]
+    with pytest.raises(ValueError, match=message):
+        fitted.predict(x)
+
+
+def test_bad_predictions(fitted):
+    with pytest.raises(ValueError, match="fitted on 2 covariates; the new bags have 3"):
+        fitted.predict_bags(ragged_bags([2, 3], d=3))
+    with pytest.raises(TypeError, match="Bags"):
+        fitted.predict_bags([X])
+    with pytest.raises(ValueError, match="fit with fine_noise=True"):
+        fitted.predict(X, fine_noise=True)
+    with pytest.raises(ValueError, match="features must be a positive whole number"):
+        fitted.predict(X, features=0)
