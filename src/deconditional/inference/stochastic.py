@@ -53,14 +53,16 @@ class Options:
     optimiser
         Of q(v): ``"natural"`` gradients or ``"adam"``.
     learning_rate, natural_step
-        Of Adam, and of the natural gradient (between 0 and 1); both shrink on a plateau.
+        Of Adam, and of the natural gradient (between 0 and 1; 1 where a batch has all
+        observations, else 0.5, by default); both shrink on a plateau.
     kl_weight
         β. Below one, q(v) trusts the observations more than Bayes' rule does.
     max_steps
         At most so many, screening of restarts included.
     patience, tolerance
         Steps without an improvement of the smoothed bound by more than so many nats make a
-        plateau; the third plateau ends the fit.
+        plateau. Each plateau shrinks the steps to 0.3 of what they were; the fourth ends the fit,
+        at the average of the parameters since the third.
     progress
         Show a progress bar.
     """
@@ -68,7 +70,7 @@ class Options:
     batch_size: int = 64
     optimiser: str = "natural"
     learning_rate: float = 0.05
-    natural_step: float = 0.5
+    natural_step: float | None = None
     kl_weight: float = 1.0
     max_steps: int = 4000
     patience: int = 200
@@ -85,9 +87,11 @@ class Options:
                 raise ValueError(f"{name} must be a positive whole number, not {value!r}.")
         for name in ("learning_rate", "natural_step", "kl_weight", "tolerance"):
             value = getattr(self, name)
+            if value is None:
+                continue
             if not isinstance(value, float | int | np.number) or not 0 < value < np.inf:
                 raise ValueError(f"{name} must be a positive number, not {value!r}.")
-        if self.natural_step > 1:
+        if self.natural_step is not None and self.natural_step > 1:
             raise ValueError(f"natural_step lies between 0 and 1, not {self.natural_step!r}.")
 
 
@@ -232,36 +236,44 @@ class Climb:
 SCREENING_STEPS = 100
 SMOOTHING = 50
 """Steps over which the bound is averaged."""
+PLATEAUS = 4
 
 
 @eqx.filter_jit
 def _step(
     problem: VariationalProblem,
     state: State,
-    batch: Batch,
+    batches: tuple[Batch, Batch],
     key: Any,
     low: Array,
     high: Array,
     kl_weight: float,
 ) -> tuple[State, Array]:
-    natural = isinstance(state.coefficients, Natural)
+    """One step: q(v) by the first batch, then the parameters by the second.
 
-    def loss(moving: tuple[Array, Any]) -> tuple[Array, Likelihood]:
+    The parameters' gradient is taken at a q(v) that already knows the current parameters; at an
+    older one it would pull them back to where they were. Batches of their own for the two keep
+    that gradient unbiased.
+    """
+    first, second = jr.split(key)
+    q = state.coefficients
+    if isinstance(q, Natural):
+        part = likelihood(problem, problem.parameters.unpack(state.vector), batches[0], first)
+        q = q.step(part, state.rates[1], kl_weight)
+    natural = isinstance(q, Natural)
+
+    def loss(moving: tuple[Array, Any]) -> Array:
         vector, given = moving
-        q = state.coefficients if natural else given
-        part = likelihood(problem, problem.parameters.unpack(vector), batch, key)
-        bound = elbo(part, q.coefficients(), kl_weight)
-        return -(bound + problem.parameters.log_prior(vector)), part
+        now = (q if natural else given).coefficients()
+        part = likelihood(problem, problem.parameters.unpack(vector), batches[1], second)
+        return -(elbo(part, now, kl_weight) + problem.parameters.log_prior(vector))
 
-    moving = (state.vector, None if natural else state.coefficients)
-    (value, part), gradient = jax.value_and_grad(loss, has_aux=True)(moving)
+    moving = (state.vector, None if natural else q)
+    value, gradient = jax.value_and_grad(loss)(moving)
     updates, adam = optax.scale_by_adam().update(gradient, state.adam)
     moved = jax.tree.map(lambda p, u: p - state.rates[0] * u, moving, updates)
-    q = moved[1]
-    if isinstance(state.coefficients, Natural):
-        q = state.coefficients.step(part, state.rates[1], kl_weight)
     usable = jnp.isfinite(value) & jnp.isfinite(moved[0]).all()
-    new = State(jnp.clip(moved[0], low, high), q, adam, state.rates)
+    new = State(jnp.clip(moved[0], low, high), q if natural else moved[1], adam, state.rates)
     kept = jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, state)
     return kept, -value
 
@@ -356,7 +368,7 @@ def maximise_elbo(
             best.advance(min(10, options.max_steps - spent - best.steps), report)
     except KeyboardInterrupt:
         interrupted = True
-    vector = best.state.vector
+    vector = best.vector
     if options.optimiser == "natural":
         q = optimal(problem, vector, batches, next(keys), options.kl_weight).coefficients()
     else:
@@ -398,18 +410,28 @@ class _Run:
         if isinstance(q, Natural) and not natural:
             q = Rooted.of(q.coefficients())
         adam = optax.scale_by_adam().init((vector, None if natural else q))
-        rates = jnp.asarray([options.learning_rate, options.natural_step])
+        step = options.natural_step
+        if step is None:
+            step = 1.0 if batches.size == batches.n_observations else 0.5
+        self._shrink = jnp.asarray([0.3, 1.0 if step == 1.0 else 0.3])
+        rates = jnp.asarray([options.learning_rate, step])
         self.state = State(vector, q, adam, rates)
         self.steps = 0
         self.smoothed = -np.inf
         self.trace: list[float] = []
         self._recent: deque[float] = deque(maxlen=SMOOTHING)
         self._best, self._best_step, self._plateaus = -np.inf, 0, 0
+        self._total, self._count = jnp.zeros_like(vector), 0
 
     @property
     def ended(self) -> bool:
-        """Whether the third plateau was reached."""
-        return self._plateaus >= 3
+        """Whether the last plateau was reached."""
+        return self._plateaus >= PLATEAUS
+
+    @property
+    def vector(self) -> Array:
+        """The parameters, averaged over the steps since the last plateau but one."""
+        return self.state.vector if self._count < SMOOTHING else self._total / self._count
 
     def advance(self, steps: int, report: Callable[[int, float], None] | None = None) -> None:
         """So many steps, fewer at the last plateau."""
@@ -419,12 +441,13 @@ class _Run:
             self.state, bound = _step(
                 self.problem,
                 self.state,
-                self.batches.draw(),
+                (self.batches.draw(), self.batches.draw()),
                 next(self.keys),
                 *self.bounds,
                 self.options.kl_weight,
             )
             self._note(float(bound))
+            self._total, self._count = self._total + self.state.vector, self._count + 1
         if report is not None:
             report(steps, self.smoothed)
 
@@ -440,4 +463,6 @@ class _Run:
         elif self.steps - self._best_step >= self.options.patience:
             self._plateaus += 1
             self._best, self._best_step = self.smoothed, self.steps
-            self.state = replace(self.state, rates=0.3 * self.state.rates)
+            if not self.ended:
+                self._total, self._count = jnp.zeros_like(self._total), 0
+            self.state = replace(self.state, rates=self._shrink * self.state.rates)

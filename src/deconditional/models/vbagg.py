@@ -43,7 +43,8 @@ class VBagg(VariationalModel, BaggGP):
     inference_options
         ``trace_points`` (16) and ``trace_features`` (1000), the sizes of those estimates. For
         stochastic inference also ``batch_size`` (64), ``optimiser`` of q(u) (``"natural"`` or
-        ``"adam"``), ``learning_rate`` (0.05), ``natural_step`` (0.5), ``kl_weight`` (1),
+        ``"adam"``), ``learning_rate`` (0.05), ``natural_step`` (0.5, or 1
+        where a batch has all observations), ``kl_weight`` (1),
         ``max_steps`` (4000), ``patience`` (200), ``tolerance`` (0.1) and ``progress`` (False).
     trend, fine_noise, learn_noise, fixed, priors
         As in :class:`BaggGP`.
