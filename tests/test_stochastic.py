@@ -454,7 +454,7 @@ class Steps:
         return moved, self.bound(np.asarray(state.vector))
 
 
-def test_the_climb_ends_on_its_third_plateau_and_shrinks_its_steps_before(monkeypatch):
+def test_the_climb_ends_on_its_last_plateau_and_shrinks_its_steps_before(monkeypatch):
     rates = []
 
     class Recorded(Steps):
@@ -465,10 +465,41 @@ def test_the_climb_ends_on_its_third_plateau_and_shrinks_its_steps_before(monkey
     monkeypatch.setattr(stochastic, "_step", Recorded())
     options = Options(batch_size=BATCH, patience=4, learning_rate=0.1, natural_step=0.5)
     climb = maximise_elbo(problem_of("matched"), options)
-    assert (climb.steps, climb.converged, climb.interrupted) == (13, True, False)
+    assert (climb.steps, climb.converged, climb.interrupted) == (17, True, False)
     first = np.array([0.1, 0.5])
-    assert_close(rates, np.concatenate([5 * [first], 4 * [0.3 * first], 4 * [0.09 * first]]))
+    shares = np.repeat([1.0, 0.3, 0.09, 0.027], [5, 4, 4, 4])
+    assert_close(rates, shares[:, None] * first)
     assert_close(climb.trace, [0.0])
+
+
+def test_the_climb_ends_at_the_average_of_its_last_steps(monkeypatch):
+    problem = problem_of("matched")
+    start = problem.parameters.start()
+    n = stochastic.SMOOTHING
+
+    class Wandering(Steps):
+        def __call__(self, problem, state, *rest):
+            state, bound = super().__call__(problem, state, *rest)
+            return replace(state, vector=jnp.asarray(start + 0.01 * (-1.0) ** self.taken)), bound
+
+    monkeypatch.setattr(stochastic, "_step", Wandering())
+    climb = maximise_elbo(problem, Options(batch_size=BATCH, patience=n))
+    assert climb.steps == 4 * n + 1
+    assert_close(climb.vector, start)
+
+
+def test_batches_of_all_observations_take_whole_natural_steps(monkeypatch):
+    rates = []
+
+    class Recorded(Steps):
+        def __call__(self, problem, state, *rest):
+            rates.append(np.asarray(state.rates))
+            return super().__call__(problem, state, *rest)
+
+    monkeypatch.setattr(stochastic, "_step", Recorded())
+    maximise_elbo(problem_of("matched"), Options(batch_size=M, patience=4))
+    np.testing.assert_array_equal(np.array(rates)[:, 1], 1.0)
+    assert_close(rates[-1][0], 0.05 * 0.027)
 
 
 def test_too_few_steps_are_no_convergence(monkeypatch):
@@ -553,9 +584,9 @@ def test_a_fit_by_minibatches_improves_on_its_start(natural):
     before = float(problem.solve(start)[1].log_evidence + problem.parameters.log_prior(start))
     report = natural.fit_report_
     assert report.log_posterior > before + 0.1
-    assert (report.iterations, report.converged, report.notes) == (61, True, ())
+    assert (report.converged, report.notes) == (True, ())
     assert report.details["inference"] == "stochastic"
-    assert len(natural.bound_trace_) == 6
+    assert len(natural.bound_trace_) == report.iterations // 10
     assert np.isfinite(natural.bound_trace_).all()
 
 
@@ -583,8 +614,8 @@ def test_a_step_onto_nothing_finite_is_not_taken(natural):
         (low, high),
     )
     broken = replace(problem, z=jnp.asarray(np.full(M, np.nan)))
-    batch = run.batches.draw()
-    kept, bound = stochastic._step(broken, run.state, batch, KEY, low, high, 1.0)
+    batches = run.batches.draw(), run.batches.draw()
+    kept, bound = stochastic._step(broken, run.state, batches, KEY, low, high, 1.0)
     assert np.isnan(bound)
     for one, other in zip(jax.tree.leaves(kept), jax.tree.leaves(run.state), strict=True):
         np.testing.assert_array_equal(one, other)

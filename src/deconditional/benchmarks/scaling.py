@@ -73,21 +73,21 @@ def _show(
     console: Console, rows: list[dict[str, Any]], slopes: dict[str, float], inducing: int
 ) -> None:
     table = Table(title=f"One objective and gradient with {inducing} inducing points")
-    for name in ("model", "points", "bags", "trace", "seconds", "µs per point", "peak memory"):
-        table.add_column(name, justify="left" if name in ("model", "trace") else "right")
+    for name in ("model", "points", "bags", "seconds", "µs / point", "memory"):
+        table.add_column(name, justify="left" if name == "model" else "right")
     for row in rows:
         table.add_row(
-            MODELS[row["model"]],
+            row["model"],
             f"{row['points']:,}",
             f"{row['bags']:,}",
-            row["trace"],
             f"{row['seconds']:.3f}",
             f"{1e6 * row['seconds'] / row['points']:.2f}",
             f"{row['peak_bytes'] / 2**20:.0f} MiB",
         )
     console.print(table)
     for name, slope in slopes.items():
-        console.print(f"log-log slope of {MODELS[name]}: {slope:.2f}")
+        trace = rows[-1]["trace"] if rows[-1]["model"] == name else rows[0]["trace"]
+        console.print(f"{MODELS[name]}: log-log slope {slope:.2f}; trace {trace}")
 
 
 def _one(model: str, points: int, inducing: int) -> dict[str, Any]:

@@ -40,7 +40,7 @@ CLIMBS: dict[str, dict[str, Any]] = {
     "adam, all": {"optimiser": "adam", "learning_rate": 0.02},
     "adam, 16": {"optimiser": "adam", "learning_rate": 0.02, "batch_size": 16},
 }
-"""Optimiser of q(u) and size of batches; Adam's rate is the best of 0.02, 0.05 and 0.1 on seed 0."""
+"""Optimiser of q(u) and size of batches; Adam at the best rate of 0.02, 0.05, 0.1 on seed 0."""
 
 
 def _kernels() -> dict[str, Any]:
@@ -314,7 +314,7 @@ def _table(results: dict[str, Any], settings: dict[str, Any], command: str | Non
     for key in dict.fromkeys((r["kernel"], r["choice"], r["inducing"]) for r in rows):
         where = dict(zip(("kernel", "choice", "inducing"), key, strict=True))
         values = [_mean(rows, n, **where) for n in ("gap", "mean", "std", "rmse", "exact_rmse")]
-        cells = [f"{values[0]:.3g}", *(f"{v:.4f}" for v in values[1:])]
+        cells = [*(f"{v:.3g}" for v in values[:3]), *(f"{v:.3f}" for v in values[3:])]
         lines.append(f"| {' | '.join(map(str, key))} | {' | '.join(cells)} |")
     lines += [
         "",
@@ -361,7 +361,7 @@ def _table(results: dict[str, Any], settings: dict[str, Any], command: str | Non
     rows = results["features"]
     for kernel, number in dict.fromkeys((r["kernel"], r["features"]) for r in rows):
         names = ("mean", "std", "relative", "rmse", "exact_rmse")
-        cells = [f"{_mean(rows, n, kernel=kernel, features=number):.4f}" for n in names]
+        cells = [f"{_mean(rows, n, kernel=kernel, features=number):.3f}" for n in names]
         lines.append(f"| {kernel} | {number} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", "## How this was made", "", *provenance_lines(command), ""])
 

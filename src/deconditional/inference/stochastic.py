@@ -446,8 +446,8 @@ class _Run:
                 *self.bounds,
                 self.options.kl_weight,
             )
-            self._note(float(bound))
             self._total, self._count = self._total + self.state.vector, self._count + 1
+            self._note(float(bound))
         if report is not None:
             report(steps, self.smoothed)
 
