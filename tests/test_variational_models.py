@@ -248,12 +248,12 @@ def test_the_way_to_the_trace_is_the_one_asked_for():
     sampled = residual_of(model)
     assert isinstance(sampled, SampledPairs)
     assert (sampled.points_per_bag, sampled.diagonal) == (8, True)
-    assert model._trace_ == "estimated from 2 x 8 points per bag"
+    assert model._trace_used == "estimated from 2 x 8 points per bag"
     model = vbagg(trace="features", inference_options=options)
     fourier = residual_of(model)
     assert isinstance(fourier, FourierPairs)
     assert (fourier.n_features, fourier.diagonal) == (60, True)
-    assert model._trace_ == "estimated from 60 random Fourier features"
+    assert model._trace_used == "estimated from 60 random Fourier features"
 
 
 def test_correlated_noise_and_mediators_need_the_whole_residual():
@@ -263,7 +263,7 @@ def test_correlated_noise_and_mediators_need_the_whole_residual():
     model = VarCMP(KERNEL, fixed=MEDIATED, n_inducing=12)
     whole = residual_of(model, z=Z, mediator=Y_OBSERVED)
     assert whole.pairs is None
-    assert model._trace_ == "exact, all 1.37e+03 pairs"
+    assert model._trace_used == "exact, all 1.37e+03 pairs"
     model.set_params(trace="subsample")
     assert not residual_of(model, z=Z, mediator=Y_OBSERVED).diagonal
 

@@ -114,7 +114,7 @@ def _one(model: str, points: int, inducing: int) -> dict[str, Any]:
         "model": model,
         "points": points,
         "bags": n_bags,
-        "trace": estimator._trace_,
+        "trace": estimator._trace_used,
         "seconds": seconds,
         "peak_bytes": peak_bytes(),
     }

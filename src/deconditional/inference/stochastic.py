@@ -53,8 +53,8 @@ class Options:
     optimiser
         Of q(v): ``"natural"`` gradients or ``"adam"``.
     learning_rate, natural_step
-        Of Adam, and of the natural gradient (between 0 and 1; 1 where a batch has all
-        observations, else 0.5, by default); both shrink on a plateau.
+        Of Adam, and of the natural gradient: between 0 and 1, by default 0.5, or 1 where a batch
+        has all observations. Both shrink on a plateau, except a natural step of 1.
     kl_weight
         β. Below one, q(v) trusts the observations more than Bayes' rule does.
     max_steps
@@ -430,8 +430,9 @@ class _Run:
 
     @property
     def vector(self) -> Array:
-        """The parameters, averaged over the steps since the last plateau but one."""
-        return self.state.vector if self._count < SMOOTHING else self._total / self._count
+        """The parameters, averaged over the steps since the plateau before, if there was one."""
+        enough = self._plateaus > 0 and self._count >= SMOOTHING
+        return self._total / self._count if enough else self.state.vector
 
     def advance(self, steps: int, report: Callable[[int, float], None] | None = None) -> None:
         """So many steps, fewer at the last plateau."""

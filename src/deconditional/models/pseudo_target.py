@@ -121,9 +121,11 @@ class PseudoTarget(BaseEstimator):
         )
         return self
 
-    def predict(self, x: npt.ArrayLike, fine_noise: bool = False) -> Posterior:
+    def predict(
+        self, x: npt.ArrayLike, fine_noise: bool = False, features: int | None = None
+    ) -> Posterior:
         """Posterior of the fine field; see :meth:`BaggGP.predict`."""
-        return self._fitted().predict(x, fine_noise=fine_noise)
+        return self._fitted().predict(x, fine_noise=fine_noise, features=features)
 
     def predict_bags(self, bags: Bags) -> CoarsePosterior:
         """Joint posterior of the means of f over new bags."""

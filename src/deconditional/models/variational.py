@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
@@ -129,7 +130,7 @@ class VariationalModel(BagModel):
             values = parts["parameters"].unpack(jnp.asarray(parts["parameters"].start()))
             kernel = parts["kernel"].with_values(values)
             spectral_features(kernel, self.features, key, bags.points.shape[1])
-            self._trace_ = "none, features are the prior"
+            self._trace_used = "none, features are the prior"
             return VariationalProblem(
                 **parts,
                 locations=None,
@@ -175,13 +176,13 @@ class VariationalModel(BagModel):
             how = "exact" if cheap else "subsample"
         which = "pairs within bags" if diagonal else "pairs"
         if how == "exact":
-            self._trace_ = f"exact, all {pairs:.3g} {which}"
+            self._trace_used = f"exact, all {pairs:.3g} {which}"
             return AllPairs(own_pairs(bags) if diagonal else None)
         if how == "subsample":
-            self._trace_ = f"estimated from 2 x {points} points per bag"
+            self._trace_used = f"estimated from 2 x {points} points per bag"
             sampler = BagSampler.of(bags.points, bags.bag, bags.weights, bags.n_bags)
             return SampledPairs(sampler, points, diagonal)
-        self._trace_ = f"estimated from {features} random Fourier features"
+        self._trace_used = f"estimated from {features} random Fourier features"
         return FourierPairs(features, diagonal)
 
     # ------------------------------------------------------------------ learning
@@ -254,7 +255,7 @@ class VariationalModel(BagModel):
 
     def _details(self, problem: VariationalProblem) -> dict[str, str]:
         precision = jnp.dtype(problem.dtype).name + (" (retried)" if self._retried else "")
-        details = {"inference": self.inference, "tiles": precision, "trace": self._trace_}
+        details = {"inference": self.inference, "tiles": precision, "trace": self._trace_used}
         basis = self._solved_[0][0].basis
         if not isinstance(basis, InducingBasis):
             return {**details, "features": str(problem.n_features)}
@@ -301,27 +302,18 @@ def _bound(problem: VariationalProblem, vector: Array) -> Array:
     return problem.log_posterior(vector)
 
 
-class _progress:
-    """A progress bar for the climb, if asked for."""
+@contextmanager
+def _progress(options: Options) -> Iterator[Any]:
+    """A function that moves a progress bar, or None where none is asked for."""
+    if not options.progress:
+        yield None
+        return
+    from rich.progress import Progress
 
-    def __init__(self, options: Options):
-        self._options = options
-
-    def __enter__(self) -> Any:
-        self._bar: Any = None
-        if not self._options.progress:
-            return None
-        from rich.progress import Progress
-
-        self._bar = Progress()
-        self._bar.start()
-        task = self._bar.add_task("climbing", total=self._options.max_steps)
+    with Progress() as bar:
+        task = bar.add_task("climbing", total=options.max_steps)
 
         def report(steps: int, bound: float) -> None:
-            self._bar.update(task, advance=steps, description=f"bound {bound:.2f}")
+            bar.update(task, advance=steps, description=f"bound {bound:.2f}")
 
-        return report
-
-    def __exit__(self, *error: Any) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        yield report
