@@ -149,7 +149,7 @@ def stand_ins(monkeypatch):
 
 def test_all_models_by_default(stand_ins, tmp_path):
     results = quiet_run(seeds=2, out=tmp_path, figures=False)
-    assert len(results.records) == 2 * 5 + 2 * 7
+    assert len(results.records) == 2 * 9 + 2 * 11
     assert not list(tmp_path.glob("*.png")) and not list(tmp_path.glob(".*"))
 
 

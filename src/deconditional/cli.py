@@ -268,10 +268,7 @@ def _add_reproduce(commands: argparse._SubParsersAction[_Parser]) -> None:
         "estimates of the trace, natural gradients against Adam, random Fourier features. Writes "
         "results.json after every study; the same command resumes an interrupted run.",
     )
-    study.add_argument("--seeds", type=_positive, default=3, help="number of rolls (default: 3)")
-    study.add_argument(
-        "--out", required=True, metavar="DIR", help="folder for numbers, tables, figures"
-    )
+    _study_options(study, seeds=3)
     study.add_argument(
         "--points", type=_positive, default=5000, help="points of a roll (default: 5000)"
     )
@@ -279,7 +276,6 @@ def _add_reproduce(commands: argparse._SubParsersAction[_Parser]) -> None:
     study.add_argument(
         "--steps", type=_positive, default=3000, help="steps of a climb (default: 3000)"
     )
-    study.add_argument("--no-figures", action="store_true", help="numbers and tables only")
     _runs(study, _reproduce_variational, _studies_kept)
     deep = experiments.add_parser(
         "deep-kernel",
@@ -287,13 +283,19 @@ def _add_reproduce(commands: argparse._SubParsersAction[_Parser]) -> None:
         description="Fit with and without a small network in front of the kernels. Writes "
         "results.json after every fit; the same command resumes an interrupted run.",
     )
-    deep.add_argument("--seeds", type=_positive, default=5, help="number of draws (default: 5)")
-    deep.add_argument(
+    _study_options(deep, seeds=5)
+    deep.add_argument("--bags", type=_positive, default=300, help="bags of a draw (default: 300)")
+    _runs(deep, _reproduce_deep_kernel, _studies_kept)
+
+
+def _study_options(parser: argparse.ArgumentParser, seeds: int) -> None:
+    parser.add_argument(
+        "--seeds", type=_positive, default=seeds, help=f"number of draws (default: {seeds})"
+    )
+    parser.add_argument(
         "--out", required=True, metavar="DIR", help="folder for numbers, tables, figures"
     )
-    deep.add_argument("--bags", type=_positive, default=300, help="bags of a draw (default: 300)")
-    deep.add_argument("--no-figures", action="store_true", help="numbers and tables only")
-    _runs(deep, _reproduce_deep_kernel, _studies_kept)
+    parser.add_argument("--no-figures", action="store_true", help="numbers and tables only")
 
 
 def _add_benchmark(commands: argparse._SubParsersAction[_Parser]) -> None:

@@ -6,11 +6,21 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["UsageError", "output_folder", "write_atomically"]
+__all__ = ["UsageError", "can_draw", "output_folder", "write_atomically"]
 
 
 class UsageError(ValueError):
     """Something the user asked for that cannot be done; the message says what to change."""
+
+
+def can_draw() -> None:
+    """Raise, with the remedies, where figures are asked for and matplotlib is missing."""
+    from deconditional import plots
+
+    try:
+        plots.require_matplotlib()
+    except ImportError as error:
+        raise UsageError(f"{error} Or leave figures out with --no-figures.") from None
 
 
 def output_folder(path: str | os.PathLike[str]) -> Path:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import deconditional as dc
-from deconditional.outputs import UsageError, output_folder, write_atomically
+from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import machine, provenance_lines
 
 if TYPE_CHECKING:
@@ -144,12 +144,7 @@ def run(
     if seeds < 1 or n_bags < 5:
         raise UsageError("take at least 1 seed and 5 bags.")
     if figures:
-        from deconditional import plots
-
-        try:
-            plots.require_matplotlib()
-        except ImportError as error:
-            raise UsageError(f"{error} Or leave figures out with --no-figures.") from None
+        can_draw()
     folder = output_folder(out)
     path = folder / "results.json"
     records = _earlier(path, n_bags)

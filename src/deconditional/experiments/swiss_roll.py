@@ -19,7 +19,7 @@ import deconditional as dc
 from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
 from deconditional.experiments.records import Record, Results
 from deconditional.experiments.swiss_roll_table import table
-from deconditional.outputs import UsageError, output_folder, write_atomically
+from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import code_digest
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def run(
     console = Console() if console is None else console
     tasks = _tasks(matching, models, seeds, first_seed, console)
     if figures:
-        _check_plots()
+        can_draw()
     _check_data(matching, range(first_seed, first_seed + seeds), n_points, n_bags)
     folder = output_folder(out)
     settings = {
@@ -218,15 +218,6 @@ def _tasks(
         for model in chosen
         if kind == "indirect" or model not in INDIRECT_ONLY
     ]
-
-
-def _check_plots() -> None:
-    from deconditional import plots
-
-    try:
-        plots.require_matplotlib()
-    except ImportError as error:
-        raise UsageError(f"{error} Or leave figures out with --no-figures.") from None
 
 
 def _known(what: str, names: Any, allowed: Any) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 import deconditional as dc
 from deconditional.datasets.swiss_roll import swiss_roll
-from deconditional.outputs import UsageError, output_folder, write_atomically
+from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import machine, provenance_lines
 
 if TYPE_CHECKING:
@@ -87,12 +87,7 @@ def run(
     if seeds < 1 or n_points < 100 or n_bags < 5 or steps < 10:
         raise UsageError("take at least 1 seed, 100 points, 5 bags and 10 steps.")
     if figures:
-        from deconditional import plots
-
-        try:
-            plots.require_matplotlib()
-        except ImportError as error:
-            raise UsageError(f"{error} Or leave figures out with --no-figures.") from None
+        can_draw()
     folder = output_folder(out)
     settings = {"seeds": seeds, "n_points": n_points, "n_bags": n_bags, "steps": steps}
     results = _earlier(folder / "results.json", settings)

@@ -1,4 +1,4 @@
-"""Settings shared by all tests."""
+"""Settings shared by all tests and docstring examples."""
 
 import jax
 import pytest
@@ -8,6 +8,13 @@ from hypothesis import settings
 # time make a failure one that anybody can repeat.
 settings.register_profile("deconditional", deadline=None, derandomize=True)
 settings.load_profile("deconditional")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled_functions():
+    """Every compiled function holds memory maps, of which Linux grants a process 65 530."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="module")
