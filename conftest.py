@@ -1,5 +1,8 @@
 """Settings shared by all tests and docstring examples."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import jax
 import pytest
 from hypothesis import settings
@@ -10,16 +13,33 @@ settings.register_profile("deconditional", deadline=None, derandomize=True)
 settings.load_profile("deconditional")
 
 
+@contextmanager
+def _without_optimisation() -> Iterator[None]:
+    """For what compiles for seconds and then runs for milliseconds."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def forget_compiled_functions():
+def forget_compiled_functions() -> Iterator[None]:
     """Every compiled function holds memory maps, of which Linux grants a process 65 530."""
     yield
     jax.clear_caches()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_examples(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Examples of docstrings and pages show use; the tests have the compiler's full work."""
+    if "tests" in request.path.relative_to(request.config.rootpath).parts:
+        yield
+        return
+    with _without_optimisation():
+        yield
+
+
 @pytest.fixture(scope="module")
-def quick_compilation():
-    """For tests that compile for seconds what then runs for milliseconds."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def quick_compilation() -> Iterator[None]:
+    """For modules of many small problems."""
+    with _without_optimisation():
+        yield

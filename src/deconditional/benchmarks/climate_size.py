@@ -46,7 +46,8 @@ def run(
     console = Console()
     size = {"rows": 6, "columns": 8, "block": 5} if quick else {}
     globe = synthetic_globe(**size)
-    options = {**kernels(), "uncertainty": True, "trend": "linear", "precision": "float32"}
+    precision = "auto" if quick else "float32"
+    options = {**kernels(), "uncertainty": True, "trend": "linear", "precision": precision}
     model = VarCMP(**options, n_inducing=inducing, n_restarts=restarts)
     budget = 0.2 if quick else 5.0
     rows = [_fitted(console, model, globe, f"VarCMP, {inducing} inducing points", budget)]

@@ -33,6 +33,7 @@ INDUCING = (5, 10, 20, 40, 80, 160, 320)
 LEARNT_UP_TO = 40
 FEATURES = (100, 300, 1000, 3000, 10_000)
 TRACE_KEYS = 20
+TRACE_INDUCING = (20, 80, 320)
 CHOICES = ("kmeans", "uniform")
 CLIMBS: dict[str, dict[str, Any]] = {
     "natural, all": {},
@@ -175,7 +176,7 @@ def trace_study(settings: dict[str, Any], tell: Callable[[str], None]) -> list[d
     for name, kernel in _kernels().items():
         tell(f"{name}, exact")
         fixed = _exact(kernel, data)[0].parameters_
-        for number in (20, 80, 320):
+        for number in TRACE_INDUCING:
             bounds: dict[str, list[float]] = {}
             for trace in ("exact", "subsample", "features"):
                 tell(f"{name}, {number} points, {trace}")
