@@ -520,8 +520,8 @@ def test_the_best_restart_goes_on(monkeypatch):
     assert climb.steps == steps.taken == 60
     assert len(climb.restarts) == 3
     assert climb.restarts[0] == max(climb.restarts)
-    # One start beside the good one took six steps, another five; 49 are left for the best.
-    assert_close(climb.vector, good + 0.01 * 49)
+    # The two other starts took five steps each; 50 are left for the best.
+    assert_close(climb.vector, good + 0.01 * 50)
 
 
 def test_the_end_of_a_climb_is_the_best_q_for_its_weight_and_the_true_bound(monkeypatch):

@@ -360,8 +360,9 @@ def maximise_elbo(
     best = climbs[0]
     try:
         if len(climbs) > 1:
+            screening = min(SCREENING_STEPS, options.max_steps // len(climbs))
             for run in climbs:
-                run.advance(min(SCREENING_STEPS, options.max_steps // len(climbs)), report)
+                run.advance(screening - run.steps, report)
         best = max(climbs, key=lambda run: run.smoothed)
         spent = sum(run.steps for run in climbs) - best.steps
         while not best.ended and best.steps + spent < options.max_steps:
