@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from deconditional.inference.problem import Matched
 from deconditional.inference.residual import AllPairs, SampledPairs
 from deconditional.inference.variational import VariationalProblem
 from deconditional.layout import Layout
@@ -47,7 +46,7 @@ class Batches:
         self.n_observations = len(problem.z)
         self.size = min(size, self.n_observations)
         self._rng = np.random.default_rng(seed)
-        self._local = _is_local(problem)
+        self._local = problem.is_local
         if not self._local:
             return
         layout = problem.layout
@@ -101,14 +100,6 @@ class _Table:
         rows = np.concatenate([rows, np.zeros(missing, rows.dtype)])
         place = np.concatenate([place, np.full(missing, len(bags))])
         return Members(jnp.asarray(rows), jnp.asarray(place))
-
-
-def _is_local(problem: VariationalProblem) -> bool:
-    """Whether an observation sees its own bag and no other."""
-    independent = problem.known_noise.ndim == 1 and (
-        problem.overlap is None or problem.overlap.ndim == 1
-    )
-    return isinstance(problem.mediation, Matched) and independent
 
 
 def restricted(problem: VariationalProblem, batch: Batch) -> VariationalProblem:

@@ -84,6 +84,13 @@ class BagProblem(eqx.Module):
     parameters: ParameterSet
     dtype: Any = eqx.field(static=True)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether an observation sees its own bag alone, and its noise is its own."""
+        overlap_is_diagonal = self.overlap is None or self.overlap.ndim == 1
+        independent = self.known_noise.ndim == 1 and overlap_is_diagonal
+        return isinstance(self.mediation, Matched) and independent
+
     def noise(
         self,
         values: Mapping[str, Any],

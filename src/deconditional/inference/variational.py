@@ -66,7 +66,7 @@ class VariationalProblem(BagProblem):
     Attributes
     ----------
     locations
-        Inducing points in units of `scale` about `centre`, unless they are learnt.
+        Inducing points, standardised as the trend's covariates are, unless they are learnt.
     residual
         How what the basis leaves out is found; None for random Fourier features, of which
         `n_features` are used.
@@ -75,15 +75,14 @@ class VariationalProblem(BagProblem):
     """
 
     locations: Float[Array, "d D"] | None
-    centre: Float[Array, " D"]
-    scale: Float[Array, " D"]
     residual: AllPairs | SampledPairs | FourierPairs | None
     key: Any
     n_features: int | None = eqx.field(static=True)
 
     def inducing(self, values: Mapping[str, Any]) -> Float[Array, "d D"]:
         """The inducing points."""
-        return self.centre + self.scale * values.get("inducing", self.locations)
+        standardised = values.get("inducing", self.locations)
+        return self.trend.centre + self.trend.scale * standardised
 
     def basis(self, values: Mapping[str, Any]) -> Basis:
         """The basis at given hyper-parameters."""

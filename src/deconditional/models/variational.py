@@ -17,7 +17,6 @@ from jaxtyping import Array
 from deconditional.bags import Bags
 from deconditional.fit import Optimum
 from deconditional.inference.basis import FLOAT32_JITTER, InducingBasis
-from deconditional.inference.problem import Matched
 from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
 from deconditional.inference.stochastic import Climb, Options, maximise_elbo
 from deconditional.inference.variational import VariationalProblem
@@ -121,53 +120,34 @@ class VariationalModel(BagModel):
     ) -> VariationalProblem:
         parts = self._parts(bags, z, mediator, noise_std, noise_cov)
         _check_noise(parts)
-        spread = bags.points.std(0)
-        centre = jnp.asarray(bags.points.mean(0))
-        scale = jnp.asarray(np.where(spread > 0, spread, 1.0))
         key = jax.random.key(self.seed)
         self._fit_notes: tuple[str, ...] = ()
-        if self.features is not None:
-            values = parts["parameters"].unpack(jnp.asarray(parts["parameters"].start()))
-            kernel = parts["kernel"].with_values(values)
-            spectral_features(kernel, self.features, key, bags.points.shape[1])
-            self._trace_used = "none, features are the prior"
-            return VariationalProblem(
-                **parts,
-                locations=None,
-                centre=centre,
-                scale=scale,
-                residual=None,
-                key=key,
-                n_features=int(self.features),
-            )
-        points, self._fit_notes = inducing_points(bags, self.inducing, self.n_inducing, self.seed)
-        locations = (jnp.asarray(points) - centre) / scale
-        if self.learn_inducing:
-            start = np.asarray(locations)
-            learnt = Parameter("inducing", start, Flat(start), IDENTITY, reach=np.inf)
-            parameters = parts["parameters"]
-            parts["parameters"] = replace(parameters, learnt=(*parameters.learnt, learnt))
-        return VariationalProblem(
-            **parts,
-            locations=None if self.learn_inducing else locations,
-            centre=centre,
-            scale=scale,
-            residual=self._residual(bags, parts, len(points)),
-            key=key,
-            n_features=None,
+        self._trace_used = "none, features are the prior"
+        problem = VariationalProblem(
+            **parts, locations=None, residual=None, key=key, n_features=self.features
         )
+        if self.features is not None:
+            values = problem.parameters.unpack(jnp.asarray(problem.parameters.start()))
+            kernel = problem.kernel.with_values(values)
+            spectral_features(kernel, self.features, key, bags.points.shape[1])
+            return problem
+        points, self._fit_notes = inducing_points(bags, self.inducing, self.n_inducing, self.seed)
+        residual = self._residual(bags, problem, len(points))
+        locations = (jnp.asarray(points) - problem.trend.centre) / problem.trend.scale
+        if not self.learn_inducing:
+            return replace(problem, locations=locations, residual=residual)
+        start = np.asarray(locations)
+        learnt = Parameter("inducing", start, Flat(start), IDENTITY, reach=np.inf)
+        parameters = problem.parameters
+        parameters = replace(parameters, learnt=(*parameters.learnt, learnt))
+        return replace(problem, parameters=parameters, residual=residual)
 
     def _residual(
-        self, bags: Bags, parts: Mapping[str, Any], n_basis: int
+        self, bags: Bags, problem: VariationalProblem, n_basis: int
     ) -> AllPairs | SampledPairs | FourierPairs:
         """How to find what the basis leaves out, by the size of the data unless asked for."""
         _, points, features = self._options()
-        overlap = parts["overlap"]
-        diagonal = (
-            isinstance(parts["mediation"], Matched)
-            and parts["known_noise"].ndim == 1
-            and (overlap is None or overlap.ndim == 1)
-        )
+        diagonal = problem.is_local
         n = bags.n_points
         pairs = float((bags.sizes.astype(float) ** 2).sum()) if diagonal else float(n) ** 2
         how = self.trace
