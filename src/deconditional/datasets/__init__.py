@@ -1,6 +1,21 @@
 """Data of the experiments."""
 
+# Imported here and not on first use: most functions have their module's name, and the module,
+# once imported elsewhere, would take the function's place. None of them imports xarray by itself.
+from deconditional.datasets.cells import FieldsExample, coarsen, split_cells
+from deconditional.datasets.global_fields import global_fields
 from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
+from deconditional.datasets.synthetic_fields import synthetic_fields
 from deconditional.datasets.synthetic_globe import SyntheticGlobe, synthetic_globe
 
-__all__ = ["SwissRoll", "SyntheticGlobe", "swiss_roll", "synthetic_globe"]
+__all__ = [
+    "FieldsExample",
+    "SwissRoll",
+    "SyntheticGlobe",
+    "coarsen",
+    "global_fields",
+    "split_cells",
+    "swiss_roll",
+    "synthetic_fields",
+    "synthetic_globe",
+]

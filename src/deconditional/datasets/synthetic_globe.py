@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deconditional.bags import Bags
+from deconditional.datasets.synthetic_fields import smooth
 
 __all__ = ["SyntheticGlobe", "synthetic_globe"]
 
@@ -53,15 +54,15 @@ def synthetic_globe(
     lon = (np.arange(columns * block) + 0.5) / (columns * block) * 2 * np.pi - np.pi
     lat, lon = np.meshgrid(lat, lon, indexing="ij")
     sphere = np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], -1)
-    altitude = np.maximum(_smooth(rng, sphere, 0.4) + 0.5 * _smooth(rng, sphere, 0.05) - 0.3, 0.0)
-    cloud = np.tanh(_smooth(rng, sphere, 0.2) + 0.5 * _smooth(rng, sphere, 0.06))
-    albedo = 0.6 * cloud + 0.4 * _smooth(rng, sphere, 0.1)
+    altitude = np.maximum(smooth(rng, sphere, 0.4) + 0.5 * smooth(rng, sphere, 0.05) - 0.3, 0.0)
+    cloud = np.tanh(smooth(rng, sphere, 0.2) + 0.5 * smooth(rng, sphere, 0.06))
+    albedo = 0.6 * cloud + 0.4 * smooth(rng, sphere, 0.1)
     f = (
         2.0 * np.cos(lat)
         - 0.9 * altitude
         - 0.6 * cloud
         + 0.3 * np.sin(2.0 * albedo)
-        + 0.4 * _smooth(rng, sphere, 0.5)
+        + 0.4 * smooth(rng, sphere, 0.5)
     )
     f = (f - f.mean()) / f.std()
     fine = [lat, lon, altitude, cloud, albedo]
@@ -77,15 +78,6 @@ def synthetic_globe(
     bags = Bags.from_points(x, cell, mediator=mediator).select(covered)
     z = means[observed] + noise_std * rng.standard_normal(len(observed))
     return SyntheticGlobe(bags, z, mediator[observed], x, f.ravel())
-
-
-def _smooth(rng: np.random.Generator, sphere: np.ndarray, length: float) -> np.ndarray:
-    """A random field of unit variance with a Gaussian covariance on the sphere, roughly."""
-    out = np.zeros(sphere.shape[:-1])
-    waves = 60
-    for _ in range(waves):
-        out += np.cos(sphere @ (rng.standard_normal(3) / length) + rng.uniform(0, 2 * np.pi))
-    return out * np.sqrt(2.0 / waves)
 
 
 def _standard(values: np.ndarray) -> np.ndarray:

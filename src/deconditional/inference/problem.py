@@ -12,7 +12,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from deconditional.bag_kernels import bag_gram
 from deconditional.inference.basis import FourierBasis
@@ -37,12 +37,17 @@ class Matched(eqx.Module):
 
 
 class Mediated(eqx.Module):
-    """Observations reach the bags through a conditional mean operator."""
+    """Observations reach the bags through a conditional mean operator.
+
+    Those that are known to be the mean of a bag do without: their column of W picks out that bag,
+    and their rows of V are zero. `own_bag` is its index, or -1; None where there are none of these.
+    """
 
     kernel: KernelTemplate
     bag_mediator: Float[Array, "N p"]
     observed_mediator: Float[Array, "M p"]
     ridge_shape: Float[Array, " N"]
+    own_bag: Int[Array, " M"] | None
     centred: bool = eqx.field(static=True)
     uncertainty: bool = eqx.field(static=True)
 
@@ -59,8 +64,23 @@ class Mediated(eqx.Module):
         """W, and V where its uncertainty is asked for."""
         operator = self.operator(values)
         if not self.uncertainty:
-            return operator.weights(self.observed_mediator), None
-        return operator.weights_and_covariance(self.observed_mediator)
+            return self._with_own_bags(operator.weights(self.observed_mediator)), None
+        weights, covariance = operator.weights_and_covariance(self.observed_mediator)
+        mediated = self.mediated
+        return self._with_own_bags(weights), covariance * mediated[:, None] * mediated
+
+    @property
+    def mediated(self) -> Float[Array, " M"]:
+        """One for observations that need the operator, zero for those of a bag of their own."""
+        if self.own_bag is None:
+            return jnp.ones(len(self.observed_mediator))
+        return (self.own_bag < 0).astype(float)
+
+    def _with_own_bags(self, weights: Float[Array, "N M"]) -> Float[Array, "N M"]:
+        if self.own_bag is None:
+            return weights
+        picks = jnp.arange(len(weights))[:, None] == self.own_bag
+        return jnp.where(self.own_bag < 0, weights, picks)
 
 
 class BagProblem(eqx.Module):

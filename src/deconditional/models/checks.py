@@ -18,6 +18,7 @@ __all__ = [
     "known_covariance",
     "mediators",
     "observations",
+    "own_bags",
     "query_points",
 ]
 
@@ -97,6 +98,21 @@ def mediators(mediator: npt.ArrayLike, p: int) -> np.ndarray:
             "it, with its observation."
         )
     return array
+
+
+def own_bags(own_bag: npt.ArrayLike | None, m: int, n_bags: int) -> np.ndarray | None:
+    """The bag of every observation, -1 for none; None where no observation has one."""
+    if own_bag is None:
+        return None
+    array = np.asarray(own_bag)
+    if array.shape != (m,) or not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(
+            f"own_bag must hold one whole number for each of the {m} observations: the index of "
+            "its bag, or -1."
+        )
+    if array.min() < -1 or array.max() >= n_bags:
+        raise ValueError(f"own_bag names a bag outside 0 to {n_bags - 1}; -1 stands for no bag.")
+    return None if (array < 0).all() else array
 
 
 def query_points(x: npt.ArrayLike, d: int) -> np.ndarray:

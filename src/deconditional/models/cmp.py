@@ -17,7 +17,7 @@ from deconditional.inference.problem import Matched, Mediated
 from deconditional.linalg import as_matrix, whiten
 from deconditional.mediation import ridge_shape
 from deconditional.models.base import BagModel
-from deconditional.models.checks import check_kernel, mediators
+from deconditional.models.checks import check_kernel, mediators, own_bags
 from deconditional.parameters import Parameter, kernel_template, positive
 from deconditional.posterior import CoarsePosterior
 
@@ -113,6 +113,7 @@ class CMP(BagModel):
         z: npt.ArrayLike,
         mediator: npt.ArrayLike | None = None,
         *,
+        own_bag: npt.ArrayLike | None = None,
         noise_std: npt.ArrayLike | None = None,
         noise_cov: npt.ArrayLike | None = None,
     ) -> Self:
@@ -126,9 +127,13 @@ class CMP(BagModel):
             Coarse observations.
         mediator : (M, p) or (M,), optional
             The mediator of every observation. Leave it out when observation j is that of bag j.
+        own_bag : (M,), optional
+            For partly matched data: the index of the bag whose mean an observation is, which then
+            needs no mediation, or -1.
         noise_std, noise_cov
             As in :meth:`BaggGP.fit`.
         """
+        self._own_bag = own_bag
         return self._fit(bags, z, mediator, noise_std, noise_cov)
 
     def predict_coarse(self, mediator: npt.ArrayLike) -> CoarsePosterior:
@@ -146,6 +151,7 @@ class CMP(BagModel):
             operator = mediation.operator(values)
             weights, own = operator.weights_and_covariance(y)
             shared = operator.cross_covariance(y, mediation.observed_mediator)
+            shared = shared * mediation.mediated
             scale = pieces.embedding_scale if self.uncertainty else 0.0
             noise = field.fine_noise_variance * as_matrix(self._overlap())
             shared = weights.T @ noise @ pieces.weights + scale * shared
@@ -207,6 +213,7 @@ class CMP(BagModel):
         y = mediators(mediator, p)
         if len(y) != len(z):
             raise ValueError(f"{len(z)} observations came with {len(y)} mediators.")
+        own_bag = own_bags(self._own_bag, len(z), bags.n_bags)
         kernel = self.mediator_kernel
         if kernel is None:
             family = gk.Matern12 if self.uncertainty else gk.RBF
@@ -219,6 +226,7 @@ class CMP(BagModel):
             bag_mediator=jnp.asarray(bags.mediator),
             observed_mediator=jnp.asarray(y),
             ridge_shape=jnp.asarray(shape),
+            own_bag=None if own_bag is None else jnp.asarray(own_bag),
             centred=self.centred,
             uncertainty=self.uncertainty,
         )

@@ -14,7 +14,13 @@ from sklearn.base import BaseEstimator, clone
 
 from deconditional.bags import Bags
 from deconditional.models.bagg import BaggGP
-from deconditional.models.checks import check_bags, check_kernel, mediators, observations
+from deconditional.models.checks import (
+    check_bags,
+    check_kernel,
+    mediators,
+    observations,
+    own_bags,
+)
 from deconditional.posterior import CoarsePosterior, Posterior
 
 __all__ = ["PseudoTarget"]
@@ -84,9 +90,14 @@ class PseudoTarget(BaseEstimator):
         z: npt.ArrayLike,
         mediator: npt.ArrayLike,
         *,
+        own_bag: npt.ArrayLike | None = None,
         noise_std: npt.ArrayLike | None = None,
     ) -> Self:
-        """Fit g to (mediator, z), then the base model to the bags; see :meth:`CMP.fit`."""
+        """Fit g to (mediator, z), then the base model to the bags; see :meth:`CMP.fit`.
+
+        A bag that has observations of its own (`own_bag`) gets their mean instead of a
+        pseudo-target.
+        """
         check_bags(bags)
         z = observations(z)
         if bags.mediator is None:
@@ -108,6 +119,14 @@ class PseudoTarget(BaseEstimator):
         at_bags = self.regressor_.predict(bags.mediator)
         self.pseudo_targets_ = at_bags.mean
         self.pseudo_target_covariance_ = at_bags.covariance()
+        owners = own_bags(own_bag, len(z), bags.n_bags)
+        if owners is not None:
+            counts = np.bincount(owners[owners >= 0], minlength=bags.n_bags)
+            sums = np.bincount(owners[owners >= 0], z[owners >= 0], minlength=bags.n_bags)
+            seen = counts > 0
+            self.pseudo_targets_ = np.where(seen, sums / np.maximum(counts, 1), at_bags.mean)
+            self.pseudo_target_covariance_[seen] = 0.0
+            self.pseudo_target_covariance_[:, seen] = 0.0
         base = BaggGP() if self.base is None else clone(self.base)
         noise_cov = self.pseudo_target_covariance_ if self.propagate else None
         self.model_ = base.fit(bags, self.pseudo_targets_, noise_cov=noise_cov)

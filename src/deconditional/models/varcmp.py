@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from deconditional.bags import Bags
 from deconditional.linalg import NoiseRoot
-from deconditional.models.checks import check_bags, check_count
+from deconditional.models.checks import check_bags, check_count, own_bags
 from deconditional.models.cmp import CMP
 from deconditional.models.variational import VariationalModel
 
@@ -109,6 +109,7 @@ class VarCMP(VariationalModel, CMP):
         z: npt.ArrayLike,
         mediator: npt.ArrayLike | None = None,
         *,
+        own_bag: npt.ArrayLike | None = None,
         noise_std: npt.ArrayLike | None = None,
         noise_cov: npt.ArrayLike | None = None,
     ) -> Self:
@@ -120,8 +121,15 @@ class VarCMP(VariationalModel, CMP):
                 raise ValueError(f"cmo_bags is {self.cmo_bags}, but there are {bags.n_bags} bags.")
             mediator = self._observed_mediator(bags, np.size(z), mediator)
             chosen = np.random.default_rng(self.seed).permutation(bags.n_bags)[: self.cmo_bags]
+            own_bag = own_bags(own_bag, np.size(z), bags.n_bags)
+            if own_bag is not None:
+                place = np.full(bags.n_bags + 1, -1)  # its last entry is that of -1, no bag
+                place[np.sort(chosen)] = np.arange(len(chosen))
+                own_bag = place[own_bag]
             bags = bags.select(np.sort(chosen))
-        return super().fit(bags, z, mediator, noise_std=noise_std, noise_cov=noise_cov)
+        return super().fit(
+            bags, z, mediator, own_bag=own_bag, noise_std=noise_std, noise_cov=noise_cov
+        )
 
     def _coarse_moments(
         self, pieces: Any, field: Any, weights: Array, shared: Array, own: Array

@@ -1,0 +1,496 @@
+"""From two datasets to bags and observations.
+
+The unit is a coarse cell, or a coarse cell at a time. A unit with fine covariates is a bag; a unit
+with a target is an observation; a unit with both is matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from deconditional.bags import Bags
+from deconditional.fields.grids import Grid, find_grid, overlap, span, values_on
+from deconditional.outputs import UsageError
+
+__all__ = ["FinePoints", "Pairing", "Question", "fine_points", "pair"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+LEAST_OBSERVATIONS = 5
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: which variables play which part.
+
+    Attributes
+    ----------
+    position
+        Whether position is a covariate and a mediator too.
+    mask
+        A fine variable between 0 and 1, the share of a fine cell that counts (land, say).
+    min_cover
+        Least share of a coarse cell that fine cells with covariates must cover to make it a bag.
+    """
+
+    target: str
+    covariates: tuple[str, ...]
+    mediators: tuple[str, ...]
+    position: bool = True
+    mask: str | None = None
+    min_cover: float = 0.5
+    dims: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class FinePoints:
+    """Fine cells at their times: positions and covariates where nothing is missing.
+
+    Attributes
+    ----------
+    present : (times, cells) bool
+        Where all covariates are known and the mask, if any, is positive.
+    covariates : (times, cells, c)
+        Their values.
+    share : (cells,)
+        The mask; one everywhere without.
+    """
+
+    grid: Grid
+    present: npt.NDArray[np.bool_]
+    covariates: Floats
+    share: Floats
+
+    def rows(self, position: bool) -> Floats:
+        """Positions and covariates of the cells that are present, times in turn."""
+        time, cell = np.nonzero(self.present)
+        values = self.covariates[time, cell]
+        return np.concatenate([self.grid.positions[cell], values], 1) if position else values
+
+
+def fine_points(fine: xr.Dataset, question: Question) -> FinePoints:
+    """The fine covariates of a dataset."""
+    names = [*question.covariates, *([question.mask] if question.mask else [])]
+    if not names:
+        # Position alone: any variable tells the grid.
+        names = [str(n) for n in fine.data_vars if fine[n].ndim >= 2][:1]
+        if not names:
+            raise UsageError("the fine data has no variable on a grid to take positions from.")
+    grid = find_grid(fine, names, "fine", question.dims)
+    values = [values_on(grid, fine, name) for name in question.covariates]
+    n_times = max([len(v) for v in values], default=1)
+    covariates = (
+        np.stack([np.broadcast_to(v, (n_times, grid.n_cells)) for v in values], axis=-1)
+        if values
+        else np.zeros((n_times, grid.n_cells, 0))
+    )
+    for k, name in enumerate(question.covariates):
+        if np.isnan(covariates[..., k]).all():
+            raise UsageError(f"the covariate {name!r} is missing everywhere in the fine data.")
+    share = np.ones(grid.n_cells)
+    if question.mask:
+        share = np.nan_to_num(values_on(grid, fine, question.mask)[0])
+        if share.min() < 0 or share.max() > 1:
+            raise UsageError(
+                f"the mask {question.mask!r} runs from {share.min():.4g} to {share.max():.4g}; it "
+                "is a share of the cell, between 0 and 1 (divide percentages by 100)."
+            )
+    present = np.isfinite(covariates).all(-1) & (share > 0)
+    if not present.any():
+        raise UsageError(
+            "no fine cell has all covariates: wherever one is known, another is missing. Check "
+            "that they lie on the same cells."
+        )
+    return FinePoints(grid, present, covariates, share)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Bags and observations, before any scaling.
+
+    Attributes
+    ----------
+    bags
+        Units with fine covariates; points are positions (if asked for) and covariates.
+    bag_mediator : (N, p)
+        Positions (if asked for) and mediators of the bags; NaN where a mediator is missing.
+    z : (M,), mediator : (M, p)
+        Observations and their mediators, NaN where missing.
+    own_bag : (M,)
+        The bag of every matched observation, else -1.
+    observed_unit, bag_unit : (M,), (N,)
+        Index of the unit, time by time and cell by cell.
+    times
+        Of the units; None where the unit is a cell.
+    target : (units,)
+        Target of every unit, NaN where missing.
+    areas
+        Areas shared by fine cells (rows) and coarse cells (columns), times the mask.
+    understood
+        What was found, in words: pairs of label and text.
+    """
+
+    question: Question
+    fine: Grid
+    coarse: Grid
+    bags: Bags
+    bag_mediator: Floats
+    z: Floats
+    mediator: Floats
+    own_bag: Ints
+    observed_unit: Ints
+    bag_unit: Ints
+    times: np.ndarray | None
+    target: Floats
+    areas: Any
+    understood: tuple[tuple[str, str], ...]
+
+    @property
+    def n_position(self) -> int:
+        """Columns of points and mediators that are position."""
+        return self.coarse.positions.shape[1] if self.question.position else 0
+
+    @property
+    def matching(self) -> str:
+        """``"matched"``, ``"partly matched"`` or ``"unmatched"``."""
+        share = np.mean(self.own_bag >= 0)
+        return "matched" if share == 1 else "unmatched" if share == 0 else "partly matched"
+
+
+def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
+    """Make bags and observations, or say in the user's words why not."""
+    points = fine_points(fine, question)
+    names = [question.target, *question.mediators]
+    if question.target in question.covariates:
+        raise UsageError(f"{question.target!r} is both the target and a covariate.")
+    grid = find_grid(coarse, names, "coarse", question.dims)
+    _check_mappings(fine, points.grid, coarse, grid)
+    target = values_on(grid, coarse, question.target)
+    if np.isnan(target).all():
+        raise UsageError(f"the target {question.target!r} is missing in every coarse cell.")
+    mediators = [values_on(grid, coarse, name) for name in question.mediators]
+    n_times = max(len(v) for v in (target, *mediators))
+    target = np.broadcast_to(target, (n_times, grid.n_cells))
+    mediator = _stack(mediators, n_times, grid.n_cells)
+    for k, name in enumerate(question.mediators):
+        if np.isnan(mediator[..., k]).all():
+            raise UsageError(f"the mediator {name!r} is missing in every coarse cell.")
+    units = _units(points.grid.times, grid.times, target, mediator)
+    areas = overlap(points.grid, grid).multiply(points.share[:, None]).tocsr()
+    whole = np.asarray(areas.sum(0)).ravel() if question.mask else grid.areas
+    bags, bag_unit, too_small = _bags(points, units, areas, whole, question)
+    bag_mediator = units.mediator[bag_unit].copy()
+    _fill_from_fine(bag_mediator, fine, points, bags, question)
+    with_position = units.positions(grid) if question.position else np.zeros((units.size, 0))
+    bag_mediator = np.concatenate([with_position[bag_unit], bag_mediator], 1)
+    observed = np.flatnonzero(np.isfinite(units.target))
+    unit_bag = np.full(units.size, -1)
+    unit_bag[bag_unit] = np.arange(len(bag_unit))
+    own_bag = unit_bag[observed]
+    seen_mediator = np.concatenate([with_position, units.mediator], 1)[observed]
+    understood = _understood(
+        question,
+        points,
+        grid,
+        units,
+        bags,
+        bag_mediator,
+        observed,
+        own_bag,
+        seen_mediator,
+        too_small,
+    )
+    pairing = Pairing(
+        question=question,
+        fine=points.grid,
+        coarse=grid,
+        bags=bags,
+        bag_mediator=bag_mediator,
+        z=units.target[observed],
+        mediator=seen_mediator,
+        own_bag=own_bag,
+        observed_unit=observed,
+        bag_unit=bag_unit,
+        times=units.times,
+        target=units.target,
+        areas=areas,
+        understood=understood,
+    )
+    _check_link(pairing, points.grid.times, grid.times)
+    return pairing
+
+
+# ---------------------------------------------------------------------- units
+
+
+@dataclass(frozen=True)
+class Units:
+    """Cells, or cells at times: all times of either side, the fine ones first.
+
+    Attributes
+    ----------
+    fine_time : (times of the fine data,)
+        The unit time each belongs to.
+    how
+        What was done about time, in words.
+    """
+
+    target: Floats
+    mediator: Floats
+    times: np.ndarray | None
+    fine_time: Ints
+    how: str | None
+
+    @property
+    def size(self) -> int:
+        """Number of units."""
+        return len(self.target)
+
+    def positions(self, grid: Grid) -> Floats:
+        """Cell centres of all units."""
+        return np.tile(grid.positions, (self.size // grid.n_cells, 1))
+
+
+def _units(
+    fine_times: np.ndarray | None,
+    coarse_times: np.ndarray | None,
+    target: Floats,
+    mediator: Floats,
+) -> Units:
+    n_fine = 1 if fine_times is None else len(fine_times)
+    if fine_times is None or coarse_times is None:
+        how = None
+        if coarse_times is not None and len(target) > 1:
+            how = (
+                f"the fine covariates have no time, so coarse values are averaged over "
+                f"{len(target)} times into one field; choose a time to downscale that one alone"
+            )
+        elif n_fine > 1:
+            how = (
+                f"the coarse values have no time, so a bag holds its cell at all {n_fine} times "
+                "of the fine covariates"
+            )
+        return Units(_mean(target), _mean(mediator), None, np.zeros(n_fine, dtype=np.int64), how)
+    later = coarse_times[~np.isin(coarse_times, fine_times)]
+    times = np.concatenate([fine_times, later])
+    place = {_key(t): k for k, t in enumerate(times)}
+    n_cells = target.shape[1]
+    all_target = np.full((len(times), n_cells), np.nan)
+    all_mediator = np.full((len(times), n_cells, mediator.shape[-1]), np.nan)
+    rows = [place[_key(t)] for t in coarse_times]
+    all_target[rows], all_mediator[rows] = target, mediator
+    both = len(fine_times) + len(coarse_times) - len(times)
+    how = (
+        f"a unit is a cell at a time: {len(fine_times)} fine and {len(coarse_times)} coarse times, "
+        f"{both} in common"
+    )
+    return Units(
+        all_target.reshape(-1),
+        all_mediator.reshape(-1, mediator.shape[-1]),
+        times,
+        np.arange(len(fine_times), dtype=np.int64),
+        how,
+    )
+
+
+def _key(time: Any) -> Any:
+    return time.item() if isinstance(time, np.generic) else time
+
+
+def _mean(values: Floats) -> Floats:
+    """Mean over times of what is there."""
+    there = np.isfinite(values)
+    total = np.where(there, values, 0.0).sum(0)
+    count = there.sum(0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _stack(values: Sequence[Floats], n_times: int, n_cells: int) -> Floats:
+    if not values:
+        return np.zeros((n_times, n_cells, 0))
+    return np.stack([np.broadcast_to(v, (n_times, n_cells)) for v in values], axis=-1)
+
+
+# ---------------------------------------------------------------------- bags
+
+
+def _bags(
+    points: FinePoints, units: Units, areas: Any, whole: Floats, question: Question
+) -> tuple[Bags, Ints, int]:
+    """Bags, their units, and how many cells were covered too little to make one."""
+    n_cells = points.grid.n_cells
+    n_coarse = areas.shape[1]
+    row_of = np.full(points.present.size, -1)
+    row_of[points.present.ravel()] = np.arange(points.present.sum())
+    pairs = areas.tocoo()
+    bag, point, weight = [], [], []
+    cover = np.zeros(units.size)
+    for t, unit_time in enumerate(units.fine_time):
+        row = row_of[t * n_cells + pairs.row]
+        used = (row >= 0) & (pairs.data > 0)
+        unit = unit_time * n_coarse + pairs.col[used]
+        bag.append(unit)
+        point.append(row[used])
+        weight.append(pairs.data[used])
+        cover += np.bincount(unit, pairs.data[used], minlength=units.size)
+    n_per_unit = np.bincount(units.fine_time, minlength=units.size // n_coarse)
+    cover /= np.maximum(np.repeat(n_per_unit, n_coarse), 1) * np.tile(whole, len(n_per_unit))
+    units_of, weights, rows = np.concatenate(bag), np.concatenate(weight), np.concatenate(point)
+    enough = cover >= question.min_cover
+    too_small = int(((cover > 0) & ~enough).sum())
+    kept = enough[units_of]
+    if not kept.any():
+        raise UsageError(
+            f"no coarse cell has fine covariates over {question.min_cover:.0%} of its area (the "
+            f"most is {cover.max():.0%}); lower min_cover, or check that the grids coincide."
+        )
+    bag_unit, index = np.unique(units_of[kept], return_inverse=True)
+    x = points.rows(question.position)[rows[kept]]
+    if x.shape[1] == 0:
+        raise UsageError("there is nothing to predict from: name covariates, or use position.")
+    totals = np.bincount(index, weights[kept])
+    bags = Bags(
+        points=x,
+        bag=index.astype(np.int64),
+        weights=weights[kept] / totals[index],
+        ids=tuple(bag_unit.tolist()),
+        mediator=None,
+        point=rows[kept].astype(np.int64),
+    )
+    return bags, bag_unit.astype(np.int64), too_small
+
+
+def _fill_from_fine(
+    mediator: Floats, fine: xr.Dataset, points: FinePoints, bags: Bags, question: Question
+) -> None:
+    """Where a bag's mediator is missing, take its mean over the fine data if it is there too."""
+    for k, name in enumerate(question.mediators):
+        missing = np.isnan(mediator[:, k])
+        if not missing.any() or name not in fine.data_vars:
+            continue
+        if not {points.grid.y.name, points.grid.x.name} <= set(fine[name].dims):
+            continue
+        values = np.broadcast_to(values_on(points.grid, fine, name), points.present.shape)
+        means = bags.means(values[points.present][bags.point])
+        mediator[missing, k] = means[missing]
+
+
+# ---------------------------------------------------------------------- checks and words
+
+
+def _check_mappings(fine: xr.Dataset, a: Grid, coarse: xr.Dataset, b: Grid) -> None:
+    if a.mapping is None or b.mapping is None:
+        return
+    names = [d[g.mapping].attrs.get("grid_mapping_name") for d, g in ((fine, a), (coarse, b))]
+    if None not in names and names[0] != names[1]:
+        raise UsageError(
+            f"the grids have different projections, {names[0]!r} and {names[1]!r}; regrid one of "
+            "them first."
+        )
+
+
+def _check_link(p: Pairing, fine_times: Any, coarse_times: Any) -> None:
+    """Raise where no observation reaches a bag, or there is too little to learn from."""
+    name = p.question.target
+    if len(p.z) < LEAST_OBSERVATIONS:
+        raise UsageError(
+            f"the target {name!r} is known in {len(p.z)} coarse cell(s); at least "
+            f"{LEAST_OBSERVATIONS} are needed to learn from."
+        )
+    if np.ptp(p.z) == 0:
+        raise UsageError(f"the target {name!r} has the same value, {p.z[0]:.6g}, in every cell.")
+    columns = list(p.question.covariates)
+    for k, covariate in enumerate(columns):
+        column = p.bags.points[:, p.n_position + k]
+        if np.ptp(column) == 0:
+            raise UsageError(
+                f"the covariate {covariate!r} is constant ({column[0]:.6g}) in all bags, so it "
+                "says nothing; leave it out."
+            )
+    if p.matching == "matched":
+        return
+    usable = np.isfinite(p.bag_mediator).all(1)
+    if not usable.any():
+        when = ""
+        if p.times is not None:
+            when = (
+                f" The fine covariates are at {span(fine_times)}, the coarse data at "
+                f"{span(coarse_times)}; give the mediators at the times of the covariates too."
+            )
+        raise UsageError(
+            "no bag has mediators, so nothing links the covariates to the target." + when
+        )
+    reach = np.isfinite(p.mediator).all(1) | (p.own_bag >= 0)
+    if reach.sum() < LEAST_OBSERVATIONS:
+        raise UsageError(
+            f"{reach.sum()} observations of {name!r} have mediators or a bag of their own; at "
+            f"least {LEAST_OBSERVATIONS} are needed."
+        )
+
+
+def _understood(
+    question: Question,
+    points: FinePoints,
+    coarse: Grid,
+    units: Units,
+    bags: Bags,
+    bag_mediator: Floats,
+    observed: Ints,
+    own_bag: Ints,
+    mediator: Floats,
+    too_small: int,
+) -> tuple[tuple[str, str], ...]:
+    present = points.present
+    matched = int((own_bag >= 0).sum())
+    sizes = bags.sizes
+    lines = [
+        ("fine grid", points.grid.describe()),
+        ("coarse grid", coarse.describe()),
+        (
+            "covariates",
+            f"{_names(question.covariates, question.position)}, known in {present.mean():.1%} of "
+            f"{present.size} fine cells",
+        ),
+        (
+            "mediators",
+            f"{_names(question.mediators, question.position)}, missing for "
+            f"{int(np.isnan(bag_mediator).any(1).sum())} of {bags.n_bags} bags and "
+            f"{int(np.isnan(mediator).any(1).sum())} of {len(observed)} observations",
+        ),
+        (
+            "bags",
+            f"{bags.n_bags} coarse cells with fine covariates, {sizes.min()} to {sizes.max()} fine "
+            f"cells in each",
+        ),
+        (
+            "observations",
+            f"{len(observed)} of {units.size} coarse cells have {question.target}",
+        ),
+        (
+            "matching",
+            f"{matched} observations have a bag of their own, {len(observed) - matched} are linked "
+            "through the mediators",
+        ),
+    ]
+    if too_small:
+        lines.append(
+            (
+                "left out",
+                f"{too_small} cells with covariates over less than {question.min_cover:.0%} of "
+                "their area",
+            )
+        )
+    if units.how:
+        lines.append(("time", units.how))
+    return tuple(lines)
+
+
+def _names(names: Sequence[str], position: bool) -> str:
+    return ", ".join([*(["position"] if position else []), *names]) or "none"

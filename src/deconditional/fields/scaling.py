@@ -1,0 +1,168 @@
+r"""Between the user's units and the standardised ones in which models work.
+
+The field is :math:`F = \mathrm{clip}(T^{-1}(\mu + s f))` with f the Gaussian process, T nothing or
+the logarithm, and the clip at the physical bounds, if there are any. Quantiles and samples of F are
+those of f, mapped; mean and standard deviation have closed forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr
+
+from deconditional.outputs import UsageError
+
+__all__ = ["InputScaling", "TargetScaling", "clipped_moments"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class InputScaling:
+    """Standardisation of covariates or mediators; positions share one scale, so stay isotropic."""
+
+    centre: Floats
+    scale: Floats
+
+    @classmethod
+    def of(cls, values: Floats, n_position: int, spherical: bool) -> InputScaling:
+        """From the values the model learns from."""
+        centre, scale = values.mean(0), values.std(0)
+        scale = np.where(np.ptp(values, axis=0) > 0, scale, 1.0)
+        if spherical:
+            centre[:n_position], scale[:n_position] = 0.0, 1.0
+        elif n_position:
+            scale[:n_position] = max(float(np.sqrt(np.mean(scale[:n_position] ** 2))), 1e-300)
+        return cls(centre, scale)
+
+    def __call__(self, values: Floats) -> Floats:
+        """Standardised values."""
+        return (values - self.centre) / self.scale
+
+
+@dataclass(frozen=True)
+class TargetScaling:
+    """Standardisation, transformation and physical bounds of the target.
+
+    Attributes
+    ----------
+    log
+        Whether the process is that of the logarithm.
+    bounds
+        Least and greatest physical value; infinite where there is none.
+    """
+
+    centre: float
+    scale: float
+    log: bool
+    bounds: tuple[float, float]
+
+    @classmethod
+    def of(
+        cls, z: Floats, transform: str | None, bounds: tuple[float | None, float | None] | None
+    ) -> TargetScaling:
+        """From the observations; raises where they lie outside what was asked for."""
+        if transform not in (None, "log"):
+            raise UsageError(f"transform must be 'log' or nothing, not {transform!r}.")
+        low, high = bounds if bounds is not None else (None, None)
+        ends = (-np.inf if low is None else float(low), np.inf if high is None else float(high))
+        if not ends[0] < ends[1]:
+            raise UsageError(f"the bounds {bounds} leave no room between them.")
+        outside = (z < ends[0]) | (z > ends[1])
+        if outside.any():
+            raise UsageError(
+                f"{int(outside.sum())} observed values lie outside the bounds {ends} (the first is "
+                f"{z[outside][0]:.6g}); correct them or the bounds."
+            )
+        if transform == "log" and not (z > 0).all():
+            raise UsageError(
+                f"transform='log' needs positive values; {int((z <= 0).sum())} observed values are "
+                "not. Leave it out, or use bounds=(0, None)."
+            )
+        values = np.log(z) if transform == "log" else z
+        return cls(float(values.mean()), float(values.std()) or 1.0, transform == "log", ends)
+
+    @property
+    def distribution(self) -> str:
+        """Name of the marginal distribution of the field."""
+        bounded = np.isfinite(self.bounds).any()
+        return f"{'rectified ' if bounded else ''}{'lognormal' if self.log else 'normal'}"
+
+    def standardised(self, z: Floats) -> Floats:
+        """Observations as the model sees them."""
+        return ((np.log(z) if self.log else z) - self.centre) / self.scale
+
+    def physical(self, f: Floats) -> Floats:
+        """Values of the field from values of the process: for quantiles and samples."""
+        values = self.centre + self.scale * f
+        return np.clip(np.exp(values) if self.log else values, *self.bounds)
+
+    def moments(self, means: Floats, variances: Floats) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of the field, from components (S, m) of the process."""
+        mu, sd = self.centre + self.scale * means, self.scale * np.sqrt(variances)
+        first, second = clipped_moments(mu, sd, self.log, self.bounds)
+        mean = first.mean(0)
+        return mean, np.sqrt(np.maximum(second.mean(0) - mean**2, 0.0))
+
+    def slope(self, means: Floats, variances: Floats) -> Floats:
+        """Derivative of the field's mean by the mean of the process."""
+        step = 1e-4
+        up, _ = self.moments(means + step, variances)
+        down, _ = self.moments(means - step, variances)
+        return (up - down) / (2 * step)
+
+
+def clipped_moments(
+    mu: Floats, sd: Floats, log: bool, bounds: tuple[float, float]
+) -> tuple[Floats, Floats]:
+    r"""First and second moment of clip(F, bounds), with F or log F normal.
+
+    Examples
+    --------
+    >>> mean, second = clipped_moments(np.array([0.0]), np.array([1.0]), False, (0.0, np.inf))
+    >>> bool(np.isclose(mean[0], 1 / np.sqrt(2 * np.pi))), float(second[0])
+    (True, 0.5)
+    """
+    sd = np.maximum(sd, 1e-300)
+    low, high = bounds
+    if log:
+        low = max(low, 0.0)
+        a = (_log(low) - mu) / sd
+        b = (_log(high) - mu) / sd
+        inside = [
+            np.exp(k * mu + 0.5 * (k * sd) ** 2) * (ndtr(b - k * sd) - ndtr(a - k * sd))
+            for k in (1, 2)
+        ]
+    else:
+        a, b = (low - mu) / sd, (high - mu) / sd
+        mass, first = ndtr(b) - ndtr(a), _density(b) - _density(a)
+        second = _times(b, _density(b)) - _times(a, _density(a))
+        inside = [
+            mu * mass - sd * first,
+            (mu**2 + sd**2) * mass - 2 * mu * sd * first - sd**2 * second,
+        ]
+    out = []
+    for k, part in zip((1, 2), inside, strict=True):
+        total = part
+        if np.isfinite(low):
+            total = total + low**k * ndtr(a)
+        if np.isfinite(high):
+            total = total + high**k * ndtr(-b)
+        out.append(total)
+    return out[0], out[1]
+
+
+def _log(value: float) -> float:
+    return -np.inf if value <= 0 else float(np.log(value))
+
+
+def _density(t: Any) -> Any:
+    return np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi)
+
+
+def _times(t: Any, density: Any) -> Any:
+    return np.where(np.isfinite(t), np.where(np.isfinite(t), t, 0.0) * density, 0.0)

@@ -1,0 +1,1 @@
+"""Parts of the report: grids, marginal distributions, semivariograms, sections and the page."""

@@ -1,0 +1,176 @@
+r"""The distribution of every cell of a result, and its scores against the truth.
+
+A cell is normal, lognormal, or a rectified normal: a normal whose draws beyond a bound are set onto
+it, so that the bound itself has a probability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr, ndtri
+
+from deconditional import scores
+
+__all__ = ["KINDS", "Kind", "Marginals", "actual_coverage"]
+
+Kind = Literal["normal", "lognormal", "rectified normal"]
+KINDS: tuple[Kind, ...] = ("normal", "lognormal", "rectified normal")
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """One distribution per cell, described by its normal part.
+
+    Attributes
+    ----------
+    kind
+        ``normal``, ``lognormal`` or ``rectified normal``.
+    location, scale
+        Mean and standard deviation of the normal: of the cell itself, of its logarithm, or of the
+        cell before its bounds.
+    low, high
+        The bounds of a rectified normal; infinite where there is none.
+
+    Examples
+    --------
+    >>> cells = Marginals("rectified normal", np.array([0.0]), np.array([1.0]), low=0.0)
+    >>> cells.interval(0.95)
+    (array([0.]), array([1.96]))
+    """
+
+    kind: Kind
+    location: Floats
+    scale: Floats
+    low: float = -np.inf
+    high: float = np.inf
+
+    @classmethod
+    def lognormal(cls, mean: Floats, std: Floats) -> Marginals:
+        """Lognormal cells from their mean and standard deviation.
+
+        Examples
+        --------
+        >>> Marginals.lognormal(np.array([1.0]), np.array([1.0])).location  # -log(2) / 2
+        array([-0.3466])
+        """
+        positive = mean > 0
+        ratio = np.divide(std, mean, out=np.full_like(mean, np.nan), where=positive)
+        variance = np.log1p(ratio**2)
+        log_mean = np.log(mean, out=np.full_like(mean, np.nan), where=positive)
+        return cls("lognormal", log_mean - 0.5 * variance, np.sqrt(variance))
+
+    def select(self, where: npt.NDArray[np.bool_]) -> Marginals:
+        """The cells where a mask holds, in one row."""
+        return Marginals(self.kind, self.location[where], self.scale[where], self.low, self.high)
+
+    def quantile(self, level: float) -> Floats:
+        """The value below which a cell lies with this probability."""
+        normal = self.location + ndtri(level) * self.scale
+        if self.kind == "lognormal":
+            return np.exp(normal)
+        return np.clip(normal, self.low, self.high)
+
+    def interval(self, level: float) -> tuple[Floats, Floats]:
+        """Central interval, lower and upper ends."""
+        tail = 0.5 * (1.0 - level)
+        return self.quantile(tail), self.quantile(1.0 - tail)
+
+    def pit(self, truth: Floats, seed: int = 0) -> Floats:
+        """Probability that a cell is below its truth: uniform where the cells are calibrated.
+
+        A truth on a bound could be anywhere within the bound's probability and gets a random place
+        there.
+
+        Examples
+        --------
+        >>> Marginals("normal", np.zeros(2), np.ones(2)).pit(np.array([0.0, 1.96]))
+        array([0.5  , 0.975])
+        """
+        if self.kind == "lognormal":
+            positive = truth > 0
+            logs = np.log(truth, out=np.full_like(truth, -np.inf), where=positive)
+            return ndtr(self._standard(logs))
+        below = ndtr(self._standard(truth))
+        place = np.random.default_rng(seed).uniform(size=truth.shape)
+        at_low = ndtr(self._standard(np.full_like(truth, self.low)))
+        at_high = ndtr(self._standard(np.full_like(truth, self.high)))
+        below = np.where(truth == self.low, place * at_low, below)
+        below = np.where(truth == self.high, at_high + place * (1.0 - at_high), below)
+        return np.where(truth < self.low, 0.0, np.where(truth > self.high, 1.0, below))
+
+    def crps(self, truth: Floats) -> float:
+        """Continuous ranked probability score, the mean over cells.
+
+        Examples
+        --------
+        >>> Marginals("normal", np.zeros(1), np.ones(1)).crps(np.zeros(1))
+        0.2337
+        """
+        if self.kind == "normal":
+            return scores.crps_gaussian(self.location, self.scale, truth)
+        each = self._crps_lognormal(truth) if self.kind == "lognormal" else self._crps_bound(truth)
+        return float(np.mean(each))
+
+    def score(self, mean: Floats, truth: Floats) -> dict[str, float]:
+        """Errors of the mean, and scores of the distributions, against the truth."""
+        return {
+            "rmse": scores.rmse(mean, truth),
+            "mae": scores.mae(mean, truth),
+            "bias": scores.bias(mean, truth),
+            "crps": self.crps(truth),
+            "coverage95": scores.coverage(*self.interval(0.95), truth),
+            "coverage50": scores.coverage(*self.interval(0.5), truth),
+        }
+
+    def _standard(self, value: Floats) -> Floats:
+        """Value less location in units of scale; a cell without spread gives 0 or infinity."""
+        gap = value - self.location
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(gap == 0, 0.0, gap / self.scale)
+
+    def _crps_lognormal(self, truth: Floats) -> Floats:
+        r"""With :math:`m` the mean: y(2F(y) - 1) - 2m(Φ((log y - μ - σ²)/σ) + Φ(σ/√2) - 1)."""
+        mean = np.exp(self.location + 0.5 * self.scale**2)
+        logs = np.log(truth, out=np.full_like(truth, -np.inf), where=truth > 0)
+        standard = self._standard(logs)
+        return truth * (2 * ndtr(standard) - 1) - 2 * mean * (
+            ndtr(standard - self.scale) + ndtr(self.scale / np.sqrt(2)) - 1
+        )
+
+    def _crps_bound(self, truth: Floats) -> Floats:
+        """The integral of (F - step at truth)²; between a bound and a truth beyond, that is 1."""
+        inside = np.clip(truth, self.low, self.high)
+        z = self._standard(inside)
+        low = self._standard(np.full_like(truth, self.low))
+        high = self._standard(np.full_like(truth, self.high))
+        with np.errstate(invalid="ignore"):
+            spread = self.scale * (
+                _squared_cdf(z) - _squared_cdf(low) + _squared_cdf(-z) - _squared_cdf(-high)
+            )
+        point = np.abs(inside - np.clip(self.location, self.low, self.high))
+        return np.where(self.scale > 0, spread, point) + np.abs(truth - inside)
+
+
+def _squared_cdf(z: Floats) -> Floats:
+    """The integral of Φ² from minus infinity to z."""
+    z = np.maximum(z, -40.0)  # Φ is zero there in double precision
+    density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    return z * ndtr(z) ** 2 + 2 * ndtr(z) * density - ndtr(np.sqrt(2) * z) / np.sqrt(np.pi)
+
+
+def actual_coverage(pit: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
+    """Share of PIT values within the central intervals of the given probabilities.
+
+    Examples
+    --------
+    >>> actual_coverage([0.1, 0.4, 0.6, 0.99], [0.5, 0.9])
+    array([0.5 , 0.75])
+    """
+    off_centre = 2 * np.abs(np.asarray(pit, dtype=float) - 0.5)
+    return np.array([np.mean(off_centre <= level) for level in np.atleast_1d(levels)])

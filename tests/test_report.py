@@ -1,0 +1,1017 @@
+"""The report: its numbers against oracles, its text in a parser, its look in a browser."""
+
+import base64
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.cbook import is_math_text
+from scipy import integrate, stats
+
+from deconditional import field_plots, report
+from deconditional.outputs import UsageError
+from deconditional.plots import DIVERGING
+from deconditional.reporting.grids import area_weights, horizontal_dims, plane
+from deconditional.reporting.marginals import Marginals, actual_coverage
+from deconditional.reporting.material import Material
+from deconditional.reporting.page import number
+from deconditional.reporting.result import align_truth, read_result
+from deconditional.reporting.sections import summary
+from deconditional.reporting.variogram import distance_bins, semivariogram
+
+BLOCK = 4
+"""Fine cells along a side of a coarse cell."""
+
+HOSTILE = (
+    '"><script>window.hacked = 1; alert(1)</script><img src=x onerror="window.hacked = 1"> $\\frac$'
+)
+
+
+# ---------------------------------------------------------------------- a result of the contract
+
+
+def coordinates(kind, rows, columns):
+    """Fine and coarse axes, (dims, coords), of a grid with northern rows first."""
+    if kind == "projected":
+        names, step, origin = ("y", "x"), 5000.0, (3_200_000.0, 410_000.0)
+        attrs = [
+            {"standard_name": f"projection_{a}_coordinate", "units": "m", "axis": a.upper()}
+            for a in names
+        ]
+    else:
+        names, step, origin = ("lat", "lon"), 0.25, (52.0, 352.0)
+        attrs = [
+            {"standard_name": "latitude", "units": "degrees_north"},
+            {"standard_name": "longitude", "units": "degrees_east"},
+        ]
+    fine, coarse = {}, {}
+    for name, sign, start, size, about in zip(
+        names, (-1, 1), origin, (rows, columns), attrs, strict=True
+    ):
+        centres = start + sign * step * np.arange(size * BLOCK)
+        if name == "lon":
+            centres = centres % 360
+        fine[name] = (name, centres, about)
+        middle = start + sign * step * (BLOCK * np.arange(size) + (BLOCK - 1) / 2)
+        coarse[f"coarse_{name}"] = (
+            f"coarse_{name}",
+            middle % 360 if name == "lon" else middle,
+            about,
+        )
+    return names, fine, coarse
+
+
+def fabricate(
+    kind="geographic",
+    distribution="normal",
+    times=0,
+    samples=3,
+    calendar="standard",
+    text="2-metre temperature",
+    **changes,
+):
+    """A result and the truth it was made from, as deconditional downscale would write it."""
+    rng = np.random.default_rng(7)
+    rows, columns = 5, 7
+    names, fine, coarse = coordinates(kind, rows, columns)
+    shape = (rows * BLOCK, columns * BLOCK)
+    up, across = np.meshgrid(*(np.linspace(0, 1, n) for n in shape), indexing="ij")
+    steps = max(times, 1)
+    phase = np.arange(steps)[:, None, None] / 3
+    truth = (
+        12 + 5 * np.sin(4 * across + phase) - 6 * up + 1.5 * np.sin(25 * across) * np.cos(19 * up)
+    )
+    std = np.broadcast_to(0.5 + 0.8 * up, truth.shape)
+    mean = truth + std * rng.standard_normal(truth.shape)
+    if distribution != "normal":
+        mean, truth = np.maximum(mean - 8, 0.3), np.maximum(truth - 8, 0.0)
+    draws = mean + std * rng.standard_normal((samples, *truth.shape))
+    missing = np.zeros(shape, dtype=bool)
+    missing[:BLOCK, :BLOCK] = True
+    mean = np.where(missing, np.nan, mean)
+    role = rng.permutation(np.resize([0, 1, 2, 3, 2, 1, 2], rows * columns)).reshape(rows, columns)
+    blocks = truth.reshape(steps, rows, BLOCK, columns, BLOCK).mean((2, 4))
+    means = mean.reshape(steps, rows, BLOCK, columns, BLOCK).mean((2, 4))
+    observed = np.where(role >= 2, blocks + 0.1 * rng.standard_normal(blocks.shape), np.nan)
+    lead = ("time",) if times else ()
+    dims, coarse_dims = (*lead, *names), (*(f"coarse_{d}" for d in lead), *coarse)
+    if times:
+        when = xr.date_range(
+            "2001-01-15",
+            periods=times,
+            freq="D",
+            calendar=calendar,
+            use_cftime=calendar != "standard",
+        )
+        fine["time"], coarse["coarse_time"] = ("time", when), ("coarse_time", when)
+
+    def cut(values):
+        return values if times else values[..., 0, :, :]
+
+    residual = observed - means
+    found = residual[np.isfinite(residual)]
+    facts = {
+        "target": "t2m",
+        "units": "degC",
+        "long_name": text,
+        "covariates": ["altitude", "distance to sea"],
+        "mediators": ["latitude", "longitude", "pressure"],
+        "model": "cmp",
+        "mediation": "shrinkage, with uncertainty",
+        "distribution": distribution,
+        "bounds": [0.0, None] if distribution != "normal" else [None, None],
+        "options": {"n_restarts": 4, "seed": 0, "learn": True},
+        "understood": [["coarse grid", "5 x 7 cells of 1 degree"], ["fine grid", "20 x 28 cells"]],
+        "parameters": [
+            {"name": "kernel.lengthscale", "value": [0.4, 1.25], "unit": "", "meaning": "reach"},
+            {"name": "noise_std", "value": 0.11, "unit": "degC", "meaning": "of an observation"},
+        ],
+        "fit": {
+            "converged": True,
+            "iterations": 83,
+            "log_evidence": -41.25,
+            "notes": ["a length scale is at the end of its prior"],
+            "details": {"restarts that agree": 3},
+        },
+        "comparison": None,
+        "residuals": {
+            "n": int(found.size),
+            "mean": float(found.mean()),
+            "rmse": float(np.sqrt(np.mean(found**2))),
+            "largest": float(found[np.argmax(np.abs(found))]),
+        },
+        "timings": {"read": 0.4, "fit": 12.31, "predict": 2.0},
+        "versions": {"deconditional": "0.1.0", "jax": "0.6.2"},
+    } | changes
+    about = {"units": "degC", "long_name": text}
+    variables = {
+        "mean": (dims, cut(mean), about),
+        "std": (dims, cut(np.where(missing, np.nan, std)), about),
+        "coarse_observed": (coarse_dims, cut(observed), about),
+        "coarse_mean": (coarse_dims, cut(means), about),
+        "coarse_residual": (coarse_dims, cut(residual), about),
+        "coarse_role": (
+            coarse_dims[-2:],
+            role.astype("int8"),
+            {
+                "flag_values": np.arange(4, dtype="int8"),
+                "flag_meanings": "nothing covariates_only target_only both",
+            },
+        ),
+    }
+    if samples:
+        variables["samples"] = (("sample", *dims), cut(np.where(missing, np.nan, draws)), about)
+    if distribution == "rectified normal":
+        variables["latent_mean"] = (dims, cut(mean - 0.2), about)
+        variables["latent_std"] = (dims, cut(np.where(missing, np.nan, std)), about)
+    attrs = {
+        "Conventions": "CF-1.11",
+        "title": f"Downscaled {text}",
+        "history": "2026-01-01 deconditional downscale coarse.nc fine.nc",
+        "source": "deconditional 0.1.0",
+        "deconditional": json.dumps(facts),
+    }
+    result = xr.Dataset(variables, {**fine, **coarse}, attrs)
+    true = xr.DataArray(cut(truth), {d: result[d] for d in dims}, dims, "t2m", {"units": "degC"})
+    return result, true
+
+
+COMPARISON = {
+    "columns": ["model", "CRPS", "RMSE"],
+    "rows": [["centroid", 0.9, 1.7], ["cmp", 0.4, 0.8]],
+    "chosen": "cmp",
+    "folds": "5 blocks",
+    "pit": list(np.linspace(0.01, 0.99, 40)),
+}
+
+
+# ---------------------------------------------------------------------- reading a page
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, text by section, tables as lists of rows."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.texts, self.tables = [], {"top": ""}, {}
+        self._section, self._rows, self._cell, self._caption = "top", None, None, None
+        self.feed(Path(path).read_text(encoding="utf-8").replace("\u00a0", " "))
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.append((tag, attrs))
+        if tag == "section":
+            self._section = attrs["id"]
+            self.texts[self._section] = ""
+        elif tag == "table":
+            self._rows = []
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._rows[-1].append("")
+        elif tag == "caption":
+            self._caption = ""
+
+    def handle_endtag(self, tag):
+        if tag == "caption":
+            self.tables[self._caption] = self._rows
+            self._caption = None
+        elif tag == "table":
+            self._rows = None
+
+    def handle_data(self, data):
+        if self.lasttag != "style":
+            self.texts[self._section] += data
+        if self._caption is not None:
+            self._caption += data
+        elif self._rows and self._rows[-1]:
+            self._rows[-1][-1] += data.strip("\n")
+
+    def all(self, wanted):
+        return [attrs for tag, attrs in self.tags if tag == wanted]
+
+    @property
+    def alts(self):
+        return [attrs["alt"] for attrs in self.all("img")]
+
+    def table(self, caption):
+        """Rows of the table whose caption starts so, by their first cell."""
+        rows = next(rows for name, rows in self.tables.items() if name.startswith(caption))
+        return {row[0]: row[1:] for row in rows}
+
+
+def page_of(result, folder, truth=None):
+    return Page(report.write_report(result, folder / "report.html", truth))
+
+
+# ---------------------------------------------------------------------- the page
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    result, truth = fabricate()
+    return result, truth, page_of(result, tmp_path_factory.mktemp("scored"), truth)
+
+
+def test_sections_are_in_order_and_the_contents_lead_to_them(scored):
+    *_, page = scored
+    anchors = [attrs["id"] for attrs in page.all("section")]
+    assert anchors == [
+        "asked",
+        "coverage",
+        "posterior",
+        "calibration",
+        "scales",
+        "agreement",
+        "parameters",
+        "comparison",
+        "provenance",
+    ]
+    assert [attrs["href"] for attrs in page.all("a")] == [f"#{anchor}" for anchor in anchors]
+    assert "2-metre temperature" in page.texts["top"]
+
+
+def test_page_needs_nothing_from_outside(scored):
+    *_, page = scored
+    used = {tag for tag, _ in page.tags}
+    assert not used & {"script", "iframe", "object", "embed", "form", "base", "audio", "video"}
+    for tag, attrs in page.tags:
+        assert not [name for name in attrs if name.startswith("on")]
+        for name in ("src", "href", "srcset", "action"):
+            assert attrs.get(name, "#").startswith(("#", "data:")), (tag, attrs)
+    assert "url(" not in (text := str(page.tags)) and "http://" not in text
+
+
+def test_pictures_are_png_of_the_stated_size_with_words_and_numbers(scored):
+    *_, page = scored
+    pictures = page.all("img")
+    assert len(pictures) == 12
+    assert len(set(page.alts)) == len(pictures)
+    for picture in pictures:
+        png = base64.b64decode(picture["src"].removeprefix("data:image/png;base64,"))
+        assert png.startswith(b"\x89PNG")
+        size = [int.from_bytes(png[at : at + 4], "big") for at in (16, 20)]
+        assert size == [int(picture["width"]), int(picture["height"])]
+        assert len(picture["alt"]) > 30
+        assert re.search(r"\d", picture["alt"])
+
+
+def test_summary_and_scores_are_those_of_the_arrays(scored):
+    result, truth, page = scored
+    mean, std = result["mean"].values, result["std"].values
+    known = np.isfinite(mean)
+    error = (mean - truth.values)[known]
+    inside = {
+        level: np.mean(np.abs(error) <= stats.norm.ppf(0.5 + level / 2) * std[known])
+        for level in (0.5, 0.95)
+    }
+    rmse, bias = np.sqrt(np.mean(error**2)), error.mean()
+    table = page.table("Scores against the truth, over 544 values")
+    assert table["RMSE"][0] == f"{rmse:.4g} degC"
+    assert table["MAE"][0] == f"{np.abs(error).mean():.4g} degC"
+    assert table["bias"][0] == f"{bias:.4g} degC"
+    assert table["coverage of 95%"][0] == f"{100 * inside[0.95]:.1f}%"
+    assert table["coverage of 50%"][0] == f"{100 * inside[0.5]:.1f}%"
+    top = page.texts["top"]
+    assert "in 544 of 560 fine cells" in top
+    assert "covariates of 15 coarse cells (bags)" in top
+    assert "observations in 20 coarse cells; 5 cells have both" in top
+    facts = json.loads(result.attrs["deconditional"])
+    assert f"by {facts['residuals']['rmse']:.3g} degC (root mean square)" in top
+    assert f"squared error of {rmse:.3g} degC and a bias of {bias:.3g} degC" in top
+    assert f"hold {100 * inside[0.95]:.1f}% of the truth" in top
+
+
+def test_alternative_texts_tell_the_key_numbers(scored):
+    result, _, page = scored
+    mean = result["mean"].values[np.isfinite(result["mean"].values)]
+    width = 2 * stats.norm.ppf(0.975) * result["std"].values[np.isfinite(result["std"].values)]
+    for values, title in ((mean, "posterior mean"), (width, "width of the 95% interval")):
+        wanted = (
+            f"{title}: from {values.min():.4g} to {values.max():.4g} degC, mean {values.mean():.4g}"
+        )
+        assert any(wanted in alt for alt in page.alts), wanted
+    assert any(
+        "gives: nothing 5, covariates only 10, target only 15, both 5." in a for a in page.alts
+    )
+    assert any("predicted: 544 of 560." in alt for alt in page.alts)
+    assert any("544 of 560 cells with a value" in alt for alt in page.alts)
+    assert any("20 of 35 cells with a value" in alt for alt in page.alts)  # the coarse input
+
+
+def test_tables_repeat_the_file(scored):
+    result, _, page = scored
+    facts = json.loads(result.attrs["deconditional"])
+    request = page.table("The request")
+    assert request["fine covariates"] == ["altitude, distance to sea"]
+    assert request["model"] == ["cmp"]
+    assert "bounds" not in request
+    assert page.table("Options") == {"n_restarts": ["4"], "seed": ["0"], "learn": ["yes"]}
+    assert result.attrs["history"] in page.texts["asked"]
+    assert page.table("How the files")["fine grid"] == ["20 x 28 cells"]
+    residuals = facts["residuals"]
+    agreement = page.table(f"Residuals over {residuals['n']} coarse cells")
+    assert agreement["largest in size"] == [f"{residuals['largest']:.4g} degC"]
+    assert page.table("Hyper-parameters")["kernel.lengthscale"] == ["0.4, 1.25", "", "reach"]
+    fit = page.table("Fit")
+    assert (fit["converged"], fit["log evidence"]) == (["yes"], ["-41.25"])
+    assert fit["restarts that agree"] == ["3"]
+    assert "Warning: a length scale is at the end" in page.texts["parameters"]
+    assert page.table("Time taken")["fit"] == ["12.3 s"]
+    assert page.table("Versions")["jax"] == ["0.6.2"]
+    assert "not compared" in page.texts["comparison"]
+
+
+def test_residuals_are_computed_where_they_are_not_stored(tmp_path):
+    result, _ = fabricate(residuals=None)
+    found = result["coarse_residual"].values
+    found = found[np.isfinite(found)]
+    page = page_of(result, tmp_path)
+    table = page.table(f"Residuals over {found.size} coarse cells")
+    assert table["root mean square"] == [f"{np.sqrt(np.mean(found**2)):.4g} degC"]
+    assert float(table["largest in size"][0].split()[0]) == pytest.approx(
+        max(found, key=abs), rel=1e-3
+    )
+
+
+def test_comparison_marks_the_chosen_model_and_serves_calibration(tmp_path):
+    result, _ = fabricate(comparison=COMPARISON)
+    page = page_of(result, tmp_path)
+    assert page.table("Cross-validation")["cmp ✓ chosen"] == ["0.4", "0.8"]
+    assert [a for a in page.all("tr") if a.get("class") == "marked"] == [{"class": "marked"}]
+    assert "5 blocks" in page.texts["comparison"]
+    assert "40 coarse observations" in page.texts["calibration"]
+    # 40 values evenly from 0.01 to 0.99: 20 of them lie between 0.25 and 0.75.
+    assert any("50% intervals hold 50.0%" in alt for alt in page.alts)
+
+
+def test_chosen_may_be_a_position(tmp_path):
+    result, _ = fabricate(comparison=COMPARISON | {"chosen": 0, "pit": None})
+    page = page_of(result, tmp_path)
+    assert "centroid ✓ chosen" in page.table("Cross-validation")
+    assert "nothing to hold the intervals against" in page.texts["calibration"]
+
+
+def test_a_fit_that_did_not_converge_is_said_so(tmp_path):
+    result, _ = fabricate(fit={"converged": False})
+    page = page_of(result, tmp_path)
+    assert "Warning: The fit did not converge" in page.texts["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("roles", "words"),
+    [((1, 2), "unmatched"), ((0, 3), "are matched."), ((1, 3), "are matched.")],
+)
+def test_matching_is_told_from_the_roles(roles, words):
+    result, _ = fabricate()
+    result["coarse_role"].values[:] = np.resize(roles, result["coarse_role"].shape)
+    assert words in summary(Material(read_result(result))).text
+
+
+@pytest.mark.parametrize("residuals", [{"n": 0}, {"n": 3, "rmse": float("nan")}])
+def test_summary_leaves_out_what_is_unknown(residuals):
+    result, _ = fabricate(residuals=residuals)
+    assert "root mean square" not in summary(Material(read_result(result))).text
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+def test_time(tmp_path, calendar):
+    result, truth = fabricate(times=3, calendar=calendar)
+    path = tmp_path / "result.nc"
+    result.to_netcdf(path)
+    page = page_of(report.load_result(path), tmp_path, truth)
+    assert "in 1\u202f632 of 1\u202f680 values" in page.texts["top"]
+    assert "first of 3 times, 2001-01-15." in page.texts["posterior"]
+    weights = np.cos(np.deg2rad(result["lat"].values))[:, None] * np.ones(28)
+    last = result["mean"].values[-1]
+    known = np.isfinite(last)
+    area_mean = np.average(last[known], weights=weights[known])
+    assert any(f"{area_mean:.4g} degC at the last" in alt for alt in page.alts)
+    first = result["mean"].values[0]
+    assert any(f"posterior mean: from {np.nanmin(first):.4g} to" in alt for alt in page.alts)
+
+
+@pytest.mark.parametrize("distribution", ["lognormal", "rectified normal"])
+def test_skewed_marginals(tmp_path, distribution):
+    result, truth = fabricate(distribution=distribution)
+    page = page_of(result, tmp_path, truth)
+    mean, std = (result[name].values for name in ("mean", "std"))
+    known = np.isfinite(mean)
+    if distribution == "lognormal":
+        sigma = np.sqrt(np.log(1 + (std / mean) ** 2))
+        law = stats.lognorm(sigma, scale=mean / np.sqrt(1 + (std / mean) ** 2))
+        low, high = law.ppf(0.025), law.ppf(0.975)
+    else:
+        low, high = (
+            np.maximum(stats.norm.ppf(q, result["latent_mean"], result["latent_std"]), 0.0)
+            for q in (0.025, 0.975)
+        )
+        assert "A bound has a probability" in page.texts["calibration"]
+    inside = np.mean(((low <= truth) & (truth <= high)).values[known])
+    scores = page.table("Scores against the truth")
+    assert scores["coverage of 95%"][0] == f"{100 * inside:.1f}%"
+    width = (high - low)[known]
+    assert any(f"interval: from {width.min():.4g} to {width.max():.4g}" in a for a in page.alts)
+    assert page.table("The request")["bounds"] == ["lower 0, upper none"]
+
+
+def test_projected_grid_is_drawn_in_kilometres(tmp_path):
+    result, truth = fabricate("projected", samples=0)
+    page = page_of(result, tmp_path, truth)
+    drawn = plane(result["mean"])
+    assert (drawn.unit, drawn.geographic, drawn.aspect) == ("km", False, 1.0)
+    assert drawn.names == ("x (km)", "y (km)")
+    assert drawn.x_edges[0] == pytest.approx(407.5)
+    # The nearest bin holds neighbours, 5 km apart.
+    assert any(re.search(r"posterior mean \S+ at 5 km", alt) for alt in page.alts)
+    assert not any("one sample" in alt for alt in page.alts)
+
+
+def test_a_result_without_any_prediction_still_has_a_page(tmp_path):
+    result, truth = fabricate(residuals=None)
+    empty = result.assign({name: result[name] * np.nan for name in ("mean", "std", "samples")})
+    empty["mean"].attrs.clear()
+    page = page_of(empty.drop_vars(["coarse_residual", "coarse_mean"]), tmp_path)
+    assert "in 0 of 560 fine cells" in page.texts["top"]
+    assert "no residuals" in page.texts["agreement"]
+    with pytest.raises(UsageError, match="no value in any cell that was predicted"):
+        page_of(empty, tmp_path, truth)
+
+
+# ---------------------------------------------------------------------- hostile attributes
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """A page whose every attribute tries to run a script."""
+    names = {
+        "covariates": [HOSTILE],
+        "options": {HOSTILE: HOSTILE},
+        "understood": [[HOSTILE, HOSTILE]],
+        "fit": {"converged": False, "notes": [HOSTILE], "details": {HOSTILE: HOSTILE}},
+        "parameters": [{"name": HOSTILE, "value": HOSTILE, "unit": HOSTILE, "meaning": HOSTILE}],
+        "comparison": COMPARISON
+        | {"columns": [HOSTILE], "rows": [[HOSTILE, 1]], "chosen": HOSTILE, "folds": HOSTILE},
+        "versions": {HOSTILE: HOSTILE},
+        "units": HOSTILE,
+        "target": HOSTILE,
+        "model": HOSTILE,
+    }
+    result, truth = fabricate(text=HOSTILE, times=2, **names)
+    result.attrs["history"] = HOSTILE + "\n" + 300 * "x"
+    folder = tmp_path_factory.mktemp("hostile")
+    truth.attrs["units"] = "<b>K</b>"
+    return report.write_report(result, folder / "report.html", truth)
+
+
+def test_attributes_are_shown_as_text(hostile):
+    page = Page(hostile)
+    assert {attrs.get("src", "")[:11] for attrs in page.all("img")} == {"data:image/"}
+    assert not page.all("script") and not page.all("b")
+    for section in ("top", "asked", "coverage", "parameters", "comparison", "provenance"):
+        assert "<script>window.hacked" in page.texts[section], section
+    assert "The truth is in '<b>K</b>'" in page.texts["calibration"]
+
+
+@pytest.mark.parametrize("text", [r"$\frac$", "$a$ and $b$", r"\$5", "a\nb"])
+def test_texts_of_figures_are_no_formulas(text):
+    assert not is_math_text(field_plots.plain_text(text))
+    assert field_plots.png(field_plots.field_map(np.eye(3), text, text)).startswith(b"\x89PNG")
+
+
+def test_letters_that_the_font_lacks_do_not_stop_a_figure():
+    assert field_plots.png(field_plots.field_map(np.eye(3), "降水量")).startswith(b"\x89PNG")
+
+
+# ---------------------------------------------------------------------- files and truth
+
+
+def test_a_result_comes_back_from_its_file(tmp_path):
+    result, _ = fabricate()
+    result["mean"].attrs["units"] = "days"  # must not become a span of time
+    result.to_netcdf(tmp_path / "result.nc")
+    loaded = report.load_result(tmp_path / "result.nc")
+    np.testing.assert_array_equal(loaded["mean"], result["mean"])
+    assert loaded["mean"].dtype == float
+
+
+def broken(kind):
+    result, _ = fabricate(samples=0)
+    if kind == "no std":
+        return result.drop_vars("std")
+    if kind == "no attribute":
+        return result.drop_attrs()
+    if kind == "damaged":
+        return result.assign_attrs(deconditional="{")
+    if kind == "no object":
+        return result.assign_attrs(deconditional="[1]")
+    if kind == "points":
+        return result.isel(lat=0)
+    changed = {"strange": "gamma", "no latent": "rectified normal"}[kind]
+    return fabricate(distribution="normal", samples=0)[0].assign_attrs(
+        deconditional=json.dumps({"distribution": changed})
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("no std", "no result of deconditional downscale: it has no variable 'std'; name a file"),
+        ("no attribute", "it has no attribute 'deconditional'"),
+        ("damaged", "the attribute 'deconditional' of .*result.nc' is damaged"),
+        ("no object", "is damaged"),
+        ("points", "needs two horizontal dimensions"),
+        ("strange", "of the kind 'gamma'; this version knows normal, lognormal"),
+        ("no latent", "no variable 'latent_mean' and 'latent_std'"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, kind, message):
+    broken(kind).to_netcdf(tmp_path / "result.nc")
+    with pytest.raises(UsageError, match=message):
+        report.load_result(tmp_path / "result.nc")
+
+
+def test_a_file_that_is_no_netcdf_is_refused(tmp_path):
+    (tmp_path / "result.nc").write_text("no netCDF")
+    with pytest.raises(UsageError, match=r"result.nc' cannot be read as netCDF"):
+        report.load_result(tmp_path / "result.nc")
+
+
+def test_output_must_be_a_file(tmp_path):
+    result, _ = fabricate(samples=0)
+    with pytest.raises(UsageError, match="is a folder; name a file"):
+        report.write_report(result, tmp_path)
+    written = report.write_report(result, tmp_path / "new" / "report.html")
+    assert [path.name for path in written.parent.iterdir()] == ["report.html"]
+
+
+def reordered(truth, how):
+    if how == "north last":
+        return truth.sortby("lat")
+    if how == "transposed":
+        return truth.transpose("lon", "lat")
+    if how == "from -180":
+        return truth.assign_coords(lon=(truth["lon"] + 180) % 360 - 180).sortby("lon")
+    if how == "single precision":
+        return truth.assign_coords(lat=truth["lat"].astype("f4"), lon=truth["lon"].astype("f4"))
+    if how == "larger":
+        return truth.pad(lat=2, constant_values=9.0).assign_coords(
+            lat=52.5 - 0.25 * np.arange(truth.sizes["lat"] + 4)
+        )
+    if how == "one time":
+        return truth.expand_dims(time=1)
+    return truth.to_dataset(name="t2m").assign(other=truth)
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["north last", "transposed", "from -180", "single precision", "larger", "one time", "dataset"],
+)
+def test_truth_is_aligned_by_coordinates(scored, how):
+    result, truth, _ = scored
+    found = align_truth(reordered(truth, how), result["mean"], "t2m")
+    np.testing.assert_array_equal(found, truth)
+    assert found.dims == ("lat", "lon")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.assign_coords(lat=t["lat"] + 0.1), r"no value at lat = 52.0, one of 20 of 20"),
+        (lambda t: t.isel(lon=slice(3, None)), r"no value at lon = 352.0, one of 3 of 28"),
+        (lambda t: t.to_dataset(name="tas"), "no variable 't2m'.* its variables are: tas"),
+        (lambda t: t.rename(lat="y"), "the dimensions y, lon, the result lat, lon"),
+        (lambda t: t.expand_dims(time=[1, 2]), "the dimensions time, lat, lon"),
+        (lambda t: t.drop_vars("lat").isel(lat=slice(5)), "5 values along 'lat', the result 20"),
+    ],
+)
+def test_truth_on_another_grid_is_refused(scored, tmp_path, change, message):
+    result, truth, _ = scored
+    with pytest.raises(UsageError, match=message):
+        report.write_report(result, tmp_path / "report.html", change(truth))
+    assert not list(tmp_path.iterdir())
+
+
+def test_truth_at_another_time_is_refused(tmp_path):
+    result, truth = fabricate(times=2, samples=0)
+    later = truth.assign_coords(time=truth["time"] + np.timedelta64(1, "D"))
+    with pytest.raises(UsageError, match=r"no value at time = 2001-01-15.*one of 1 of 2"):
+        report.write_report(result, tmp_path / "report.html", later)
+
+
+# ---------------------------------------------------------------------- marginals
+
+
+LAWS = {
+    "normal": (Marginals("normal", np.array([1.0]), np.array([0.7])), stats.norm(1.0, 0.7).cdf),
+    "lognormal": (
+        Marginals("lognormal", np.array([0.3]), np.array([0.6])),
+        stats.lognorm(0.6, scale=np.exp(0.3)).cdf,
+    ),
+    "rectified": (
+        Marginals("rectified normal", np.array([0.5]), np.array([0.8]), 0.0, 1.2),
+        lambda x: np.where(x < 0, 0.0, np.where(x >= 1.2, 1.0, stats.norm.cdf(x, 0.5, 0.8))),
+    ),
+    "rectified below": (
+        Marginals("rectified normal", np.array([-0.2]), np.array([1.0]), 0.0),
+        lambda x: np.where(x < 0, 0.0, stats.norm.cdf(x, -0.2, 1.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("truth", [-1.0, 0.0, 0.4, 1.2, 3.0])
+def test_crps_is_the_integral_that_defines_it(law, truth):
+    marginals, cdf = LAWS[law]
+    kinks = sorted({-9.0, 0.0, truth, 1.2, 12.0})
+    wanted = sum(
+        integrate.quad(lambda x: (cdf(x) - (x >= truth)) ** 2, low, high)[0]
+        for low, high in pairwise(kinks)
+    )
+    assert marginals.crps(np.array([truth])) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_cells_without_spread_are_scored_as_points():
+    at = np.array([2.0, 2.0]), np.zeros(2)
+    for marginals in (
+        Marginals("normal", *at),
+        Marginals.lognormal(*at),
+        Marginals("rectified normal", *at, 0.0),
+    ):
+        assert marginals.crps(np.array([2.0, 5.0])) == pytest.approx(1.5)
+        np.testing.assert_allclose(marginals.pit(np.array([1.0, 5.0])), [0.0, 1.0])
+
+
+def test_lognormal_has_the_moments_given():
+    marginals = Marginals.lognormal(np.array([3.0]), np.array([2.0]))
+    law = stats.lognorm(marginals.scale[0], scale=np.exp(marginals.location[0]))
+    assert (law.mean(), law.std()) == pytest.approx((3.0, 2.0))
+    assert marginals.quantile(0.9)[0] == pytest.approx(law.ppf(0.9))
+
+
+@pytest.mark.parametrize("kind", ["normal", "lognormal", "rectified normal"])
+def test_pit_of_draws_is_uniform(kind):
+    rng = np.random.default_rng(3)
+    location, scale = rng.normal(size=4000), rng.uniform(0.3, 1.0, 4000)
+    draws = location + scale * rng.standard_normal(4000)
+    if kind == "lognormal":
+        draws = np.exp(draws)
+    low, high = (-0.5, 0.8) if kind == "rectified normal" else (-np.inf, np.inf)
+    pit = Marginals(kind, location, scale, low, high).pit(np.clip(draws, low, high))
+    assert stats.kstest(pit, "uniform").pvalue > 0.01
+    np.testing.assert_allclose(actual_coverage(pit, [0.5, 0.9]), [0.5, 0.9], atol=0.025)
+
+
+# ---------------------------------------------------------------------- grids and semivariograms
+
+
+def field(values, y, x, names=("lat", "lon")):
+    return xr.DataArray(values, {names[0]: y, names[1]: x}, names)
+
+
+def test_maps_put_values_where_their_coordinates_are():
+    values = np.arange(6.0).reshape(2, 3)
+    south_first = plane(field(values, [10.0, 20.0], [350.0, 0.0, 20.0]))
+    north_first = plane(field(values[::-1], [20.0, 10.0], [350.0, 0.0, 20.0]))
+    turned = plane(field(values, [10.0, 20.0], [350.0, 0.0, 20.0]).transpose("lon", "lat"))
+    for drawn in (south_first, north_first, turned):
+        np.testing.assert_array_equal(drawn.values, values)
+        np.testing.assert_array_equal(drawn.y_edges, [5.0, 15.0, 25.0])
+        np.testing.assert_array_equal(drawn.x_edges, [345.0, 355.0, 370.0, 390.0])
+    mesh = field_plots.field_map(field(values[::-1], [20.0, 10.0], [350.0, 0.0, 20.0]), "").axes[0]
+    corners = mesh.collections[0].get_coordinates()
+    np.testing.assert_array_equal(corners[0, 0], [345.0, 5.0])
+    np.testing.assert_array_equal(corners[-1, -1], [390.0, 25.0])
+    np.testing.assert_array_equal(mesh.collections[0].get_array(), values)
+
+
+def test_latitudes_end_at_the_poles():
+    drawn = plane(field(np.zeros((3, 2)), [-90.0, 0.0, 90.0], [0.0, 180.0]))
+    assert (drawn.y_edges[0], drawn.y_edges[-1]) == (-90.0, 90.0)
+
+
+def test_long_axes_are_thinned():
+    values = np.tile(np.arange(2500.0), (2, 1))
+    drawn = field_plots.field_map(values, "").axes[0].collections[0]
+    assert drawn.get_array().shape == (2, 834)
+    corners = drawn.get_coordinates()
+    np.testing.assert_array_equal(corners[0, :3, 0], [0.0, 3.0, 6.0])
+    assert corners[0, -1, 0] == 2500.0
+    np.testing.assert_array_equal(drawn.get_array()[0, :2], [1.0, 4.0])
+
+
+ROTATED = {
+    "rlon": {"standard_name": "grid_longitude", "units": "degrees"},
+    "rlat": {"standard_name": "grid_latitude", "units": "degrees"},
+}
+
+
+@pytest.mark.parametrize(
+    ("dims", "attrs", "wanted"),
+    [
+        (("x", "y"), {}, ("y", "x")),
+        (("a", "b"), {"a": {"axis": "X"}, "b": {"axis": "Y"}}, ("b", "a")),
+        (("i", "j"), {}, ("i", "j")),
+        (("rlon", "rlat"), ROTATED, ("rlat", "rlon")),
+    ],
+)
+def test_axes_are_told_apart(dims, attrs, wanted):
+    axes = {dim: (dim, np.arange(3), attrs.get(dim, {})) for dim in dims}
+    array = xr.DataArray(np.zeros((3, 3)), axes, dims)
+    assert horizontal_dims(array) == wanted
+    assert not plane(array).geographic
+
+
+def test_distances_follow_great_circles():
+    drawn = plane(field(np.zeros((2, 3)), [0.0, 90.0], [0.0, 1.0, 181.0]))
+    degree = 2 * np.pi * 6371 / 360
+    found = drawn.distance([0, 0, 0, 3], [1, 2, 3, 4])
+    np.testing.assert_allclose(found, [degree, 179 * degree, 90 * degree, 0.0], atol=1e-6)
+
+
+def test_area_weights_are_areas():
+    # Between latitudes a and b a zone has an area proportional to sin b - sin a.
+    lat = np.arange(40.5, 60.0)
+    weights = area_weights(field(np.zeros((20, 3)), lat, [0.0, 1.0, 3.0]))
+    exact = np.sin(np.deg2rad(lat + 0.5)) - np.sin(np.deg2rad(lat - 0.5))
+    np.testing.assert_allclose(weights[:, 0] / weights[0, 0], exact / exact[0], rtol=1e-4)
+    np.testing.assert_allclose(weights[0] / weights[0, 0], [1.0, 1.5, 2.0])
+
+
+def test_semivariogram_is_that_of_all_pairs():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(7, 9))
+    values[2:4, 5] = np.nan
+    drawn = plane(field(values, np.arange(7.0), np.arange(9.0) * 2, ("y", "x")))
+    bins = distance_bins(drawn, 6)
+    sums, counts = np.zeros(6), np.zeros(6)
+    cells = [(r, c) for r in range(7) for c in range(9) if np.isfinite(values[r, c])]
+    for i, (r, c) in enumerate(cells):
+        for s, d in cells[i + 1 :]:
+            distance = np.hypot(r - s, 2 * (c - d))
+            place = np.searchsorted(bins, distance, side="right") - 1
+            if 0 <= place < 6:
+                sums[place] += 0.5 * (values[r, c] - values[s, d]) ** 2
+                counts[place] += 1
+    found = semivariogram(drawn, bins)
+    np.testing.assert_array_equal(found.pairs, counts[counts >= 10])
+    np.testing.assert_allclose(found.semivariance, (sums / np.maximum(counts, 1))[counts >= 10])
+
+
+def test_random_pairs_give_the_same_curve():
+    rng = np.random.default_rng(1)
+    noise = plane(rng.normal(size=(300, 300)))
+    found = semivariogram(noise, distance_bins(noise))
+    assert len(found.distance) >= 13
+    assert found.pairs.sum() <= 200_000
+    assert found.pairs.min() > 1000  # neighbours as well as far ends
+    np.testing.assert_allclose(found.semivariance, 1.0, rtol=0.08)
+    again = semivariogram(noise, distance_bins(noise))
+    np.testing.assert_array_equal(found.semivariance, again.semivariance)
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def test_demo_maps_share_a_scale(scored):
+    result, truth, _ = scored
+    error = result["mean"] - truth
+    figure = field_plots.demo_maps(
+        truth, result["coarse_observed"], result["mean"], 3.92 * result["std"], error, "°C", "hills"
+    )
+    meshes = [panel.collections[0] for panel in figure.axes[:5]]
+    limits = [mesh.get_clim() for mesh in meshes]
+    low = min(truth.min(), result["mean"].min(), result["coarse_observed"].min())
+    assert limits[0] == limits[1] == limits[2]
+    assert limits[0][0] == pytest.approx(float(low))
+    assert limits[3][0] == 0.0
+    assert limits[4][0] == -limits[4][1] == -float(np.abs(error).max())
+    assert meshes[4].get_cmap().name == DIVERGING
+    assert meshes[1].get_array().mask.sum() == 15
+    assert field_plots.png(figure, dpi=60).startswith(b"\x89PNG")
+
+
+def test_plain_arrays_of_the_demo_cover_the_same_extent():
+    fine, coarse = np.zeros((12, 18)), np.zeros((2, 3))
+    figure = field_plots.demo_maps(fine, coarse, fine, fine, fine, "", "")
+    ends = [panel.collections[0].get_coordinates()[-1, -1] for panel in figure.axes[:5]]
+    np.testing.assert_array_equal(ends, np.tile([18.0, 12.0], (5, 1)))
+
+
+def test_values_beyond_the_scale_are_marked_on_it():
+    figure = field_plots.field_map(np.array([[0.0, 5.0]]), "", limits=(0.0, 1.0))
+    assert figure.axes[0].collections[0].colorbar.extend == "max"
+
+
+def test_numbers_are_written_for_reading():
+    assert [number(v) for v in (1234567, 12345.6, 1e9, -0.00001234, None, float("inf"))] == [
+        "1\u202f234\u202f567",
+        "12\u202f346",
+        "1e+09",
+        "-1.234e-05",
+        "–",
+        "–",
+    ]
+
+
+# ---------------------------------------------------------------------- in a browser
+
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
+# Chromium reads commands from file descriptor 3 and answers on 4.
+LAUNCH = """
+import fcntl, os, sys
+commands, answers = (fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3])
+os.dup2(commands, 3), os.dup2(answers, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+MEASURE = """({
+    width: innerWidth,
+    content: document.documentElement.scrollWidth,
+    images: [...document.images].map(i => i.complete ? i.naturalWidth : 0),
+    wide: [...document.querySelectorAll('body *')]
+        .filter(e => !e.closest('.scroll') && e.getBoundingClientRect().right > innerWidth + 1)
+        .map(e => e.tagName),
+    hacked: typeof window.hacked,
+    headings: document.querySelectorAll('h2').length,
+})"""
+
+
+class Browser:
+    """Headless Chromium, spoken to over a pipe; every event it reports is kept."""
+
+    def __init__(self, profile):
+        their_input, self._commands = os.pipe()
+        self._answers, their_output = os.pipe()
+        self.events, self._buffer, self._last = [], b"", 0
+        launch = [sys.executable, "-c", LAUNCH, str(their_input), str(their_output)]
+        self.process = subprocess.Popen(
+            [*launch, CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            pass_fds=(their_input, their_output),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "HOME": str(profile)},
+        )
+        os.close(their_input)
+        os.close(their_output)
+
+    def close(self):
+        try:
+            self.call("Browser.close")
+            self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            os.close(self._commands)
+            os.close(self._answers)
+
+    def call(self, method, session=None, **params):
+        self._last += 1
+        message = {"id": self._last, "method": method, "params": params}
+        if session is not None:
+            message["sessionId"] = session
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        answer = self._until(lambda m: m.get("id") == message["id"])
+        assert "error" not in answer, (method, answer)
+        return answer["result"]
+
+    def wait_for(self, method):
+        if not any(message.get("method") == method for message in self.events):
+            self._until(lambda m: m.get("method") == method)
+
+    def _until(self, wanted, seconds=60):
+        deadline = time.monotonic() + seconds
+        while True:
+            while b"\0" in self._buffer:
+                line, self._buffer = self._buffer.split(b"\0", 1)
+                message = json.loads(line)
+                self.events.append(message)
+                # A dialog would keep the page from ever answering.
+                assert message.get("method") != "Page.javascriptDialogOpening", message
+                if wanted(message):
+                    return message
+            ready, _, _ = select.select([self._answers], [], [], deadline - time.monotonic())
+            chunk = os.read(self._answers, 1 << 20) if ready else b""
+            if not chunk:
+                raise TimeoutError("Chromium did not answer")
+            self._buffer += chunk
+
+    def look(self, path, width, scheme="light"):
+        """Open a page at a width: measurements, what went wrong, what it asked for, its picture."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable", session)
+        metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", session, **metrics)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", session, features=features)
+        self.events.clear()
+        self.call("Page.navigate", session, url=path.as_uri())
+        self.wait_for("Page.loadEventFired")
+        found = self.call("Runtime.evaluate", session, expression=MEASURE, returnByValue=True)
+        shot = self.call("Page.captureScreenshot", session, captureBeyondViewport=True)
+        self.call("Target.closeTarget", targetId=target)
+        trouble = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
+        return {
+            **found["result"]["value"],
+            "trouble": [e for e in self.events if e.get("method") in trouble],
+            "requests": [
+                url
+                for e in self.events
+                if e.get("method") == "Network.requestWillBeSent"
+                and not (url := e["params"]["request"]["url"]).startswith("data:")
+            ],
+            "png": base64.b64decode(shot["data"]),
+        }
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    started = Browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: install chromium")
+@pytest.mark.parametrize("width", [1200, 390])
+def test_hostile_report_in_a_browser(browser, hostile, width):
+    seen = browser.look(hostile, width)
+    assert seen["headings"] == 9
+    assert seen["trouble"] == []
+    assert seen["hacked"] == "undefined"
+    assert seen["requests"] == [hostile.as_uri()]
+    assert len(seen["images"]) == 13
+    assert min(seen["images"]) > 0
+    assert seen["width"] == width
+    assert seen["content"] <= width
+    assert seen["wide"] == []
+    assert seen["png"].startswith(b"\x89PNG")
