@@ -182,7 +182,7 @@ def test_nothing_is_computed_until_it_is_asked_for(fitted, monkeypatch):
     def fail(*_):
         raise AssertionError("computed too early")
 
-    monkeypatch.setattr(posterior, "_blocks", fail)
+    monkeypatch.setattr(posterior, "blocks", fail)
     assert repr(fitted["plain"].predict(X)) == "Posterior(5 points)"
 
 

@@ -25,7 +25,9 @@ _HOME = {
     "BaggGP": "models",
     "CMP": "models",
     "CentroidGP": "models",
+    "Comparison": "fields",
     "DeepKernel": "kernels",
+    "Downscaler": "fields",
     "FeatureError": "approximation",
     "FitReport": "fit",
     "FitWarning": "fit",
@@ -39,6 +41,8 @@ _HOME = {
     "VarCentroidGP": "models",
     "bag_cross": "bag_kernels",
     "bag_gram": "bag_kernels",
+    "cross_validate": "fields",
+    "downscale": "fields",
     "feature_error": "approximation",
 }
 _MODULES = ("datasets", "scores")
@@ -51,6 +55,10 @@ if TYPE_CHECKING:
     from deconditional.bag_kernels import bag_cross as bag_cross
     from deconditional.bag_kernels import bag_gram as bag_gram
     from deconditional.bags import Bags as Bags
+    from deconditional.fields import Comparison as Comparison
+    from deconditional.fields import Downscaler as Downscaler
+    from deconditional.fields import cross_validate as cross_validate
+    from deconditional.fields import downscale as downscale
     from deconditional.fit import FitReport as FitReport
     from deconditional.fit import FitWarning as FitWarning
     from deconditional.kernels import DeepKernel as DeepKernel

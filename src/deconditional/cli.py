@@ -1,4 +1,4 @@
-"""The command line: ``deconditional demo | reproduce | benchmark``.
+"""The command line: ``deconditional demo | downscale | report | reproduce | benchmark``.
 
 What a command computes with is imported when it runs, so that help and complaints come at once.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from deconditional import __version__
+from deconditional import __version__, field_commands
 from deconditional.experiments.swiss_roll import MATCHINGS, MODELS
 from deconditional.outputs import UsageError
 
@@ -177,6 +177,10 @@ def _nothing_kept(args: argparse.Namespace) -> str:
     return "Nothing was kept; run the command again."
 
 
+def _output_untouched(args: argparse.Namespace) -> str:
+    return "No output was written; what was there has not changed."
+
+
 def _records_kept(args: argparse.Namespace) -> str:
     path = Path(args.out) / "results.json"
     try:
@@ -207,6 +211,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"deconditional {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(commands)
+    _add_downscale(commands)
+    _add_report(commands)
     _add_reproduce(commands)
     _add_benchmark(commands)
     return parser
@@ -221,6 +227,33 @@ def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     demo.add_argument("--out", required=True, metavar="DIR", help="folder for figure and arrays")
     _runs(demo, _demo, _nothing_kept)
+
+
+def _add_downscale(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "downscale",
+        help="a coarse field on the fine grid of its covariates, from files to a file",
+        description="Downscale a coarse target with fine covariates. Coarse cells with fine "
+        "covariates and coarse cells with a target need not be the same, in place or in time: "
+        "mediators, known in both, link them.",
+        epilog=field_commands.DOWNSCALE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    field_commands.add_downscale_options(parser)
+    _runs(parser, field_commands.downscale, _output_untouched)
+
+
+def _add_report(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "report",
+        help="an HTML page about a downscaled field",
+        description="Write a self-contained HTML page about what deconditional downscale wrote: "
+        "maps, calibration, scales, residuals, parameters, comparison of models.",
+        epilog=field_commands.REPORT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    field_commands.add_report_options(parser)
+    _runs(parser, field_commands.report, _output_untouched)
 
 
 def _add_reproduce(commands: argparse._SubParsersAction[_Parser]) -> None:

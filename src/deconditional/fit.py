@@ -22,6 +22,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from deconditional.parameters import ParameterSet
+from deconditional.progress import tell
 
 __all__ = ["FitReport", "FitWarning", "Optimum", "maximise", "sample_posterior"]
 
@@ -123,6 +124,7 @@ class _Objective:
         self.evaluations += 1
         value, gradient = _loss_and_gradient(self.problem, jnp.asarray(vector))
         value, gradient = float(value), np.asarray(gradient, dtype=float)
+        tell("fit", self.evaluations, note=f"{self.evaluations} evaluations, {-value:.1f}")
         if not np.isfinite(value) or not np.isfinite(gradient).all():
             return 1e25, np.zeros_like(vector)
         return value, gradient

@@ -17,8 +17,9 @@ from jaxtyping import Array
 from scipy.special import ndtr, ndtri
 
 from deconditional.inference.field import Field, square_root
+from deconditional.progress import tell
 
-__all__ = ["CoarsePosterior", "Gaussians", "Posterior"]
+__all__ = ["CoarsePosterior", "Gaussians", "Posterior", "blocks"]
 
 BLOCK = 4096
 """Query points per block: what bounds memory, whatever the number of query points."""
@@ -149,11 +150,12 @@ class Posterior(Gaussians):
         variances = np.empty_like(means)
         for s, field in enumerate(self.fields):
             extra = float(field.fine_noise_variance) if self.fine_noise else 0.0
-            for rows, block in _blocks(self.x):
+            for rows, block in blocks(self.x):
                 mean, variance = field.moments(block)
                 size = rows.stop - rows.start
                 means[s, rows] = np.asarray(mean)[:size]
                 variances[s, rows] = np.asarray(variance)[:size] + extra
+                tell("points", s * len(self.x) + rows.stop, means.size)
         return means, variances
 
     @property
@@ -226,12 +228,12 @@ class Posterior(Gaussians):
                 f"{error} Ask for joint samples instead: post.sample(..., method='joint')."
             ) from None
         out = np.empty((n, len(self.x)))
-        for rows, block in _blocks(self.x):
+        for rows, block in blocks(self.x):
             out[:, rows] = np.asarray(evaluate(block)).T[:, : rows.stop - rows.start]
         return out
 
 
-def _blocks(x: np.ndarray) -> Iterator[tuple[slice, Array]]:
+def blocks(x: np.ndarray) -> Iterator[tuple[slice, Array]]:
     """Blocks of one size, the last padded, so that one compilation serves them all."""
     size = min(BLOCK, len(x))
     for start in range(0, len(x), size):

@@ -46,6 +46,8 @@ def unwrapped(longitude: npt.ArrayLike) -> Floats:
         return lon
     eastward = np.mod(np.diff(lon), FULL_CIRCLE)
     steps = eastward if eastward.sum() < FULL_CIRCLE else eastward - FULL_CIRCLE
+    if len(steps) == 1 and steps[0] > FULL_CIRCLE / 2:
+        steps = steps - FULL_CIRCLE  # both ways are possible; this one is shorter
     if not (np.all(steps != 0) and np.abs(steps).sum() < FULL_CIRCLE):
         raise ValueError("longitudes go around the globe more than once")
     return lon[0] + np.concatenate([[0.0], np.cumsum(steps)])
@@ -54,25 +56,50 @@ def unwrapped(longitude: npt.ArrayLike) -> Floats:
 def inferred_bounds(centres: npt.ArrayLike, kind: AxisKind) -> Floats:
     """Cell bounds half-way between centres, (n, 2); the outermost cells are symmetric.
 
-    Latitudes end at the poles. Longitudes must be unwrapped.
+    Latitudes end at the poles. Longitudes must be unwrapped; they have no first and no last, so
+    where the seam of the data is does not matter: cells meet all around the globe unless one gap
+    is at least twice as wide as the steps beside it, which is then left open.
 
     Examples
     --------
     >>> inferred_bounds([90.0, 60.0, 30.0], "latitude").tolist()
     [[75.0, 90.0], [45.0, 75.0], [15.0, 45.0]]
+    >>> inferred_bounds([0.0, 10.0, 350.0], "longitude").tolist()
+    [[-5.0, 5.0], [5.0, 15.0], [345.0, 355.0]]
     """
     c = np.asarray(centres, dtype=float)
     if len(c) < 2:
         raise ValueError("the bounds of a single cell cannot be inferred")
+    if c[0] > c[-1]:
+        return inferred_bounds(c[::-1], kind)[::-1]
+    if kind == "longitude":
+        return _around_the_globe(c)
     middle = 0.5 * (c[1:] + c[:-1])
     edges = np.concatenate([[2 * c[0] - middle[0]], middle, [2 * c[-1] - middle[-1]]])
     if kind == "latitude":
         edges = np.clip(edges, -90.0, 90.0)
-    if kind == "longitude" and abs(edges[-1] - edges[0]) > FULL_CIRCLE:
-        # Unequal steps: the two outermost cells share what is left of the circle.
-        gap = 0.5 * (abs(edges[-1] - edges[0]) - FULL_CIRCLE) * np.sign(edges[-1] - edges[0])
-        edges[0], edges[-1] = edges[0] + gap, edges[-1] - gap
-    return np.sort(np.stack([edges[:-1], edges[1:]], axis=1), axis=1)
+    return np.stack([edges[:-1], edges[1:]], axis=1)
+
+
+def _around_the_globe(c: Floats) -> Floats:
+    """Bounds of ascending longitudes."""
+    gaps = np.diff(c, append=c[0] + FULL_CIRCLE)
+    widest = int(gaps.argmax())
+    first = (widest + 1) % len(c)
+    # In this order the widest gap is the one between the last and the first.
+    turned = np.concatenate([c[first:], c[:first] + FULL_CIRCLE])
+    steps = np.roll(gaps, -first)
+    if steps[-1] < 2 * max(steps[0], steps[-2]):
+        start = turned[0] - 0.5 * steps[-1]
+        end = start + FULL_CIRCLE
+    else:
+        start, end = turned[0] - 0.5 * steps[0], turned[-1] + 0.5 * steps[-2]
+    edges = np.concatenate([[start], 0.5 * (turned[1:] + turned[:-1]), [end]])
+    bounds = np.stack([edges[:-1], edges[1:]], axis=1)
+    return (
+        np.roll(bounds, first, axis=0)
+        - np.where(np.arange(len(c)) < first, FULL_CIRCLE, 0.0)[:, None]
+    )
 
 
 def _measured(bounds: Floats, kind: AxisKind) -> Floats:
@@ -89,8 +116,13 @@ def lengths(bounds: Floats, kind: AxisKind) -> Floats:
     return np.diff(_measured(bounds, kind), axis=1)[:, 0]
 
 
-def overlap_lengths(first: Floats, second: Floats, kind: AxisKind) -> Floats:
+def overlap_lengths(
+    first: Floats, second: Floats, kind: AxisKind, tolerance: float = 0.0
+) -> Floats:
     """What the intervals of two axes share, (n, m); longitudes wrap.
+
+    Pieces that are no longer than `tolerance`, in the unit of the bounds, count as nothing: they
+    come from rounding of edges that are meant to coincide.
 
     Examples
     --------
@@ -98,19 +130,21 @@ def overlap_lengths(first: Floats, second: Floats, kind: AxisKind) -> Floats:
     >>> overlap_lengths(west, np.array([[350.0, 355.0]]), "longitude") / np.pi * 180
     array([[5.]])
     """
-    if kind != "longitude":
-        return _shared(_measured(first, kind), _measured(second, kind))
-    turn = 2 * np.pi
-    a, b = _measured(first, kind), _measured(second, kind)
-    a = a - turn * np.floor(a[:, :1] / turn)
-    b = b - turn * np.floor(b[:, :1] / turn)
-    return sum((_shared(a, b + k * turn) for k in (-1, 0, 1)), np.zeros((len(a), len(b))))
-
-
-def _shared(a: Floats, b: Floats) -> Floats:
-    upper = np.minimum(a[:, None, 1], b[None, :, 1])
-    lower = np.maximum(a[:, None, 0], b[None, :, 0])
-    return np.maximum(upper - lower, 0.0)
+    turns = (0.0,)
+    if kind == "longitude":
+        first, second = (
+            b - FULL_CIRCLE * np.floor(b[:, :1] / FULL_CIRCLE) for b in (first, second)
+        )
+        turns = (-FULL_CIRCLE, 0.0, FULL_CIRCLE)
+    largest = max(np.abs(first).max(), np.abs(second).max())
+    tolerance = max(tolerance, 64 * np.finfo(float).eps * largest)
+    total = np.zeros((len(first), len(second)))
+    for turn in turns:
+        lower = np.maximum(first[:, None, 0], second[None, :, 0] + turn)
+        upper = np.minimum(first[:, None, 1], second[None, :, 1] + turn)
+        shared = _measured(upper, kind) - _measured(lower, kind)
+        total += np.where(upper - lower > tolerance, shared, 0.0)
+    return total
 
 
 def overlap_areas(rows: Floats, columns: Floats) -> csr_array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from deconditional.bags import Bags
 from deconditional.fields.grids import Grid, find_grid, overlap, span, values_on
 from deconditional.outputs import UsageError
 
-__all__ = ["FinePoints", "Pairing", "Question", "fine_points", "pair"]
+__all__ = ["FinePoints", "Members", "Pairing", "Question", "fine_points", "members", "pair"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -133,6 +133,8 @@ class Pairing:
         Target of every unit, NaN where missing.
     areas
         Areas shared by fine cells (rows) and coarse cells (columns), times the mask.
+    cell_areas
+        Of coarse cells; with a mask, of the part that counts.
     understood
         What was found, in words: pairs of label and text.
     """
@@ -150,6 +152,7 @@ class Pairing:
     times: np.ndarray | None
     target: Floats
     areas: Any
+    cell_areas: Floats
     understood: tuple[tuple[str, str], ...]
 
     @property
@@ -221,6 +224,7 @@ def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
         times=units.times,
         target=units.target,
         areas=areas,
+        cell_areas=whole,
         understood=understood,
     )
     _check_link(pairing, points.grid.times, grid.times)
@@ -321,48 +325,75 @@ def _stack(values: Sequence[Floats], n_times: int, n_cells: int) -> Floats:
 # ---------------------------------------------------------------------- bags
 
 
+class Members(NamedTuple):
+    """Which fine points belong to which units.
+
+    Attributes
+    ----------
+    unit, row, area
+        For every membership the unit, the row of the fine points, and the area they share.
+    cover
+        The share of every unit that fine points cover.
+    """
+
+    unit: Ints
+    row: Ints
+    area: Floats
+    cover: Floats
+
+    def well_covered(self, least: float) -> Members:
+        """Those of the units that are covered enough."""
+        kept = (self.cover >= least)[self.unit]
+        return Members(self.unit[kept], self.row[kept], self.area[kept], self.cover)
+
+
+def members(
+    points: FinePoints, unit_time: Ints, n_unit_times: int, areas: Any, whole: Floats
+) -> Members:
+    """Memberships of fine points in units; `unit_time` is that of every fine time, or -1."""
+    n_cells, n_coarse = areas.shape
+    row_of = np.full(points.present.size, -1)
+    row_of[points.present.ravel()] = np.arange(points.present.sum())
+    pairs = areas.tocoo()
+    units, rows, shared = [], [], []
+    for t, time in enumerate(unit_time):
+        row = row_of[t * n_cells + pairs.row]
+        used = (row >= 0) & (pairs.data > 0) & (time >= 0)
+        units.append(time * n_coarse + pairs.col[used])
+        rows.append(row[used])
+        shared.append(pairs.data[used])
+    unit, area = np.concatenate(units), np.concatenate(shared)
+    counts = np.bincount(unit_time[unit_time >= 0], minlength=n_unit_times)
+    full = np.maximum(counts, 1)[:, None] * whole
+    total = np.bincount(unit, area, minlength=n_unit_times * n_coarse)
+    cover = total / np.where(full > 0, full, 1.0).ravel()
+    return Members(unit.astype(np.int64), np.concatenate(rows).astype(np.int64), area, cover)
+
+
 def _bags(
     points: FinePoints, units: Units, areas: Any, whole: Floats, question: Question
 ) -> tuple[Bags, Ints, int]:
     """Bags, their units, and how many cells were covered too little to make one."""
-    n_cells = points.grid.n_cells
-    n_coarse = areas.shape[1]
-    row_of = np.full(points.present.size, -1)
-    row_of[points.present.ravel()] = np.arange(points.present.sum())
-    pairs = areas.tocoo()
-    bag, point, weight = [], [], []
-    cover = np.zeros(units.size)
-    for t, unit_time in enumerate(units.fine_time):
-        row = row_of[t * n_cells + pairs.row]
-        used = (row >= 0) & (pairs.data > 0)
-        unit = unit_time * n_coarse + pairs.col[used]
-        bag.append(unit)
-        point.append(row[used])
-        weight.append(pairs.data[used])
-        cover += np.bincount(unit, pairs.data[used], minlength=units.size)
-    n_per_unit = np.bincount(units.fine_time, minlength=units.size // n_coarse)
-    cover /= np.maximum(np.repeat(n_per_unit, n_coarse), 1) * np.tile(whole, len(n_per_unit))
-    units_of, weights, rows = np.concatenate(bag), np.concatenate(weight), np.concatenate(point)
-    enough = cover >= question.min_cover
-    too_small = int(((cover > 0) & ~enough).sum())
-    kept = enough[units_of]
-    if not kept.any():
+    every = members(points, units.fine_time, units.size // areas.shape[1], areas, whole)
+    kept = every.well_covered(question.min_cover)
+    too_small = int(((every.cover > 0) & (every.cover < question.min_cover)).sum())
+    if not len(kept.unit):
         raise UsageError(
             f"no coarse cell has fine covariates over {question.min_cover:.0%} of its area (the "
-            f"most is {cover.max():.0%}); lower min_cover, or check that the grids coincide."
+            f"most is {every.cover.max():.0%}); lower min_cover, or check that the grids coincide."
         )
-    bag_unit, index = np.unique(units_of[kept], return_inverse=True)
-    x = points.rows(question.position)[rows[kept]]
+    bag_unit, index = np.unique(kept.unit, return_inverse=True)
+    x = points.rows(question.position)[kept.row]
     if x.shape[1] == 0:
         raise UsageError("there is nothing to predict from: name covariates, or use position.")
-    totals = np.bincount(index, weights[kept])
+    totals = np.bincount(index, kept.area)
     bags = Bags(
         points=x,
         bag=index.astype(np.int64),
-        weights=weights[kept] / totals[index],
+        weights=kept.area / totals[index],
         ids=tuple(bag_unit.tolist()),
         mediator=None,
-        point=rows[kept].astype(np.int64),
+        point=kept.row,
     )
     return bags, bag_unit.astype(np.int64), too_small
 

@@ -72,6 +72,13 @@ class TargetScaling:
         ends = (-np.inf if low is None else float(low), np.inf if high is None else float(high))
         if not ends[0] < ends[1]:
             raise UsageError(f"the bounds {bounds} leave no room between them.")
+        if transform == "log":
+            if ends[0] > 0 or np.isfinite(ends[1]):
+                raise UsageError(
+                    f"transform='log' keeps the field positive by itself and takes no other bounds "
+                    f"than (0, None), not {bounds}; leave one of the two out."
+                )
+            ends = (-np.inf, np.inf)
         outside = (z < ends[0]) | (z > ends[1])
         if outside.any():
             raise UsageError(

@@ -77,6 +77,12 @@ class InducingBasis(eqx.Module):
         """Prior covariance of bag means that the basis leaves out."""
         return bag_gram(self.kernel, layout, dtype=self.dtype) - means.T @ means
 
+    def residual_cross(
+        self, x: Array, features: Array, layout: Layout, means: Array
+    ) -> Float[Array, "m N"]:
+        """Prior covariance with bag means that the basis leaves out."""
+        return bag_cross(self.kernel, x, layout, dtype=self.dtype) - features @ means
+
     def path(self, key: Any, coefficients: Array, n_features: int) -> Any:
         """Functions whose projections have these coefficients (d, S); the rest from the prior."""
         draw_key, weight_key = jr.split(key)
@@ -121,6 +127,12 @@ class FourierBasis(eqx.Module):
     def residual_gram(self, layout: Layout, means: Array) -> Float[Array, "N N"]:
         """Nothing: the features are the prior."""
         return jnp.zeros((layout.n_bags, layout.n_bags))
+
+    def residual_cross(
+        self, x: Array, features: Array, layout: Layout, means: Array
+    ) -> Float[Array, "m N"]:
+        """Nothing: the features are the prior."""
+        return jnp.zeros((len(x), layout.n_bags))
 
     def path(self, key: Any, coefficients: Array, n_features: int) -> Any:
         """Functions with these coefficients (F, S)."""

@@ -53,6 +53,15 @@ class Coefficients(eqx.Module):
         white = whiten(self.precision_root, features.T)
         return white.T @ white
 
+    def cross_covariance(
+        self, first: Float[Array, "m D"], second: Float[Array, "k D"]
+    ) -> Float[Array, "m k"]:
+        """Covariance between two sets of linear functions of v."""
+        if self.explained is not None:
+            return first @ second.T - (first @ self.explained) @ (second @ self.explained).T
+        assert self.precision_root is not None
+        return whiten(self.precision_root, first.T).T @ whiten(self.precision_root, second.T)
+
     def sample(self, key: Any, n: int) -> Float[Array, "D n"]:
         """Draws of v."""
         draws = jr.normal(key, (len(self.mean), n))

@@ -18,6 +18,7 @@ with :math:`\gamma` the basis functions :math:`\phi` and the trend functions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import equinox as eqx
@@ -29,7 +30,7 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.bag_kernels import bag_cross, bag_gram
+from deconditional.bag_kernels import bag_cross, bag_gram, between_bags
 from deconditional.bags import Bags
 from deconditional.inference.basis import Basis, feature_means
 from deconditional.inference.collapsed import Coefficients
@@ -62,6 +63,9 @@ class Field(Protocol):
 
     def bag_moments(self, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:
         """Mean and covariance of the means of f over new bags; `bags` are those of the fit."""
+
+    def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
+        """A function of x: covariance of f(x) with the means of f over new bags, (m, N)."""
 
 
 class ExactField(eqx.Module):
@@ -162,6 +166,28 @@ class ExactField(eqx.Module):
         mean = cross @ np.asarray(c.coefficients) + h @ np.asarray(c.trend)
         return mean, gram[n_old:, n_old:] - explained @ explained.T + white.T @ white
 
+    def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
+        """A function of x: covariance of f(x) with the means of f over new bags."""
+        h = jnp.asarray(new.means(np.asarray(self.trend.features(jnp.asarray(new.points)))))
+        return partial(self._covariance_with, new.layout, *self._seen_by(new.layout, h))
+
+    @eqx.filter_jit
+    def _seen_by(self, layout: Layout, h: Array) -> tuple[Array, Array]:
+        """What the observations explain of new bag means, and of the trend in them."""
+        c = self.conditioned
+        gram = between_bags(self.kernel, layout, self.layout, dtype=self.dtype)
+        explained = gram @ c.projection
+        return explained, whiten(c.trend_root, (h - explained @ c.whitened_trend).T)
+
+    @eqx.filter_jit
+    def _covariance_with(
+        self, layout: Layout, explained_new: Array, white_new: Array, x: Array
+    ) -> Array:
+        _, explained, residual = self._cross(x)
+        white = whiten(self.conditioned.trend_root, residual.T)
+        prior = bag_cross(self.kernel, x, layout, dtype=self.dtype)
+        return prior - explained @ explained_new.T + white.T @ white_new
+
 
 class BasisField(eqx.Module):
     """A posterior of the coefficients of a basis."""
@@ -211,6 +237,21 @@ class BasisField(eqx.Module):
         )
         mean, covariance = self._bag_moments(new.layout, h)
         return np.asarray(mean), np.asarray(covariance)
+
+    def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
+        """A function of x: covariance of f(x) with the means of f over new bags."""
+        h = self.trend.whitened(
+            jnp.asarray(new.means(np.asarray(self.trend.features(jnp.asarray(new.points)))))
+        )
+        means = self.basis.bag_means(new.layout)
+        every = jnp.concatenate([means.T, h], axis=1)
+        return partial(self._covariance_with, new.layout, means, every)
+
+    @eqx.filter_jit
+    def _covariance_with(self, layout: Layout, means: Array, every_new: Array, x: Array) -> Array:
+        features, every = self._features(x)
+        known = self.coefficients.cross_covariance(every, every_new)
+        return self.basis.residual_cross(x, features, layout, means) + known
 
     @eqx.filter_jit
     def _bag_moments(self, layout: Layout, trend: Array) -> tuple[Array, Array]:

@@ -182,6 +182,15 @@ class ExactProblem(BagProblem):
         noise = self.noise(values, weights, covariance, scale)
         return Pieces(gram, weights, as_matrix(noise), scale)
 
+    def observed_covariance(self, pieces: Pieces) -> Float[Array, "M M"]:
+        """Prior covariance of the observations, trend and noise included."""
+        mediated = self.trend.whitened(self.trend_means)
+        smooth = pieces.gram
+        if pieces.weights is not None:
+            mediated = pieces.weights.T @ mediated
+            smooth = pieces.weights.T @ smooth @ pieces.weights
+        return smooth + mediated @ mediated.T + pieces.noise
+
     def conditioned(self, pieces: Pieces) -> Conditioned:
         """Condition on z."""
         return condition(

@@ -26,7 +26,7 @@ from deconditional.inference.residual import (
     SampledPairs,
     penalty,
 )
-from deconditional.linalg import NoiseRoot
+from deconditional.linalg import NoiseRoot, as_matrix
 
 __all__ = ["BasisPieces", "VariationalProblem"]
 
@@ -106,6 +106,11 @@ class VariationalProblem(BagProblem):
         weights, covariance = self.mediation.weights(values)
         noise = self.noise(values, weights, covariance, scale)
         return BasisPieces(basis, self.with_trend(means), residual, weights, noise, scale)
+
+    def observed_covariance(self, pieces: BasisPieces) -> Float[Array, "M M"]:
+        """Prior covariance of the observations in the basis, trend and noise included."""
+        mediated = pieces.mediated()
+        return mediated.T @ mediated + as_matrix(pieces.noise)
 
     def field(self, values: Mapping[str, Any], pieces: BasisPieces) -> BasisField:
         """The optimal posterior and its bound."""

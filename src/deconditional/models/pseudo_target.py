@@ -21,7 +21,7 @@ from deconditional.models.checks import (
     observations,
     own_bags,
 )
-from deconditional.posterior import CoarsePosterior, Posterior
+from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
 
 __all__ = ["PseudoTarget"]
 
@@ -154,6 +154,14 @@ class PseudoTarget(BaseEstimator):
         """Posterior of the conditional mean at new mediators, from the first-stage regression."""
         self._fitted()
         return self.regressor_.predict(mediator)
+
+    def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
+        """Every observation as those of the other folds predict it, by the first-stage regression.
+
+        See :meth:`BaggGP.predict_held_out`.
+        """
+        self._fitted()
+        return self.regressor_.predict_held_out(folds)
 
     def _fitted(self) -> Any:
         from sklearn.exceptions import NotFittedError

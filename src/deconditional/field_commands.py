@@ -1,0 +1,319 @@
+"""``deconditional downscale`` and ``deconditional report``.
+
+What they compute with is imported when they run, so that help and complaints come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+from typing import Any
+
+from deconditional.outputs import UsageError
+
+__all__ = ["add_downscale_options", "add_report_options", "downscale", "report"]
+
+MODELS = ("auto", "cmp", "s-cmp", "u-cmp", "varcmp", "bagg-gp", "vbagg", "gpr", "vargpr")
+
+DOWNSCALE_EXAMPLES = """\
+examples:
+  fine covariates and coarse target in the same cells:
+    deconditional downscale --fine fine.nc --coarse coarse.nc --target tas \\
+        --covariates orog,clt --out tas_fine.nc
+
+  in different cells or at different times, linked by precipitable water, which the coarse
+  file has for all of them; three quantiles, ten samples and a report:
+    deconditional downscale --fine fine.nc --coarse coarse.nc --target tas \\
+        --covariates orog,clt --mediators prw --quantiles 0.05,0.5,0.95 --samples 10 \\
+        --out tas_fine.nc --report tas_fine.html
+
+  rain, positive and skewed, over land, one month, with the coarse means kept:
+    deconditional downscale --fine "era_*.nc" --coarse gcm.zarr --target pr \\
+        --covariates orog --mask land --transform log --consistency exact \\
+        --time 2001-07 --out pr_fine.nc
+
+exit codes: 0 done, 2 the command cannot be carried out as given, 130 interrupted.
+"""
+
+REPORT_EXAMPLES = """\
+examples:
+    deconditional report tas_fine.nc
+    deconditional report tas_fine.nc --truth station_grid.nc --out tas.html
+"""
+
+
+def add_downscale_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``deconditional downscale``."""
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--fine",
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="covariates on the fine grid, NaN where unknown: netCDF, Zarr, globs",
+    )
+    data.add_argument(
+        "--coarse",
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="target and mediators on the coarse grid, NaN where unknown",
+    )
+    data.add_argument("--target", required=True, help="coarse variable to downscale")
+    data.add_argument("--covariates", type=names, default=[], metavar="A,B", help="fine variables")
+    data.add_argument(
+        "--mediators",
+        type=names,
+        default=[],
+        metavar="P,Q",
+        help="coarse variables that link target and covariates where cells or times differ",
+    )
+    data.add_argument(
+        "--on",
+        nargs="+",
+        metavar="FILE",
+        help="where to predict, if not where the fine covariates are known",
+    )
+    data.add_argument(
+        "--time", metavar="T", help="use these times only: 2001-07, or 2001-06/2001-08"
+    )
+    data.add_argument("--mask", help="fine variable, share of a cell that counts (0 to 1)")
+    data.add_argument(
+        "--min-cover",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="least share of a coarse cell that fine cells must cover (default: 0.5)",
+    )
+    data.add_argument(
+        "--dims",
+        type=dimensions,
+        metavar="y=A,x=B,time=C",
+        help="names of dimensions, where CF attributes do not tell",
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model",
+        default="auto",
+        choices=MODELS,
+        metavar="NAME",
+        help=f"{', '.join(MODELS)} (default: auto, by blocked cross-validation)",
+    )
+    model.add_argument("--transform", choices=["log"], help="log for positive, skewed fields")
+    model.add_argument(
+        "--bounds", type=bounds, metavar="LOW,HIGH", help="physical limits, as in 0, or 0,1"
+    )
+    model.add_argument(
+        "--consistency", choices=["exact"], help="make area means equal the observed values"
+    )
+    model.add_argument(
+        "--no-position", action="store_true", help="do not use position as covariate and mediator"
+    )
+    model.add_argument(
+        "--points-per-bag",
+        type=points,
+        default="auto",
+        metavar="N",
+        help="fine cells that stand for a coarse one while learning, or all (default: by size)",
+    )
+    model.add_argument("--folds", type=int, default=5, help="of the cross-validation (default: 5)")
+    model.add_argument("--restarts", type=int, default=2, help="of every fit (default: 2)")
+    model.add_argument("--seed", type=int, default=0, help="default: 0")
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", required=True, type=Path, metavar="OUT.nc", help=".nc or .zarr")
+    output.add_argument(
+        "--quantiles", type=levels, default=[], metavar="Q,R", help="as in 0.05,0.5,0.95"
+    )
+    output.add_argument("--samples", type=int, default=0, metavar="K", help="joint samples to add")
+    output.add_argument("--report", type=Path, metavar="FILE.html", help="write a report too")
+    output.add_argument("--overwrite", action="store_true", help="replace an existing output")
+    output.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``deconditional report``."""
+    parser.add_argument("result", metavar="OUT.nc", help="what deconditional downscale wrote")
+    parser.add_argument("--truth", nargs="+", metavar="FILE", help="the fine field, if it is known")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.html", help="default: OUT.html beside the result"
+    )
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def downscale(args: argparse.Namespace, command: str) -> int:
+    """Read, say what was understood, learn, predict, write, sum up."""
+    require("fields", "xarray", "cf_xarray", "netCDF4")
+    from rich.console import Console
+
+    from deconditional.fields.downscaler import Downscaler, _levels, select_time
+    from deconditional.fields.files import check_output, open_fields, write_fields
+    from deconditional.fields.pairing import pair
+    from deconditional.fit import FitWarning
+
+    console = Console(quiet=args.quiet, highlight=False, soft_wrap=True)
+    check_output(args.out, args.overwrite)
+    if args.report is not None:
+        require("report", "matplotlib", "jinja2")
+        check_report(args.report)
+    downscaler = Downscaler(
+        args.target,
+        args.covariates,
+        args.mediators,
+        model=args.model,
+        position=not args.no_position,
+        transform=args.transform,
+        bounds=args.bounds,
+        consistency=args.consistency,
+        points_per_bag=args.points_per_bag,
+        mask=args.mask,
+        min_cover=args.min_cover,
+        dims=args.dims,
+        folds=args.folds,
+        n_restarts=args.restarts,
+        seed=args.seed,
+        progress=not args.quiet,
+    )
+    _levels(args.quantiles)
+    fine, coarse = open_fields(args.fine, "fine"), open_fields(args.coarse, "coarse")
+    on = fine if args.on is None else open_fields(args.on, "fine")
+    if args.time is not None:
+        fine, coarse, on = (
+            select_time(data, args.time, which)
+            for data, which in ((fine, "fine"), (coarse, "coarse"), (on, "fine"))
+        )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        for label, text in pair(fine, coarse, downscaler.question()).understood:
+            console.print(f"[bold]{label:>12}[/]  {text}")
+        downscaler.fit(fine, coarse)
+        result = downscaler.predict(
+            on, quantiles=args.quantiles, samples=args.samples, command=command
+        )
+    write_fields(result, args.out)
+    for note in dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning):
+        Console(stderr=True, quiet=args.quiet).print(f"[yellow]note:[/] {note}")
+    sum_up(console, downscaler, result)
+    console.print(f"[bold]{'written':>12}[/]  {args.out}")
+    if args.report is not None:
+        from deconditional.report import write_report
+
+        console.print(f"[bold]{'report':>12}[/]  {write_report(result, args.report)}")
+    return 0
+
+
+def sum_up(console: Any, downscaler: Any, result: Any) -> None:
+    """The summary after a run."""
+    import json
+
+    facts = json.loads(result.attrs["deconditional"])
+    if downscaler.comparison_ is not None:
+        console.print(str(downscaler.comparison_))
+    mean, std = result["mean"], result["std"]
+    left = facts["residuals"]
+    units = facts["units"]
+    lines = [
+        ("model", f"{facts['model']}; {facts['mediation']}"),
+        (
+            "posterior",
+            f"{int(mean.notnull().sum())} fine cells, mean {float(mean.min()):.4g} to "
+            f"{float(mean.max()):.4g} {units}, standard deviation {float(std.min()):.3g} to "
+            f"{float(std.max()):.3g} {units}",
+        ),
+    ]
+    if left["n"]:
+        lines.append(
+            (
+                "residuals",
+                f"observed less area mean in {left['n']} cells: rms {left['rmse']:.3g}, "
+                f"largest {left['largest']:.3g} {units}",
+            )
+        )
+    lines.append(("seconds", ", ".join(f"{k} {v:.1f}" for k, v in facts["timings"].items())))
+    for label, text in lines:
+        console.print(f"[bold]{label:>12}[/]  {text}")
+
+
+def report(args: argparse.Namespace, command: str) -> int:
+    """Write the HTML page of a result."""
+    require("report", "xarray", "cf_xarray", "netCDF4", "matplotlib", "jinja2")
+    from deconditional.fields.files import open_fields
+    from deconditional.report import load_result, write_report
+
+    out = args.out if args.out is not None else Path(args.result).with_suffix(".html")
+    check_report(out)
+    result = load_result(args.result)
+    truth = None if args.truth is None else open_fields(args.truth, "truth")
+    print(write_report(result, out, truth))
+    return 0
+
+
+# ---------------------------------------------------------------------- checks and types
+
+
+def require(extra: str, *packages: str) -> None:
+    """Raise unless the packages of an extra can be imported."""
+    from importlib.util import find_spec
+
+    for package in packages:
+        if find_spec(package) is None:
+            raise UsageError(f"this needs {package}: pip install 'deconditional[{extra}]'.")
+
+
+def check_report(path: Path) -> None:
+    """Raise unless a page can be written here."""
+    if path.is_dir():
+        raise UsageError(f"the report {str(path)!r} is a folder; name a file.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"the folder of the report {str(path)!r} does not exist; make it first.")
+
+
+def names(text: str) -> list[str]:
+    """Names between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def levels(text: str) -> list[float]:
+    """Numbers between commas."""
+    try:
+        return [float(part) for part in names(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers between commas, not {text!r}") from None
+
+
+def bounds(text: str) -> tuple[float | None, float | None]:
+    """Two limits between a comma; either may be left out.
+
+    Examples
+    --------
+    >>> bounds("0,"), bounds("0,1")
+    ((0.0, None), (0.0, 1.0))
+    """
+    low, comma, high = text.partition(",")
+    try:
+        ends = tuple(float(end) if end.strip() else None for end in (low, high))
+    except ValueError:
+        comma = ""
+        ends = (None, None)
+    if not comma:
+        raise argparse.ArgumentTypeError(f"must be LOW,HIGH (either may be empty), not {text!r}")
+    return ends[0], ends[1]
+
+
+def points(text: str) -> int | str | None:
+    """A number, ``all`` or ``auto``."""
+    if text in ("all", "auto"):
+        return None if text == "all" else text
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive number, all or auto, not {text!r}")
+    return int(text)
+
+
+def dimensions(text: str) -> dict[str, str]:
+    """Names of dimensions by role."""
+    found = dict(part.split("=", 1) for part in names(text) if "=" in part)
+    if len(found) != len(names(text)) or not set(found) <= {"y", "x", "time"}:
+        raise argparse.ArgumentTypeError(f"must look like y=lat,x=lon,time=t, not {text!r}")
+    return found

@@ -1,0 +1,14 @@
+"""Gridded fields: xarray in, xarray out."""
+
+try:
+    import cf_xarray  # noqa: F401
+    import xarray  # noqa: F401
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        f"gridded fields need {error.name}: pip install 'deconditional[fields]'."
+    ) from None
+
+from deconditional.fields.downscaler import Downscaler, cross_validate, downscale
+from deconditional.fields.validation import Comparison
+
+__all__ = ["Comparison", "Downscaler", "cross_validate", "downscale"]

@@ -1,0 +1,166 @@
+r"""Condition a posterior so that its area means reproduce the observed coarse values.
+
+With :math:`c(x)` the posterior covariance of f(x) with the means over the observed cells, the
+posterior mean given those means is :math:`m(x) + c(x)^\top a` and its variance
+:math:`v(x) - c(x)^\top G^{-1} c(x)`, with :math:`G` the covariance of the means themselves. For a
+field that is f itself, a solves one linear system. For one that is a function of f, such as its
+exponential, the area means of the *field's* mean are a function of a, and Newton's method finds
+the a that makes them equal to what was observed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from deconditional.bags import Bags
+from deconditional.fields.scaling import TargetScaling
+from deconditional.outputs import UsageError
+from deconditional.posterior import Gaussians, Posterior, blocks
+from deconditional.progress import tell
+
+__all__ = ["ConsistentPosterior"]
+
+Floats = npt.NDArray[np.float64]
+
+MOST_BYTES = 4e9
+TOLERANCE = 1e-9
+NEWTON_STEPS = 50
+
+
+class ConsistentPosterior(Gaussians):
+    """A posterior whose area means over some cells are as observed.
+
+    Parameters
+    ----------
+    posterior
+        The posterior at the fine points.
+    cells
+        The observed cells as bags of these points, condensed or not: the directions in which the
+        field may be moved.
+    shares : (cells, points), sparse
+        The weights of all points in the area means.
+    observed : (cells,)
+        What the area means must be, in the target's units.
+    scaling
+        From the process to the field.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        cells: Bags,
+        shares: csr_array,
+        observed: Floats,
+        scaling: TargetScaling,
+    ):
+        size = 4.0 * len(posterior.x) * cells.n_bags * len(posterior.fields)
+        if size > MOST_BYTES:
+            raise UsageError(
+                f"consistency='exact' over {cells.n_bags} cells and {len(posterior.x)} points "
+                f"would need {size / 1e9:.0f} GB; predict a part of the grid at a time."
+            )
+        self._posterior, self._shares = posterior, shares
+        self._cross: list[np.ndarray] = []
+        self._roots: list[Floats] = []
+        means, variances = [], []
+        for k, field in enumerate(posterior.fields):
+            cross = _cross(field, cells, posterior.x)
+            gram = np.asarray(shares @ cross, dtype=float)
+            root = _root(gram)
+            variance = posterior.component_variances[k]
+            variance = variance - _explained(cross, root)
+            variance = np.maximum(variance, 0.0)
+            mean = posterior.component_means[k]
+            move = _move(mean, variance, cross, shares, observed, scaling)
+            self._cross.append(cross)
+            self._roots.append(root)
+            means.append(mean + cross @ move)
+            variances.append(variance)
+        super().__init__(np.stack(means), np.stack(variances))
+
+    def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
+        """Joint samples of the process; their cell means are those of the corrected mean."""
+        if len(self._posterior.fields) > 1:
+            raise UsageError("samples with consistency='exact' need method='map'.")
+        draws = self._posterior.sample(n, seed)
+        deviation = draws - self._posterior.component_means[0]
+        pulls = np.asarray((self._shares @ deviation.T).T)
+        root = self._roots[0]
+        gain = np.linalg.solve(root.T, np.linalg.solve(root, pulls.T))
+        return self.component_means[0] + deviation - (self._cross[0] @ gain).T
+
+
+def _cross(field: Any, cells: Bags, x: Floats) -> np.ndarray:
+    evaluate = field.covariance_with(cells)
+    out = np.empty((len(x), cells.n_bags), dtype=np.float32)
+    for rows, block in blocks(x):
+        out[rows] = np.asarray(evaluate(jnp.asarray(block)))[: rows.stop - rows.start]
+        tell("points", rows.stop, len(x))
+    return out
+
+
+def _root(gram: Floats) -> Floats:
+    """Cholesky factor of the covariance of cell means, which rounding may leave indefinite."""
+    symmetric = 0.5 * (gram + gram.T)
+    scale = float(np.mean(np.diag(symmetric)))
+    for jitter in (1e-9, 1e-7, 1e-5, 1e-3):
+        try:
+            lifted = symmetric + jitter * scale * np.eye(len(gram))
+            return np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
+        except np.linalg.LinAlgError:
+            continue
+    raise UsageError(
+        "the observed cells are so well determined already that they cannot be made consistent; "
+        "leave consistency out."
+    )
+
+
+def _explained(cross: np.ndarray, root: Floats) -> Floats:
+    inverse = np.linalg.inv(root)
+    out = np.empty(len(cross))
+    for start in range(0, len(cross), 8192):
+        rows = slice(start, start + 8192)
+        out[rows] = ((cross[rows] @ inverse.T) ** 2).sum(1)
+    return out
+
+
+def _move(
+    mean: Floats,
+    variance: Floats,
+    cross: np.ndarray,
+    shares: csr_array,
+    observed: Floats,
+    scaling: TargetScaling,
+) -> Floats:
+    """The combination of directions that brings the area means to what was observed."""
+
+    def moved(a: Floats) -> Floats:
+        return (mean + cross @ a)[None]
+
+    def gap(a: Floats) -> Floats:
+        field, _ = scaling.moments(moved(a), variance[None])
+        return observed - shares @ field
+
+    a = np.zeros(cross.shape[1])
+    missing = gap(a)
+    enough = TOLERANCE * float(np.abs(observed).max())
+    for _ in range(NEWTON_STEPS):
+        if np.abs(missing).max() <= enough:
+            break
+        slope = scaling.slope(moved(a), variance[None])
+        jacobian = np.asarray((shares * slope[None]) @ cross, dtype=float)
+        step = np.linalg.lstsq(jacobian, missing, rcond=1e-12)[0]
+        for shorter in range(8):
+            tried = a + 0.5**shorter * step
+            left = gap(tried)
+            if np.abs(left).max() < np.abs(missing).max():
+                a, missing = tried, left
+                break
+        else:
+            break
+    return a

@@ -1,0 +1,881 @@
+"""Downscaling of gridded fields: xarray in, xarray out."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from gpjax.kernels.base import AbstractKernel
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import NotFittedError
+from sklearn.neighbors import KNeighborsRegressor
+
+from deconditional.bags import Bags
+from deconditional.fields import result as results
+from deconditional.fields.consistency import ConsistentPosterior
+from deconditional.fields.estimators import (
+    BASELINES,
+    MODELS,
+    Recipe,
+    candidates,
+    condensed_size,
+)
+from deconditional.fields.grids import overlap
+from deconditional.fields.meanings import parameter_meanings
+from deconditional.fields.pairing import (
+    FinePoints,
+    Members,
+    Question,
+    fine_points,
+    members,
+    pair,
+)
+from deconditional.fields.scaling import InputScaling, TargetScaling
+from deconditional.fields.validation import Comparison, HeldOut, blocks, compared
+from deconditional.fit import FitWarning
+from deconditional.outputs import UsageError
+from deconditional.posterior import Gaussians
+from deconditional.progress import show
+
+__all__ = ["Downscaler", "cross_validate", "downscale", "select_time"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+LOG_PASSES = 3
+"""Fits of a logarithmic field, each with a better idea of the spread within bags."""
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a model is fitted to, in standardised units; `used` are the observations it takes."""
+
+    bags: Bags
+    z: Floats
+    mediator: Floats | None
+    own_bag: Ints | None
+    used: Ints
+    bag_of: Ints
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``fit`` beyond bags and z."""
+        found: dict[str, Any] = {} if self.mediator is None else {"mediator": self.mediator}
+        return found if self.own_bag is None else {**found, "own_bag": self.own_bag}
+
+
+class Downscaler(BaseEstimator):
+    """Fine field of a coarse target, from fine covariates that need not be in the same cells.
+
+    Parameters
+    ----------
+    target
+        The variable of the coarse data that is wanted on the fine grid.
+    covariates
+        Variables of the fine data it is predicted from.
+    mediators
+        Variables of the coarse data that link observations to covariates where the two are not in
+        the same cells and times. A mediator that the fine data has too is averaged from there
+        where the coarse data lacks it.
+    model
+        ``"auto"``, one of ``cmp s-cmp u-cmp varcmp bagg-gp vbagg gpr vargpr``, or an estimator of
+        this package. Auto compares by blocked cross-validation and keeps the better model.
+    kernel, mediator_kernel
+        Any GPJax kernel in place of the default, which is a Matérn-3/2 (for the field also a
+        Matérn-1/2) of position plus a Gaussian of the rest. Inputs are position, on the unit sphere
+        (3) or in the plane (2), then the variables in the order given, standardised.
+    position
+        Use position as covariate and as mediator too.
+    transform
+        ``"log"`` for positive, skewed fields: the process is that of the logarithm.
+    bounds
+        Least and greatest physical value, as in ``(0, None)``; predictions stay within.
+    consistency
+        ``"exact"`` makes area means of the posterior mean equal the observed coarse values,
+        wherever the cells of an observation are all predicted.
+    trend, fine_noise
+        As in :class:`~deconditional.BaggGP`.
+    points_per_bag
+        Fine cells that stand for a coarse cell while learning, see
+        :meth:`~deconditional.Bags.condense`; ``"auto"`` goes by size, None keeps all.
+    mask
+        A fine variable between 0 and 1: the share of a cell that counts, such as land.
+    min_cover
+        Least share of a coarse cell that fine cells with covariates must cover.
+    dims
+        Names of dimensions, ``{"y": ..., "x": ..., "time": ...}``, where they cannot be found.
+    folds
+        Of the cross-validation behind ``"auto"``.
+    n_restarts, seed
+        Of the fits.
+    model_options
+        Further arguments of the model, as in ``{"n_inducing": 800}``.
+    progress
+        Show how far the work is.
+
+    Attributes
+    ----------
+    model_, model_name_
+        The fitted model and its name.
+    pairing_
+        Bags and observations; ``pairing_.understood`` has them in words.
+    comparison_
+        Cross-validation of the candidates; see :class:`~deconditional.fields.Comparison`.
+    parameters_
+        Name, value, unit and meaning of every learnt parameter.
+    timings_
+        Seconds by stage.
+
+    Examples
+    --------
+    >>> import deconditional as dc
+    >>> fields = dc.datasets.synthetic_fields(n_lat=24, n_lon=48)
+    >>> data = dc.datasets.split_cells(fields, "tas", ["altitude"], ["water_vapour"], block=4)
+    >>> downscaler = dc.Downscaler("tas", ["altitude"], ["water_vapour"], n_restarts=1)
+    >>> out = downscaler.fit(data.fine, data.coarse).predict(data.everywhere)
+    >>> out["mean"].dims, out["mean"].attrs["units"]
+    (('lat', 'lon'), 'K')
+    """
+
+    def __init__(
+        self,
+        target: str,
+        covariates: Sequence[str] = (),
+        mediators: Sequence[str] = (),
+        *,
+        model: Any = "auto",
+        kernel: AbstractKernel | None = None,
+        mediator_kernel: AbstractKernel | None = None,
+        position: bool = True,
+        transform: str | None = None,
+        bounds: tuple[float | None, float | None] | None = None,
+        consistency: str | None = None,
+        trend: str = "linear",
+        fine_noise: bool = False,
+        points_per_bag: int | str | None = "auto",
+        mask: str | None = None,
+        min_cover: float = 0.5,
+        dims: Mapping[str, str] | None = None,
+        folds: int = 5,
+        n_restarts: int = 2,
+        model_options: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        progress: bool = False,
+    ):
+        self.target = target
+        self.covariates = covariates
+        self.mediators = mediators
+        self.model = model
+        self.kernel = kernel
+        self.mediator_kernel = mediator_kernel
+        self.position = position
+        self.transform = transform
+        self.bounds = bounds
+        self.consistency = consistency
+        self.trend = trend
+        self.fine_noise = fine_noise
+        self.points_per_bag = points_per_bag
+        self.mask = mask
+        self.min_cover = min_cover
+        self.dims = dims
+        self.folds = folds
+        self.n_restarts = n_restarts
+        self.model_options = model_options
+        self.seed = seed
+        self.progress = progress
+
+    # ------------------------------------------------------------------ what is asked
+
+    def question(self) -> Question:
+        """The variables and their parts, checked."""
+        if not isinstance(self.target, str) or not self.target:
+            raise UsageError("target must be the name of a variable of the coarse data.")
+        if not 0 < self.min_cover <= 1:
+            raise UsageError(f"min_cover is a share between 0 and 1, not {self.min_cover!r}.")
+        if self.consistency not in (None, "exact"):
+            raise UsageError(f"consistency must be 'exact' or nothing, not {self.consistency!r}.")
+        if isinstance(self.model, str) and self.model not in ("auto", *MODELS):
+            raise UsageError(
+                f"there is no model {self.model!r}; choose auto or one of {', '.join(MODELS)}."
+            )
+        names = {}
+        for part in ("covariates", "mediators"):
+            given = getattr(self, part)
+            listed = (given,) if isinstance(given, str) else tuple(given)
+            twice = [name for name in listed if listed.count(name) > 1]
+            if twice:
+                raise UsageError(f"{twice[0]!r} is named twice among the {part}.")
+            names[part] = listed
+        return Question(
+            target=self.target,
+            position=bool(self.position),
+            mask=self.mask,
+            min_cover=self.min_cover,
+            dims=self.dims,
+            **names,
+        )
+
+    # ------------------------------------------------------------------ learning
+
+    def fit(self, fine: xr.Dataset, coarse: xr.Dataset) -> Self:
+        """Learn from fine covariates and coarse observations.
+
+        Parameters
+        ----------
+        fine
+            Covariates on the fine grid, NaN where unknown; with or without time.
+        coarse
+            Target and mediators on the coarse grid, NaN where unknown; with or without time.
+        """
+        began = time.perf_counter()
+        with show(self.progress) as stage:
+            stage("pairing fine and coarse cells")
+            self._prepare(fine, coarse)
+            self.timings_ = {"pairing": time.perf_counter() - began}
+            held_out = []
+            fitted = {}
+            for name in self._names():
+                stage(f"learning {name}")
+                began = time.perf_counter()
+                data = self._data(name)
+                model = self._fitted_model(name, data, data.z)
+                seconds = time.perf_counter() - began
+                self.timings_[f"learning {name}"] = seconds
+                fitted[name] = (model, data)
+                if self._folds is not None:
+                    predicted = model.predict_held_out(self._folds[data.used])
+                    held_out.append(HeldOut(name, predicted, data.z, seconds))
+            self.comparison_ = None
+            chosen = next(iter(fitted))
+            if held_out:
+                self.comparison_ = compared(held_out, self.target_scaling_.scale, self._how)
+                chosen = self.comparison_.chosen
+            self.model_name_ = chosen
+            self.model_, data = fitted[chosen]
+            if self.target_scaling_.log:
+                stage("correcting for the logarithm")
+                began = time.perf_counter()
+                self.model_ = self._with_spread(chosen, self.model_, data)
+                self.timings_["correcting for the logarithm"] = time.perf_counter() - began
+        self.fit_report_ = self.model_.fit_report_
+        self.parameters_ = self._meanings(fine, coarse)
+        return self
+
+    def _prepare(self, fine: xr.Dataset, coarse: xr.Dataset) -> None:
+        self.pairing_ = pairing = pair(fine, coarse, self.question())
+        self.target_scaling_ = TargetScaling.of(pairing.z, self.transform, self.bounds)
+        spherical = pairing.coarse.spherical
+        self.input_scaling_ = InputScaling.of(pairing.bags.points, pairing.n_position, spherical)
+        both = np.concatenate([pairing.bag_mediator, pairing.mediator])
+        known = both[np.isfinite(both).all(1)]
+        self.mediator_scaling_ = InputScaling.of(
+            known if len(known) else np.zeros((1, both.shape[1])), pairing.n_position, spherical
+        )
+        self._coarse = coarse
+        self._folds: Ints | None = None
+        self._how = ""
+        if len(pairing.z) >= 2 * self.folds:
+            self._folds, self._how = blocks(pairing, "space", self.folds, self.seed)
+            self._how += ", parameters held"
+        elif self.model == "auto" and pairing.matching != "matched":
+            raise UsageError(
+                f"{len(pairing.z)} observations are too few to compare models by {self.folds}-fold "
+                f"cross-validation; name a model (u-cmp, say) or use fewer folds."
+            )
+
+    def _names(self) -> tuple[str, ...]:
+        if not isinstance(self.model, str):
+            return (type(self.model).__name__,)
+        if self.model != "auto":
+            return (self.model,)
+        p = self.pairing_
+        return candidates(p.matching, p.bags.n_bags, len(p.z))
+
+    def _recipe(self) -> Recipe:
+        question = self.pairing_.question
+        return Recipe(
+            kernel=self.kernel,
+            mediator_kernel=self.mediator_kernel,
+            n_position=self.pairing_.n_position,
+            n_covariates=len(question.covariates),
+            n_mediators=len(question.mediators),
+            trend=self.trend,
+            fine_noise=self.fine_noise,
+            n_restarts=self.n_restarts,
+            seed=self.seed,
+            options=dict(self.model_options or {}),
+        )
+
+    def _is_matched(self, name: str) -> bool:
+        """Whether the model sees every observation as the mean of a bag."""
+        takes_bags = name in BASELINES or (
+            not isinstance(self.model, str) and not _takes_mediator(self.model)
+        )
+        return takes_bags and self.pairing_.matching == "matched"
+
+    def _data(self, name: str) -> _Data:
+        p = self.pairing_
+        z = self.target_scaling_.standardised(p.z)
+        size = self.points_per_bag
+        if size == "auto":
+            size = condensed_size(name, p.bags.n_bags)
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise UsageError(f"points_per_bag must be 'auto', None or a number, not {size!r}.")
+        bags = replace(p.bags, points=self.input_scaling_(p.bags.points))
+        if self._is_matched(name):
+            kept = p.own_bag
+            bags = bags.select(kept)
+            bags = bags if size is None else bags.condense(size, self.seed)
+            return _Data(bags, z, None, None, np.arange(len(z)), kept)
+        kept = np.flatnonzero(np.isfinite(p.bag_mediator).all(1))
+        if not kept.size:
+            raise UsageError(f"no bag has mediators, which {name} needs; use bagg-gp.")
+        place = np.full(p.bags.n_bags + 1, -1)
+        place[kept] = np.arange(len(kept))
+        own_bag = place[p.own_bag]
+        used = np.flatnonzero(np.isfinite(p.mediator).all(1))
+        if not used.size:
+            raise UsageError(f"no observation has mediators, which {name} needs; use bagg-gp.")
+        mediator = self.mediator_scaling_(p.bag_mediator[kept])
+        bags = replace(bags.select(kept), mediator=mediator)
+        bags = bags if size is None else bags.condense(size, self.seed)
+        return _Data(
+            bags,
+            z[used],
+            self.mediator_scaling_(p.mediator[used]),
+            own_bag[used] if p.matching == "partly matched" else None,
+            used,
+            kept,
+        )
+
+    def _fitted_model(self, name: str, data: _Data, z: Floats) -> Any:
+        if isinstance(self.model, str):
+            model = self._recipe().estimator(name, self._is_matched(name))
+        else:
+            model = clone(self.model)
+        try:
+            return model.fit(data.bags, z, **data.arguments())
+        except (TypeError, ValueError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"{name}: {error}") from error
+
+    def _with_spread(self, name: str, model: Any, data: _Data) -> Any:
+        """Fit again with what the mean of logarithms lacks of the logarithm of the mean."""
+        scale = self.target_scaling_.scale
+        for _ in range(LOG_PASSES - 1):
+            gap = _log_gap(model, scale) / scale
+            missing = self._at_observations(gap, data)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FitWarning)
+                model = self._fitted_model(name, data, data.z - missing)
+        return model
+
+    @staticmethod
+    def _at_observations(per_bag: Floats, data: _Data) -> Floats:
+        """A property of bags at the observations: their own bag's, or that of similar mediators."""
+        if data.mediator is None:
+            return per_bag
+        near = KNeighborsRegressor(min(5, len(per_bag)), weights="distance")
+        found = near.fit(data.bags.mediator, per_bag).predict(data.mediator)
+        if data.own_bag is None:
+            return found
+        return np.where(data.own_bag >= 0, per_bag[data.own_bag], found)
+
+    def _meanings(self, fine: xr.Dataset, coarse: xr.Dataset) -> list[dict[str, Any]]:
+        question = self.pairing_.question
+        learnt, kernels = {}, {}
+        stages = [self.model_]
+        if hasattr(self.model_, "regressor_"):
+            stages = [self.model_.model_]
+            first = self.model_.regressor_
+            for key, value in first.parameters_.items():
+                learnt[f"mediator_{key}" if key.startswith("kernel") else f"mediator.{key}"] = value
+            kernels["mediator_kernel"] = first.kernel_
+        last = stages[-1]
+        learnt.update(last.parameters_)
+        kernels["kernel"] = last.kernel_
+        if hasattr(last, "mediator_kernel_"):
+            kernels["mediator_kernel"] = last.mediator_kernel_
+        return parameter_meanings(
+            learnt,
+            kernels,
+            {
+                "kernel": (self.input_scaling_, question.covariates),
+                "mediator_kernel": (self.mediator_scaling_, question.mediators),
+            },
+            self.pairing_.n_position,
+            self.pairing_.coarse.spherical,
+            self.target_scaling_,
+            str(coarse[question.target].attrs.get("units", "")),
+        )
+
+    # ------------------------------------------------------------------ predicting
+
+    def predict(
+        self,
+        fine: xr.Dataset,
+        *,
+        quantiles: Sequence[float] = (),
+        samples: int = 0,
+        features: int | None = None,
+        command: str = "dc.Downscaler.predict",
+    ) -> xr.Dataset:
+        """The posterior of the target on the fine grid.
+
+        Parameters
+        ----------
+        fine
+            Covariates where predictions are wanted: the data of the fit, or any other grid or time.
+        quantiles
+            Levels between 0 and 1 of the quantiles to add.
+        samples
+            Number of joint samples of the field to add.
+        features
+            As in :meth:`~deconditional.BaggGP.predict`.
+        command
+            What the history says.
+
+        Returns
+        -------
+        xr.Dataset
+            ``mean`` and ``std``, ``quantiles`` and ``samples`` if asked for, the coarse residuals,
+            and what was learnt as attributes.
+        """
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Downscaler is not fitted; call fit first.")
+        levels = _levels(quantiles)
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
+            raise UsageError(f"samples must be a whole number from 0 on, not {samples!r}.")
+        began = time.perf_counter()
+        with show(self.progress) as stage:
+            stage("predicting")
+            points = fine_points(fine, self.pairing_.question)
+            if points.grid.spherical != self.pairing_.coarse.spherical:
+                raise UsageError(
+                    "the grid to predict on and that of the fit are not in the same coordinates."
+                )
+            x = self.input_scaling_(points.rows(self.pairing_.question.position))
+            posterior = self.model_.predict(x, fine_noise=self.fine_noise, features=features)
+            inside = self._members(points)
+            marginals: Gaussians = posterior
+            if self.consistency == "exact":
+                stage("making area means consistent")
+                marginals = self._consistent(posterior, x, inside)
+            fields = self._fields(marginals, levels)
+            if samples:
+                stage(f"drawing {samples} samples")
+                draws = marginals.sample(samples, self.seed)  # type: ignore[attr-defined]
+                fields["samples"] = (("sample",), self.target_scaling_.physical(draws))
+        out = results.as_dataset(fine, points, fields)
+        if levels:
+            out = out.assign_coords(quantile=("quantile", np.asarray(levels)))
+        means = _area_means(inside, fields["mean"][1], self.pairing_.target.size)
+        bags = np.zeros(self.pairing_.target.size, dtype=bool)
+        bags[self.pairing_.bag_unit] = True
+        out = out.merge(results.coarse_part(self._coarse, self.pairing_, means, bags))
+        timings = {**self.timings_, "predicting": time.perf_counter() - began}
+        return self._described(out, points, timings, command)
+
+    def _fields(
+        self, marginals: Gaussians, levels: Sequence[float]
+    ) -> dict[str, tuple[tuple[str, ...], Floats]]:
+        scaling = self.target_scaling_
+        mean, std = scaling.moments(marginals.component_means, marginals.component_variances)
+        fields: dict[str, tuple[tuple[str, ...], Floats]] = {"mean": ((), mean), "std": ((), std)}
+        if levels:
+            values = marginals.quantile(np.asarray(levels))
+            fields["quantiles"] = (("quantile",), scaling.physical(values))
+        if scaling.distribution.startswith("rectified"):
+            fields["latent_mean"] = ((), scaling.centre + scaling.scale * marginals.mean)
+            fields["latent_std"] = ((), scaling.scale * marginals.std)
+        return fields
+
+    def _members(self, points: FinePoints) -> Members | None:
+        """Which predicted cells make up which units; None where the grids do not meet."""
+        p = self.pairing_
+        try:
+            areas = overlap(points.grid, p.coarse).multiply(points.share[:, None]).tocsr()
+        except UsageError:
+            return None
+        whole = np.asarray(areas.sum(0)).ravel() if p.question.mask else p.coarse.areas
+        n_times = p.target.size // p.coarse.n_cells
+        if p.times is None:
+            unit_time = np.zeros(len(points.present), dtype=np.int64)
+        elif points.grid.times is None:
+            return None
+        else:
+            place = {str(t): k for k, t in enumerate(p.times)}
+            unit_time = np.array([place.get(str(t), -1) for t in points.grid.times])
+        found = members(points, unit_time, n_times, areas, whole)
+        return found.well_covered(p.question.min_cover)
+
+    def _consistent(self, posterior: Any, x: Floats, inside: Members | None) -> Gaussians:
+        p = self.pairing_
+        wanted = None
+        if inside is not None:
+            wanted = np.isfinite(p.target[inside.unit])
+        if inside is None or wanted is None or not wanted.any():
+            raise UsageError(
+                "consistency='exact' found no observed coarse cell that the predicted cells cover; "
+                "leave it out."
+            )
+        units, cell = np.unique(inside.unit[wanted], return_inverse=True)
+        row, area = inside.row[wanted], inside.area[wanted]
+        weights = area / np.bincount(cell, area)[cell]
+        cells = Bags(
+            points=x[row],
+            bag=cell.astype(np.int64),
+            weights=weights,
+            ids=tuple(units.tolist()),
+            mediator=None,
+            point=row,
+        )
+        size = condensed_size("bagg-gp", len(units))
+        shares = csr_array((weights, (cell, row)), shape=(len(units), len(x)))
+        return ConsistentPosterior(
+            posterior,
+            cells.condense(size, self.seed),
+            shares,
+            p.target[units],
+            self.target_scaling_,
+        )
+
+    # ------------------------------------------------------------------ what the result says
+
+    def _described(
+        self, out: xr.Dataset, points: FinePoints, timings: Mapping[str, float], command: str
+    ) -> xr.Dataset:
+        question = self.pairing_.question
+        source = self._coarse[question.target]
+        units = str(source.attrs.get("units", ""))
+        long_name = str(source.attrs.get("long_name", question.target))
+        standard = source.attrs.get("standard_name")
+        words = {
+            "mean": f"posterior mean of {long_name}",
+            "std": f"posterior standard deviation of {long_name}",
+            "quantiles": f"posterior quantiles of {long_name}",
+            "samples": f"posterior samples of {long_name}",
+            "latent_mean": f"posterior mean of {long_name} before its bounds",
+            "latent_std": f"posterior standard deviation of {long_name} before its bounds",
+            "coarse_observed": f"observed {long_name}",
+            "coarse_mean": f"area mean of the posterior mean of {long_name}",
+            "coarse_residual": f"observed less area mean of {long_name}",
+        }
+        for name, text in words.items():
+            if name not in out:
+                continue
+            attrs = {"long_name": text, "cell_methods": "area: mean"}
+            if units:
+                attrs["units"] = units
+            if standard and name != "coarse_residual":
+                suffix = " standard_error" if name in ("std", "latent_std") else ""
+                attrs["standard_name"] = f"{standard}{suffix}"
+            if points.grid.mapping and not name.startswith("coarse_"):
+                attrs["grid_mapping"] = points.grid.mapping
+            out[name].attrs = attrs
+        residuals = results.residual_summary(out["coarse_residual"].values)
+        facts = self._facts(units, long_name, residuals, timings)
+        past = str(self._coarse.attrs.get("history", "")).strip()
+        line = results.history_line(command)
+        out.attrs = {
+            "Conventions": "CF-1.11",
+            "title": f"{long_name}, downscaled",
+            "source": f"deconditional {results.versions()['deconditional']}, {self.model_name_}",
+            "history": f"{line}\n{past}" if past else line,
+            **{f"fit_{row['name'].replace('.', '_')}": row["value"] for row in self.parameters_},
+            "deconditional": results.as_json(facts),
+        }
+        return out
+
+    def _facts(
+        self,
+        units: str,
+        long_name: str,
+        residuals: Mapping[str, Any],
+        timings: Mapping[str, float],
+    ) -> dict[str, Any]:
+        question, report = self.pairing_.question, self.fit_report_
+        asked = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name not in ("target", "covariates", "mediators", "progress")
+        }
+        low, high = self.target_scaling_.bounds
+        comparison = None
+        if self.comparison_ is not None:
+            table = self.comparison_
+            comparison = {
+                "columns": list(table.columns),
+                "rows": [list(row.values()) for row in table.rows],
+                "chosen": table.chosen,
+                "folds": table.how,
+                "pit": table.pit[table.chosen],
+            }
+        return {
+            "target": question.target,
+            "units": units,
+            "long_name": long_name,
+            "covariates": list(question.covariates),
+            "mediators": list(question.mediators),
+            "model": self.model_name_,
+            "mediation": self._mediation(),
+            "distribution": self.target_scaling_.distribution,
+            "bounds": [low if np.isfinite(low) else None, high if np.isfinite(high) else None],
+            "options": asked,
+            "understood": [list(pair) for pair in self.pairing_.understood],
+            "parameters": self.parameters_,
+            "fit": {
+                "converged": report.converged,
+                "iterations": report.iterations,
+                "log_evidence": report.log_evidence,
+                "notes": list(report.notes),
+                "details": dict(report.details),
+            },
+            "comparison": comparison,
+            "residuals": residuals,
+            "timings": {name: round(value, 2) for name, value in timings.items()},
+            "versions": results.versions(),
+        }
+
+    def _mediation(self) -> str:
+        matching = self.pairing_.matching
+        if self._is_matched(self.model_name_):
+            return "matched: every observation is the mean over its own bag"
+        how = (
+            "a regression on the mediators gives bags pseudo-targets with their covariance"
+            if hasattr(self.model_, "regressor_")
+            else "a conditional mean operator links observations to bags"
+        )
+        return f"{matching}: {how}"
+
+
+def _takes_mediator(model: Any) -> bool:
+    return hasattr(model, "mediator_kernel")
+
+
+def _levels(quantiles: Sequence[float]) -> list[float]:
+    levels = [float(q) for q in np.atleast_1d(np.asarray(quantiles, dtype=float))]
+    if any(not 0 < q < 1 for q in levels):
+        raise UsageError(f"quantiles lie strictly between 0 and 1, not {levels}.")
+    return sorted(set(levels))
+
+
+def _area_means(inside: Members | None, field: Floats, n_units: int) -> Floats:
+    if inside is None:
+        return np.full(n_units, np.nan)
+    total = np.bincount(inside.unit, inside.area, minlength=n_units)
+    sums = np.bincount(inside.unit, inside.area * field[inside.row], minlength=n_units)
+    return np.where(total > 0, sums / np.where(total > 0, total, 1.0), np.nan)
+
+
+def _log_gap(model: Any, scale: float) -> Floats:
+    """For every bag, log of the mean of exp(f) less the mean of f, in units of the logarithm."""
+    bags = getattr(model, "model_", model).bags_
+    post = model.predict(bags.points)
+    mean, variance = scale * post.mean, scale**2 * post.variance
+    centre = bags.means(mean)
+    spread = np.exp(mean - centre[bags.bag] + 0.5 * variance)
+    return np.log(bags.means(spread))
+
+
+# ---------------------------------------------------------------------- functions
+
+
+def downscale(
+    fine: xr.Dataset,
+    coarse: xr.Dataset,
+    target: str,
+    covariates: Sequence[str] = (),
+    mediators: Sequence[str] = (),
+    *,
+    on: xr.Dataset | None = None,
+    quantiles: Sequence[float] = (),
+    samples: int = 0,
+    times: str | None = None,
+    command: str = "dc.downscale",
+    **options: Any,
+) -> xr.Dataset:
+    """Downscale a coarse target to the fine grid of its covariates.
+
+    Parameters
+    ----------
+    fine
+        Covariates on the fine grid, NaN where unknown.
+    coarse
+        Target and mediators on the coarse grid, NaN where unknown.
+    target, covariates, mediators
+        Names of variables; see :class:`Downscaler`.
+    on
+        Where to predict, if not at the fine cells whose covariates are known: another dataset
+        with the same covariates.
+    quantiles, samples
+        Levels of quantiles and number of samples to add to the result.
+    times
+        Use these times only, on both sides: ``"2000-01"``, or ``"2000-01/2000-06"``.
+    command
+        What the history says.
+    **options
+        Further arguments of :class:`Downscaler`: ``model``, ``transform``, ``bounds``,
+        ``consistency`` and so on.
+
+    Returns
+    -------
+    xr.Dataset
+        See :meth:`Downscaler.predict`.
+
+    Examples
+    --------
+    >>> import deconditional as dc
+    >>> fields = dc.datasets.synthetic_fields(n_lat=24, n_lon=48)
+    >>> data = dc.datasets.split_cells(
+    ...     fields, "tas", ["altitude"], ["water_vapour"], block=4, matched=1.0
+    ... )
+    >>> out = dc.downscale(data.fine, data.coarse, "tas", ["altitude"], quantiles=[0.05, 0.95])
+    >>> sorted(out.data_vars)[-3:]
+    ['mean', 'quantiles', 'std']
+    """
+    if times is not None:
+        fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
+        on = None if on is None else select_time(on, times, "fine")
+    try:
+        downscaler = Downscaler(target, covariates, mediators, **options)
+    except TypeError as error:
+        raise UsageError(f"{str(error).replace('Downscaler.__init__() got an ', '')}.") from None
+    _levels(quantiles)
+    downscaler.fit(fine, coarse)
+    return downscaler.predict(
+        fine if on is None else on, quantiles=quantiles, samples=samples, command=command
+    )
+
+
+def select_time(dataset: xr.Dataset, times: str, which: str) -> xr.Dataset:
+    """The times of a dataset that a text names; a dataset without time stays as it is."""
+    found = [d for d in dataset.dims if d == "time" or "time" in str(d).lower()]
+    if not found:
+        return dataset
+    dim = found[0]
+    first, _, last = times.partition("/")
+    try:
+        chosen = dataset.sel({dim: slice(first, last or first)})
+    except (KeyError, ValueError, TypeError) as error:
+        raise UsageError(f"cannot select time {times!r} of the {which} data: {error}.") from None
+    if not chosen.sizes[dim]:
+        there = f"{dataset[dim].values[0]} to {dataset[dim].values[-1]}"
+        raise UsageError(f"the {which} data has no time {times!r}; it runs from {there}.")
+    return chosen
+
+
+def cross_validate(
+    fine: xr.Dataset,
+    coarse: xr.Dataset,
+    target: str,
+    covariates: Sequence[str] = (),
+    mediators: Sequence[str] = (),
+    *,
+    models: Sequence[str] | None = None,
+    by: str = "space",
+    folds: int = 5,
+    refit: bool = True,
+    progress: bool = False,
+    **options: Any,
+) -> Comparison:
+    """Compare models on coarse observations they have not seen, held out in blocks.
+
+    An observation with a bag of its own is predicted as the mean of the field over that bag;
+    another one through its mediators.
+
+    Parameters
+    ----------
+    fine, coarse, target, covariates, mediators
+        As in :func:`downscale`.
+    models
+        Names of models; by default those that ``model="auto"`` would compare.
+    by
+        Blocks in ``"space"`` or in ``"time"``.
+    folds
+        Number of parts the observations are divided into.
+    refit
+        Learn the parameters anew without each fold. Otherwise they are learnt once from all
+        observations and held: far quicker, a little kinder.
+    progress
+        Show how far the work is.
+    **options
+        Further arguments of :class:`Downscaler`.
+
+    Examples
+    --------
+    >>> import deconditional as dc
+    >>> fields = dc.datasets.synthetic_fields(n_lat=24, n_lon=48)
+    >>> data = dc.datasets.split_cells(
+    ...     fields, "tas", ["altitude"], ["water_vapour"], block=4, matched=1.0
+    ... )
+    >>> table = dc.cross_validate(
+    ...     data.fine, data.coarse, "tas", ["altitude"], models=["bagg-gp", "gpr"], refit=False
+    ... )
+    >>> table.columns[:3]
+    ('model', 'rmse', 'crps')
+    """
+    first = Downscaler(target, covariates, mediators, folds=folds, **options)
+    first._prepare(fine, coarse)
+    labels, how = blocks(first.pairing_, by, folds, first.seed)
+    names = first._names() if models is None else tuple(models)
+    found = []
+    with show(progress) as stage:
+        for name in names:
+            one = clone(first).set_params(model=name)
+            one._prepare(fine, coarse)
+            began = time.perf_counter()
+            data = one._data(name)
+            if refit:
+                predicted = _refitted(one, name, data, labels[data.used], stage)
+            else:
+                stage(f"learning {name}")
+                predicted = one._fitted_model(name, data, data.z).predict_held_out(
+                    labels[data.used]
+                )
+            found.append(HeldOut(name, predicted, data.z, time.perf_counter() - began))
+    how += ", parameters learnt without the fold" if refit else ", parameters held"
+    return compared(found, first.target_scaling_.scale, how)
+
+
+def _refitted(one: Downscaler, name: str, data: _Data, labels: Ints, stage: Any) -> Gaussians:
+    means, variances = np.empty(len(data.z)), np.empty(len(data.z))
+    for fold in np.unique(labels):
+        stage(f"{name}, fold {fold + 1}")
+        seen, unseen = np.flatnonzero(labels != fold), np.flatnonzero(labels == fold)
+        part = replace(
+            data,
+            bags=data.bags.select(seen) if data.mediator is None else data.bags,
+            z=data.z[seen],
+            mediator=None if data.mediator is None else data.mediator[seen],
+            own_bag=None if data.own_bag is None else data.own_bag[seen],
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            model = one._fitted_model(name, part, part.z)
+        noise = float(getattr(model, "model_", model).parameters_.get("noise_std", 0.0)) ** 2
+        if data.mediator is None:
+            own = unseen
+        else:
+            own = np.full(len(unseen), -1) if data.own_bag is None else data.own_bag[unseen]
+        with_bag = np.flatnonzero(own >= 0)
+        without = np.flatnonzero(own < 0)
+        if with_bag.size:
+            post = model.predict_bags(data.bags.select(own[with_bag]))
+            means[unseen[with_bag]] = post.mean
+            variances[unseen[with_bag]] = post.variance + noise
+        if without.size:
+            assert data.mediator is not None
+            first = getattr(model, "regressor_", model)
+            stage_noise = float(first.parameters_.get("noise_std", 0.0)) ** 2
+            post = model.predict_coarse(data.mediator[unseen[without]])
+            means[unseen[without]] = post.mean
+            variances[unseen[without]] = post.variance + stage_noise
+    return Gaussians(means[None], variances[None])

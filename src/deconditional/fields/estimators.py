@@ -1,0 +1,144 @@
+"""The models by their command-line names, with the default kernels of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gpjax.kernels as gk
+import jax.numpy as jnp
+import numpy as np
+from gpjax.kernels.base import AbstractKernel
+
+from deconditional import models
+from deconditional.outputs import UsageError
+
+__all__ = [
+    "BASELINES",
+    "MODELS",
+    "Recipe",
+    "candidates",
+    "condensed_size",
+    "field_kernel",
+    "mediator_kernel",
+]
+
+CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
+    "cmp": (models.CMP, {"centred": True}),
+    "s-cmp": (models.CMP, {"centred": True, "cmo": "shrinkage"}),
+    "u-cmp": (models.CMP, {"centred": True, "uncertainty": True}),
+    "varcmp": (models.VarCMP, {"centred": True, "uncertainty": True}),
+}
+BASELINES: dict[str, Any] = {
+    "bagg-gp": models.BaggGP,
+    "vbagg": models.VBagg,
+    "gpr": models.CentroidGP,
+    "vargpr": models.VarCentroidGP,
+}
+"""Models of matched data; unmatched data reaches them by pseudo-targets."""
+
+MODELS = (*CONDITIONAL_MEAN, *BASELINES)
+VARIATIONAL = ("varcmp", "vbagg", "vargpr")
+
+EXACT_POINTS = 12_000
+"""Points of all bags together that an exact model is given by default."""
+
+EXACT_OBSERVATIONS = 3_000
+"""Bags or observations beyond which "auto" turns to inducing points."""
+
+
+def field_kernel(n_position: int, n_covariates: int) -> AbstractKernel:
+    """Matérn-3/2 and Matérn-1/2 of position, Gaussian of the covariates, added.
+
+    The rough part is what a smooth field and its covariates do not explain from one fine cell to
+    the next; without it intervals are too narrow on real fields (see the results).
+    """
+    parts = _pattern(n_position, n_covariates)
+    if n_position:
+        parts.append(gk.Matern12(active_dims=list(range(n_position))))
+    return _sum(parts)
+
+
+def mediator_kernel(n_position: int, n_mediators: int) -> AbstractKernel:
+    """Matérn-3/2 of position, Gaussian of the mediators, added."""
+    return _sum(_pattern(n_position, n_mediators))
+
+
+def _pattern(n_position: int, n_others: int) -> list[AbstractKernel]:
+    parts: list[AbstractKernel] = []
+    if n_position:
+        parts.append(gk.Matern32(active_dims=list(range(n_position))))
+    if n_others:
+        dims = list(range(n_position, n_position + n_others))
+        parts.append(gk.RBF(active_dims=dims, lengthscale=jnp.ones(n_others)))
+    return parts
+
+
+def _sum(parts: list[AbstractKernel]) -> AbstractKernel:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def candidates(matching: str, n_bags: int, n_observations: int) -> tuple[str, ...]:
+    """The models that "auto" compares.
+
+    Examples
+    --------
+    >>> candidates("matched", 100, 100), candidates("unmatched", 100, 100)
+    (('bagg-gp',), ('u-cmp', 'bagg-gp'))
+    """
+    exact = max(n_bags, n_observations) <= EXACT_OBSERVATIONS
+    names = ("u-cmp", "bagg-gp") if exact else ("varcmp", "vbagg")
+    return names[1:] if matching == "matched" else names
+
+
+def condensed_size(name: str, n_bags: int) -> int:
+    """Points that every bag is condensed to by default."""
+    if name in ("gpr", "vargpr"):
+        return 1_000_000  # centroids are taken of whole bags
+    if name in VARIATIONAL:
+        return 64
+    return int(np.clip(EXACT_POINTS // n_bags, 4, 64))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all candidates of one fit share."""
+
+    kernel: AbstractKernel | None
+    mediator_kernel: AbstractKernel | None
+    n_position: int
+    n_covariates: int
+    n_mediators: int
+    trend: str
+    fine_noise: bool
+    n_restarts: int
+    seed: int
+    options: Mapping[str, Any]
+
+    def estimator(self, name: str, matched: bool) -> Any:
+        """The unfitted estimator of a name."""
+        kernel = self.kernel or field_kernel(self.n_position, self.n_covariates)
+        mediator = self.mediator_kernel or mediator_kernel(self.n_position, self.n_mediators)
+        shared = {
+            "trend": self.trend,
+            "fine_noise": self.fine_noise,
+            "n_restarts": self.n_restarts,
+            "seed": self.seed,
+            **self.options,
+        }
+        try:
+            if name in CONDITIONAL_MEAN:
+                family, own = CONDITIONAL_MEAN[name]
+                return family(kernel, mediator, **{**own, **shared})
+            base = BASELINES[name](kernel, **shared)
+        except TypeError as error:
+            raise UsageError(f"model_options for {name}: {error}.") from None
+        if matched:
+            return base
+        return models.PseudoTarget(
+            base, mediator, trend=self.trend, n_restarts=self.n_restarts, seed=self.seed
+        )

@@ -1,0 +1,99 @@
+"""What the learnt parameters of a downscaling mean, in the units of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from deconditional.fields.scaling import InputScaling, TargetScaling
+
+__all__ = ["parameter_meanings"]
+
+EARTH_RADIUS_KM = 6371.0
+
+PARTS = {"Matern32": "smooth", "Matern12": "rough", "Matern52": "very smooth", "RBF": "Gaussian"}
+
+
+def parameter_meanings(
+    parameters: Mapping[str, Any],
+    kernels: Mapping[str, Any],
+    inputs: Mapping[str, tuple[InputScaling, Sequence[str]]],
+    n_position: int,
+    spherical: bool,
+    target: TargetScaling,
+    units: str,
+) -> list[dict[str, Any]]:
+    """Name, value, unit and meaning of every parameter.
+
+    Parameters
+    ----------
+    parameters
+        Learnt values by name.
+    kernels, inputs
+        For ``kernel`` and ``mediator_kernel``: the fitted kernel, and the scaling and names of its
+        inputs beyond position.
+    n_position, spherical
+        How many inputs are position, and whether they lie on the sphere.
+    target, units
+        Scaling and units of the target.
+    """
+    out = []
+    unit = f"log {units}".strip() if target.log else units
+    for name, value in parameters.items():
+        array = np.asarray(value, dtype=float)
+        family, _, rest = name.partition(".")
+        if name in ("noise_std", "fine_noise_std"):
+            what = "coarse observations" if name == "noise_std" else "single fine cells"
+            row = (array * target.scale, unit, f"standard deviation of the noise of {what}")
+        elif family in kernels and rest.endswith(("lengthscale", "variance")):
+            row = _of_kernel(
+                array, rest, kernels[family], *inputs[family], n_position, spherical, target, unit
+            )
+            if family == "mediator_kernel":
+                row = (row[0], row[1], f"mediation: {row[2]}")
+                if rest.endswith("variance"):
+                    row = (array, "1", f"{row[2]} (relative)")
+        elif name == "ridge":
+            row = (array, "1", "regularisation of the link between mediators and bags")
+        else:
+            row = (array, "", "parameter of a kernel of your own, in standardised inputs")
+        if rest.endswith("variance") and family == "kernel" and row[1] == unit:
+            name = f"{name.removesuffix('variance')}std"
+        shown = np.round(np.asarray(row[0], dtype=float), 6)
+        out.append({"name": name, "value": shown.tolist(), "unit": row[1], "meaning": row[2]})
+    return out
+
+
+def _of_kernel(
+    value: np.ndarray,
+    rest: str,
+    kernel: Any,
+    scaling: InputScaling,
+    names: Sequence[str],
+    n_position: int,
+    spherical: bool,
+    target: TargetScaling,
+    unit: str,
+) -> tuple[np.ndarray, str, str]:
+    part = kernel
+    for index in rest.split(".")[:-1]:
+        part = part.kernels[int(index)]
+    dims = part.active_dims if isinstance(part.active_dims, list) else None
+    kind = PARTS.get(type(part).__name__, type(part).__name__)
+    positions = dims is not None and n_position and max(dims) < n_position
+    covariates = dims is not None and min(dims) >= n_position
+    what = "position" if positions else "covariates" if covariates else "inputs"
+    if rest.endswith("variance"):
+        return np.sqrt(value) * target.scale, unit, f"spread of the {kind} part in {what}"
+    if positions:
+        scale = EARTH_RADIUS_KM if spherical else float(scaling.scale[0]) / 1000.0
+        return value * scale, "km", f"length scale of the {kind} part in position"
+    if covariates and dims is not None:
+        chosen = [names[d - n_position] for d in dims]
+        text = f"length scales of the {kind} part in {', '.join(chosen)}"
+        if value.ndim:
+            return value * scaling.scale[dims], "units of each", text
+        return value, "standard deviations", text
+    return value, "standard deviations", f"length scale of the {kind} part"

@@ -1,0 +1,163 @@
+"""Blocked cross-validation on the coarse observations.
+
+Neighbouring coarse cells tell about each other, so observations are held out in blocks: contiguous
+regions, or stretches of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr
+
+from deconditional.fields.pairing import Pairing
+from deconditional.outputs import UsageError
+from deconditional.posterior import Gaussians
+from deconditional.scores import score
+
+__all__ = ["Comparison", "HeldOut", "blocks", "compared"]
+
+Ints = npt.NDArray[np.int64]
+
+SCORES = ("rmse", "crps", "nll", "coverage95", "coverage50")
+BLOCKS_PER_FOLD = 4
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How one model predicts observations it has not seen, in standardised units."""
+
+    model: str
+    posterior: Gaussians
+    z: np.ndarray
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores of models on held-out coarse observations.
+
+    Attributes
+    ----------
+    rows
+        A mapping per model: its name, ``rmse``, ``crps``, ``nll``, coverage of the 95 % and 50 %
+        intervals, and the seconds of its fit. ``rmse`` and ``crps`` are in the target's units, or
+        those of its logarithm; so is the density behind ``nll``.
+    chosen
+        The model of the lowest CRPS.
+    how
+        The folds, in words.
+    pit
+        For every model the probabilities that predictions lie below what was observed: uniform
+        where they are calibrated.
+
+    Examples
+    --------
+    >>> table = Comparison(({"model": "cmp", "rmse": 1.0, "crps": 0.5},), "cmp", "5 blocks", {})
+    >>> print(table)
+    held-out coarse observations, 5 blocks
+    model  rmse  crps
+    cmp *     1   0.5
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    chosen: str
+    how: str
+    pit: Mapping[str, np.ndarray]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.rows[0])
+
+    def cells(self) -> list[list[str]]:
+        """The table as text, the chosen model marked."""
+        return [
+            [
+                (f"{value} *" if value == self.chosen else str(value))
+                if isinstance(value, str)
+                else f"{value:.3g}"
+                for value in row.values()
+            ]
+            for row in self.rows
+        ]
+
+    def __str__(self) -> str:
+        table = [list(self.columns), *self.cells()]
+        widths = [max(len(row[k]) for row in table) for k in range(len(self.columns))]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if k == 0 else cell.rjust(width)
+                for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in table
+        ]
+        return "\n".join([f"held-out coarse observations, {self.how}", *lines])
+
+
+def compared(held_out: Sequence[HeldOut], scale: float, how: str) -> Comparison:
+    """Score models against each other; `scale` turns standardised units into the target's."""
+    rows: list[dict[str, Any]] = []
+    pit = {}
+    for each in held_out:
+        found = score(each.posterior, each.z)
+        found = {name: float(found[name]) for name in SCORES}
+        found["rmse"] *= scale
+        found["crps"] *= scale
+        found["nll"] += float(np.log(scale))
+        rows.append({"model": each.model, **found, "seconds": round(each.seconds, 2)})
+        pit[each.model] = ndtr((each.z - each.posterior.mean) / each.posterior.std)
+    best = min(rows, key=lambda row: row["crps"])
+    return Comparison(tuple(rows), best["model"], how, pit)
+
+
+def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> tuple[Ints, str]:
+    """The fold of every observation, and the folds in words.
+
+    In space, observed cells are clustered into four times as many regions as folds, and regions
+    are dealt to folds so that these have about the same size. In time, every fold is one stretch.
+    """
+    m = len(pairing.z)
+    if by not in ("space", "time"):
+        raise UsageError(f"blocks are made by 'space' or by 'time', not {by!r}.")
+    if folds < 2 or folds > m:
+        raise UsageError(f"{m} observations cannot be divided into {folds} folds; choose 2 to {m}.")
+    n_cells = pairing.coarse.n_cells
+    if by == "time":
+        time = pairing.observed_unit // n_cells
+        order = np.unique(time)
+        if len(order) < folds:
+            raise UsageError(
+                f"the target is known at {len(order)} time(s), too few for {folds} folds in time; "
+                "use fewer folds, or by='space'."
+            )
+        # The units' times are in the order they were met; folds follow the calendar.
+        assert pairing.times is not None
+        calendar = order[np.argsort(pairing.times[order], kind="stable")]
+        fold_of = np.empty(order.max() + 1, dtype=np.int64)
+        fold_of[calendar] = np.arange(len(order)) * folds // len(order)
+        return fold_of[time], f"{folds} stretches of time"
+    regions = _regions(pairing, min(BLOCKS_PER_FOLD * folds, m), seed)
+    sizes = np.bincount(regions)
+    fold_of, load = np.empty(len(sizes), dtype=np.int64), np.zeros(folds)
+    for region in np.argsort(-sizes, kind="stable"):
+        fold_of[region] = int(np.argmin(load))
+        load[fold_of[region]] += sizes[region]
+    return fold_of[regions], f"{folds} folds of {len(sizes)} regions"
+
+
+def _regions(pairing: Pairing, n: int, seed: int) -> Ints:
+    """Contiguous groups of observed cells; a cell is in one group at all its times."""
+    from sklearn.cluster import KMeans
+
+    cell = pairing.observed_unit % pairing.coarse.n_cells
+    cells, index = np.unique(cell, return_inverse=True)
+    positions = pairing.coarse.positions[cells]
+    n = min(n, len(cells))
+    labels = KMeans(n, n_init=1, random_state=seed).fit_predict(positions / positions.std())
+    _, compact = np.unique(labels, return_inverse=True)
+    return compact[index].astype(np.int64)
