@@ -64,9 +64,10 @@ def _carry_out(args: argparse.Namespace, command: str) -> int:
 
 
 def _demo(args: argparse.Namespace, command: str) -> int:
+    field_commands.require("demo", "xarray", "cf_xarray", "netCDF4", "matplotlib", "jinja2")
     from deconditional import demo
 
-    demo.run(args.out)
+    demo.run(args.out, args.month, args.synthetic, args.seed, command)
     return 0
 
 
@@ -221,11 +222,19 @@ def _parser() -> argparse.ArgumentParser:
 def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
     demo = commands.add_parser(
         "demo",
-        help="downscale a small example with known truth",
-        description="Downscale temperature over synthetic hills: half of the coarse cells give "
-        "fine covariates, the other half the coarse temperature. Takes less than a minute.",
+        help="downscale real global fields and compare with the truth",
+        description="Downscale surface temperature over the globe, from real climatologies: half "
+        "of the coarse cells give fine covariates, the other half the coarse temperature. Writes "
+        "demo.nc, maps.png, report.html and scores.json. Takes about two minutes.",
     )
-    demo.add_argument("--out", required=True, metavar="DIR", help="folder for figure and arrays")
+    demo.add_argument("--out", required=True, metavar="DIR", help="folder for what is written")
+    demo.add_argument(
+        "--month", type=int, default=1, choices=range(1, 13), metavar="1..12", help="default: 1"
+    )
+    demo.add_argument("--seed", type=_whole, default=0, help="of the choice of cells (default: 0)")
+    demo.add_argument(
+        "--synthetic", action="store_true", help="made-up fields, which need no data package"
+    )
     _runs(demo, _demo, _nothing_kept)
 
 

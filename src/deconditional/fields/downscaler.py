@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -123,6 +124,8 @@ class Downscaler(BaseEstimator):
     ----------
     model_, model_name_
         The fitted model and its name.
+    candidates_
+        All models that were fitted, by name.
     pairing_
         Bags and observations; ``pairing_.understood`` has them in words.
     comparison_
@@ -254,18 +257,35 @@ class Downscaler(BaseEstimator):
             self.comparison_ = None
             chosen = next(iter(fitted))
             if held_out:
+                held_out = [_with_gap(each, fitted) for each in held_out]
                 self.comparison_ = compared(held_out, self.target_scaling_.scale, self._how)
                 chosen = self.comparison_.chosen
-            self.model_name_ = chosen
-            self.model_, data = fitted[chosen]
+            self.candidates_ = {name: model for name, (model, _) in fitted.items()}
             if self.target_scaling_.log:
                 stage("correcting for the logarithm")
-                began = time.perf_counter()
-                self.model_ = self._with_spread(chosen, self.model_, data)
-                self.timings_["correcting for the logarithm"] = time.perf_counter() - began
-        self.fit_report_ = self.model_.fit_report_
-        self.parameters_ = self._meanings(fine, coarse)
+            self._adopt(chosen)
         return self
+
+    def using(self, name: str) -> Self:
+        """The same, with another of the candidates that were fitted as its model."""
+        if name not in self.candidates_:
+            raise UsageError(
+                f"{name!r} was not fitted; the candidates are {', '.join(self.candidates_)}."
+            )
+        other = copy(self)
+        other._adopt(name)
+        return other
+
+    def _adopt(self, name: str) -> None:
+        """Take one of the candidates as the model."""
+        self.model_name_, self.model_ = name, self.candidates_[name]
+        if self.target_scaling_.log:
+            began = time.perf_counter()
+            self.model_ = self._with_spread(name, self.model_, self._data(name))
+            seconds = time.perf_counter() - began
+            self.timings_ = {**self.timings_, "correcting for the logarithm": seconds}
+        self.fit_report_ = self.model_.fit_report_
+        self.parameters_ = self._meanings()
 
     def _prepare(self, fine: xr.Dataset, coarse: xr.Dataset) -> None:
         self.pairing_ = pairing = pair(fine, coarse, self.question())
@@ -388,7 +408,7 @@ class Downscaler(BaseEstimator):
             return found
         return np.where(data.own_bag >= 0, per_bag[data.own_bag], found)
 
-    def _meanings(self, fine: xr.Dataset, coarse: xr.Dataset) -> list[dict[str, Any]]:
+    def _meanings(self) -> list[dict[str, Any]]:
         question = self.pairing_.question
         learnt, kernels = {}, {}
         stages = [self.model_]
@@ -413,7 +433,7 @@ class Downscaler(BaseEstimator):
             self.pairing_.n_position,
             self.pairing_.coarse.spherical,
             self.target_scaling_,
-            str(coarse[question.target].attrs.get("units", "")),
+            str(self._coarse[question.target].attrs.get("units", "")),
         )
 
     # ------------------------------------------------------------------ predicting
@@ -654,6 +674,19 @@ class Downscaler(BaseEstimator):
             else "a conditional mean operator links observations to bags"
         )
         return f"{matching}: {how}"
+
+
+def _with_gap(each: HeldOut, fitted: Mapping[str, tuple[Any, _Data]]) -> HeldOut:
+    """With the distance of bag means from a regression on mediators, if a model has made one."""
+    regressor = next((m.regressor_ for m, _ in fitted.values() if hasattr(m, "regressor_")), None)
+    model, data = fitted[each.model]
+    if regressor is None or data.bags.mediator is None:
+        return each
+    expected = regressor.predict(data.bags.mediator)
+    spread = np.sqrt(expected.variance + float(regressor.parameters_["noise_std"]) ** 2)
+    points = model.predict(data.bags.points)
+    gap = (data.bags.means(points.mean) - expected.mean) / spread
+    return replace(each, bag_gap=float(np.sqrt(np.mean(gap**2))))
 
 
 def _takes_mediator(model: Any) -> bool:

@@ -41,7 +41,7 @@ BASELINES: dict[str, Any] = {
 MODELS = (*CONDITIONAL_MEAN, *BASELINES)
 VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 
-EXACT_POINTS = 12_000
+EXACT_POINTS = 8_000
 """Points of all bags together that an exact model is given by default."""
 
 EXACT_OBSERVATIONS = 3_000

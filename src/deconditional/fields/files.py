@@ -33,13 +33,15 @@ def open_fields(paths: str | Path | Sequence[str | Path], which: str) -> xr.Data
     if len(parts) == 1:
         return parts[0]
     try:
-        return xr.combine_by_coords(
+        combined = xr.combine_by_coords(
             parts,
             combine_attrs="drop_conflicts",
             join="outer",
             compat="no_conflicts",
             data_vars="all",
         )
+        assert isinstance(combined, xr.Dataset)
+        return combined
     except (ValueError, xr.MergeError) as error:
         raise UsageError(
             f"the {len(files)} {which} files do not fit together: {_one_line(error)}"

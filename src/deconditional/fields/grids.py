@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 DEGREES = {
     f"{word}{rest}"
     for word in ("degree", "degrees")
-    for rest in ("", "_north", "_east", "_N", "_E", "N", "E")
+    for rest in ("", "_north", "_east", "_n", "_e", "n", "e")
 } | {"deg"}
 LENGTHS = {
     **dict.fromkeys(("m", "metre", "metres", "meter", "meters"), 1.0),
@@ -46,10 +46,17 @@ STANDARD_NAMES = {
     "y": ("latitude", "grid_latitude", "projection_y_coordinate"),
     "x": ("longitude", "grid_longitude", "projection_x_coordinate"),
 }
-SPHERICAL = {"latitude": "latitude", "longitude": "longitude"} | {
+SPHERICAL: dict[str, AxisKind] = {
+    "latitude": "latitude",
+    "longitude": "longitude",
     "grid_latitude": "latitude",
     "grid_longitude": "longitude",
 }
+PLAIN_NAMES: dict[AxisKind, tuple[str, ...]] = {
+    "latitude": ("lat", "rlat", "nav_lat"),
+    "longitude": ("lon", "rlon", "nav_lon"),
+}
+"""How the names of coordinates of a sphere begin."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,8 @@ class Axis:
         The dimension, and the variable that has its values.
     centres, bounds
         Of its cells: degrees, longitudes without a jump, or metres.
+    tolerance
+        How far off the bounds may be because of the precision in which they are stored.
     """
 
     name: str
@@ -69,6 +78,7 @@ class Axis:
     kind: AxisKind
     centres: Floats
     bounds: Floats
+    tolerance: float = 0.0
 
     @property
     def size(self) -> int:
@@ -88,8 +98,10 @@ class Grid:
 
     Attributes
     ----------
+    time
+        The dimension of time; None where there is none.
     times
-        Values of the time coordinate; None where there is no time.
+        Values of its coordinate; None where there is no time.
     mapping
         Name of the grid-mapping variable, if there is one.
     """
@@ -146,7 +158,7 @@ class Grid:
 
 def span(times: np.ndarray) -> str:
     """The times in words."""
-    first, last = time_label(times[0]), time_label(times[-1])
+    first, last = (time_label(t) for t in np.sort(times)[[0, -1]])
     return first if len(times) == 1 else f"from {first} to {last}"
 
 
@@ -164,10 +176,11 @@ def overlap(fine: Grid, coarse: Grid) -> Any:
             f"the fine grid is {kinds[0]}, the coarse one {kinds[1]}; regrid one of them to the "
             "coordinates of the other."
         )
-    areas = overlap_areas(
-        overlap_lengths(fine.y.bounds, coarse.y.bounds, fine.y.kind),
-        overlap_lengths(fine.x.bounds, coarse.x.bounds, fine.x.kind),
+    rows, columns = (
+        overlap_lengths(a.bounds, b.bounds, a.kind, a.tolerance + b.tolerance)
+        for a, b in ((fine.y, coarse.y), (fine.x, coarse.x))
     )
+    areas = overlap_areas(rows, columns)
     if areas.nnz == 0:
         raise UsageError(
             f"the grids do not overlap: fine {fine.y.describe()} by {fine.x.describe()}, coarse "
@@ -189,22 +202,33 @@ def find_grid(
     dataset
         The dataset.
     names
-        Its variables of interest.
+        Its variables of interest; without any, the grid of the dataset, and no time.
     which
         What to call the dataset in errors: ``"fine"`` or ``"coarse"``.
     dims
         Dimensions by role, ``{"y": ..., "x": ..., "time": ...}``, where CF attributes are absent
-        or mislead.
+        or mislead. What this dataset does not have is ignored, for two datasets may share one
+        mapping.
+
+    Examples
+    --------
+    >>> from deconditional.datasets import synthetic_fields
+    >>> grid = find_grid(synthetic_fields(4, 8, extent=(30, 50, 0, 40)), ["tas"], "fine")
+    >>> grid.describe()
+    '4 cells of lat from 30 to 50° by 8 cells of lon from 0 to 40°'
     """
     _check_names(dataset, names, which)
-    y = _axis(dataset, names, "y", which, dims)
-    x = _axis(dataset, names, "x", which, dims)
+    unknown = sorted(set(dims or {}) - set(CF_NAMES))
+    if unknown:
+        raise UsageError(f"dims has no role {unknown[0]!r}; its roles are y, x and time.")
+    found = _candidates(dataset, dims or {})
+    y, x = (_axis(dataset, names, role, which, dims or {}, found[role]) for role in "yx")
     if (y.kind == "plane") != (x.kind == "plane"):
         raise UsageError(
             f"{which} data: {y.coordinate!r} and {x.coordinate!r} are not coordinates of one kind; "
             "both must be degrees, or both lengths. Correct their units."
         )
-    time = _time(dataset, names, dims, which)
+    time, times = _time(dataset, names, which, dims or {}, found["time"], {y.name, x.name})
     known = {y.name, x.name, time}
     for name in names:
         for extra in dataset[name].dims:
@@ -214,19 +238,18 @@ def find_grid(
                     f"{dataset.sizes[extra]} besides position and time; select one value of it "
                     f"first, as in ds.isel({extra}=0)."
                 )
-    times = None
-    if time is not None:
-        times = np.atleast_1d(dataset[time].values)
-        if len(np.unique(times)) < len(times):
-            raise UsageError(f"{which} data: the times in {time!r} are not distinct.")
-    mapping = next(
-        (
-            dataset[n].attrs.get("grid_mapping") or dataset[n].encoding.get("grid_mapping")
-            for n in names
-        ),
-        None,
-    )
-    return Grid(y, x, time, times, mapping if mapping in dataset.variables else None)
+    return Grid(y, x, time, times, _mapping(dataset, names))
+
+
+def _mapping(dataset: xr.Dataset, names: Sequence[str]) -> str | None:
+    for name in names or dataset.data_vars:
+        about = dataset[name]
+        # The long form of the attribute is "crs: x y".
+        mapping = str(about.attrs.get("grid_mapping") or about.encoding.get("grid_mapping"))
+        mapping = mapping.split(":")[0].strip()
+        if mapping in dataset.variables:
+            return mapping
+    return None
 
 
 def _check_names(dataset: Any, names: Sequence[str], which: str) -> None:
@@ -247,24 +270,27 @@ def _check_names(dataset: Any, names: Sequence[str], which: str) -> None:
             )
 
 
-def _guessed(dataset: xr.Dataset) -> xr.Dataset:
-    """With axis attributes where names and units give them away."""
+def _candidates(dataset: xr.Dataset, dims: Mapping[str, str]) -> dict[str, list[str]]:
+    """For every role the variables that may have its values, the likeliest first."""
     bare = dataset.drop_vars([n for n in dataset.variables if dataset[n].ndim > 2])
-    return bare.cf.guess_coord_axis()
-
-
-def _candidates(dataset: xr.Dataset, role: str, dims: Mapping[str, str] | None) -> list[str]:
-    if dims and role in dims:
-        return [dims[role]] if dims[role] in dataset.variables or dims[role] in dataset.dims else []
-    guessed = _guessed(dataset)
-    found = [
-        str(name)
-        for name in guessed.variables
-        if guessed[name].attrs.get("standard_name") in STANDARD_NAMES.get(role, ())
-    ]
-    for key in CF_NAMES[role]:
-        found += guessed.cf.coordinates.get(key, []) + guessed.cf.axes.get(key, [])
-    return list(dict.fromkeys(map(str, found)))
+    guessed = bare.cf.guess_coord_axis()  # attributes where names and units give them away
+    coordinates, axes = guessed.cf.coordinates, guessed.cf.axes
+    found = {}
+    for role, keys in CF_NAMES.items():
+        given = dims.get(role)
+        names = [
+            name
+            for name in guessed.variables
+            if guessed[name].attrs.get("standard_name") in STANDARD_NAMES.get(role, ())
+        ]
+        for key in keys:
+            names += coordinates.get(key, []) + axes.get(key, [])
+        if given in dataset.variables:
+            names = [given]
+        elif given in dataset.dims:  # its values may have another name
+            names = [n for n in dataset.coords if dataset[n].dims == (given,)]
+        found[role] = list(dict.fromkeys(map(str, names)))
+    return found
 
 
 def _axis(
@@ -272,60 +298,103 @@ def _axis(
     names: Sequence[str],
     role: str,
     which: str,
-    dims: Mapping[str, str] | None,
+    dims: Mapping[str, str],
+    candidates: Sequence[str],
 ) -> Axis:
-    words = {"y": "latitude (or y)", "x": "longitude (or x)"}[role]
-    found = _candidates(dataset, role, dims)
-    lines = [n for n in found if n in dataset.variables and dataset[n].ndim == 1]
-    used = {d for name in names for d in dataset[name].dims}
-    lines.sort(key=lambda n: dataset[n].dims[0] not in used)
-    if not lines:
-        if any(n in dataset.variables and dataset[n].ndim == 2 for n in found):
-            raise UsageError(
-                f"{which} data: {found[0]!r} is two-dimensional; curvilinear grids are not "
-                "supported. Regrid to a rectilinear grid first."
-            )
-        raise UsageError(
-            f"{which} data: no {words} coordinate was found among "
-            f"{', '.join(map(str, dataset.dims)) or 'no dimensions'}; give it a CF standard_name, "
-            f"or name the dimension with dims={{'{role}': ...}} (--dims {role}=...)."
-        )
-    coordinate = lines[0]
+    coordinate = _coordinate(dataset, names, role, which, dims, candidates)
     variable = dataset[coordinate]
-    name = str(variable.dims[0])
     kind, scale = _kind(coordinate, variable, role, which)
-    centres = np.asarray(variable.values, dtype=float) * scale
-    centres = _checked_centres(centres, kind, coordinate, which)
-    bounds = _given_bounds(dataset, coordinate, centres, kind, scale, which)
-    if bounds is None:
-        if len(centres) < 2:
-            raise UsageError(
-                f"{which} data: {coordinate!r} has a single value and no bounds, so the size of "
-                f"its cell is unknown; add a variable {coordinate + '_bnds'!r} with its two ends."
-            )
-        bounds = inferred_bounds(centres, kind)
-    if kind == "longitude" and np.diff(bounds, axis=1).sum() > 360.0 * (1 + 1e-9):
+    values = np.asarray(variable.values, dtype=float)
+    centres = _checked_centres(values * scale, kind, coordinate, which)
+    found = _bounds_name(dataset, coordinate)
+    if found is not None:
+        bounds = _given_bounds(dataset, coordinate, found, centres, kind, scale, which)
+    elif len(centres) < 2:
         raise UsageError(
-            f"{which} data: the cells of {coordinate!r} overlap around the globe (a repeated "
-            "meridian?); drop the last one."
+            f"{which} data: {coordinate!r} has a single value and no bounds, so the size of "
+            f"its cell is unknown; add a variable {coordinate + '_bnds'!r} with its two ends."
         )
-    return Axis(name, coordinate, kind, centres, bounds)
+    else:
+        bounds = inferred_bounds(centres, kind)
+    stored = dataset[found or coordinate].dtype
+    precision = np.finfo(stored).eps if stored.kind == "f" else 0.0
+    tolerance = 2 * float(precision * np.abs(bounds).max())
+    return Axis(str(variable.dims[0]), coordinate, kind, centres, bounds, tolerance)
+
+
+def _coordinate(
+    dataset: xr.Dataset,
+    names: Sequence[str],
+    role: str,
+    which: str,
+    dims: Mapping[str, str],
+    candidates: Sequence[str],
+) -> str:
+    """The variable that has the values of an axis."""
+    found = {n: dataset[n] for n in candidates}
+    used = {d for name in names or dataset.data_vars for d in dataset[name].dims}
+    lines = [n for n, v in found.items() if v.ndim == 1 and v.dtype.kind in "fiu"]
+    lines.sort(key=lambda n: (found[n].dims[0] not in used, _bare(found[n]), n != found[n].dims[0]))
+    surface = next((n for n, v in found.items() if v.ndim == 2 and set(v.dims) <= used), None)
+    if surface is not None and (not lines or _counts(found[lines[0]])):
+        raise UsageError(
+            f"{which} data: {surface!r} is two-dimensional; curvilinear grids are not supported. "
+            "Regrid to a rectilinear grid first."
+        )
+    if lines:
+        return lines[0]
+    given = dims.get(role)
+    if given in dataset.dims:
+        raise UsageError(
+            f"{which} data: the dimension {given!r} has no coordinate, so the places of its cells "
+            "are unknown; give it values."
+        )
+    words = {"y": "latitude (or y)", "x": "longitude (or x)"}[role]
+    raise UsageError(
+        f"{which} data: no {words} coordinate was found among "
+        f"{', '.join(map(str, dataset.dims)) or 'no dimensions'}; give it a CF standard_name, "
+        f"or name the dimension with dims={{'{role}': ...}} (--dims {role}=...)."
+    )
+
+
+def _bare(variable: xr.DataArray) -> bool:
+    """Whether a coordinate does not say what it measures."""
+    described = "units" in variable.attrs or "standard_name" in variable.attrs
+    return not described and _named_kind(variable) is None
+
+
+def _counts(variable: xr.DataArray) -> bool:
+    """Whether a coordinate merely numbers the rows or columns."""
+    return _bare(variable) and bool(np.all(np.diff(variable.values) == 1))
+
+
+def _named_kind(variable: xr.DataArray) -> AxisKind | None:
+    """What the standard name of a coordinate, or else its name, says."""
+    standard = variable.attrs.get("standard_name")
+    if standard is not None:
+        return SPHERICAL.get(str(standard))
+    name = str(variable.name).lower()
+    return next((kind for kind, starts in PLAIN_NAMES.items() if name.startswith(starts)), None)
 
 
 def _kind(name: str, variable: xr.DataArray, role: str, which: str) -> tuple[AxisKind, float]:
     """Latitude, longitude or plane; and the unit in degrees or metres."""
-    standard = variable.attrs.get("standard_name")
     units = str(variable.attrs.get("units", "")).strip()
+    plain = units.lower().replace(" ", "_")
     spherical: AxisKind = "latitude" if role == "y" else "longitude"
-    named = name.lower().startswith(("lat", "lon", "rlat", "rlon", "nav_l"))
-    by_name = standard in SPHERICAL or (standard is None and named)
-    if units in DEGREES or (not units and by_name):
+    named = _named_kind(variable)
+    if named not in (None, spherical):
+        raise UsageError(
+            f"{which} data: {name!r} is a {named}, so it cannot be the {role} axis; name another "
+            f"dimension with dims={{'{role}': ...}} (--dims {role}=...)."
+        )
+    if plain in DEGREES or (named and not units):
         return spherical, 1.0
-    if units in LENGTHS and not by_name:
-        return "plane", LENGTHS[units]
-    if not units or units == "1":
+    if not named and plain in LENGTHS:
+        return "plane", LENGTHS[plain]
+    if not named and plain in ("", "1"):
         return "plane", 1.0
-    expected = "degrees" if by_name else "degrees, m or km"
+    expected = "degrees" if named else "degrees, m or km"
     raise UsageError(
         f"{which} data: the units of {name!r} are {units!r}; expected {expected}. Convert the "
         "coordinate, or correct its units attribute."
@@ -346,6 +415,12 @@ def _checked_centres(centres: Floats, kind: AxisKind, name: str, which: str) -> 
             "beyond a pole; if the grid is projected, set units of 'm' and no latitude name."
         )
     if kind == "longitude":
+        turned = np.sort(np.mod(centres, 360.0))
+        if np.any(np.diff(turned, append=turned[0] + 360.0) < 1e-6):
+            raise UsageError(
+                f"{which} data: the longitudes in {name!r} hold a meridian twice, such as 0 and "
+                f"360; drop one, as in ds.isel({name}=slice(None, -1))."
+            )
         try:
             return unwrapped(centres)
         except ValueError:
@@ -362,75 +437,121 @@ def _checked_centres(centres: Floats, kind: AxisKind, name: str, which: str) -> 
     return centres
 
 
-def _given_bounds(
-    dataset: xr.Dataset, name: str, centres: Floats, kind: AxisKind, scale: float, which: str
-) -> Floats | None:
-    """Bounds that come with the dataset, checked; None where there are none."""
+def _bounds_name(dataset: xr.Dataset, name: str) -> str | None:
+    """The variable with the bounds of a coordinate, by its attribute or by its usual name."""
     variable = dataset[name]
     named = [variable.attrs.get("bounds"), variable.encoding.get("bounds")]
     named += [f"{name}_bnds", f"{name}_bounds", f"bounds_{name}"]
-    found = next((n for n in named if n in dataset.variables), None)
-    if found is None:
-        return None
-    bounds = np.asarray(dataset[found].values, dtype=float) * scale
+    return next((n for n in named if n in dataset.variables), None)
+
+
+def _given_bounds(
+    dataset: xr.Dataset,
+    name: str,
+    found: str,
+    centres: Floats,
+    kind: AxisKind,
+    scale: float,
+    which: str,
+) -> Floats:
+    """Bounds that come with the dataset, checked."""
+    bounds = dataset[found].transpose(*dataset[name].dims, ..., missing_dims="ignore").values
     if bounds.ndim == 1 and len(centres) == 1:
         bounds = bounds[None]
-    if bounds.shape != (len(centres), 2) or not np.isfinite(bounds).all():
+    numbers = bounds.dtype.kind in "fiu" and bool(np.isfinite(bounds).all())
+    if bounds.shape != (len(centres), 2) or not numbers:
         raise UsageError(
             f"{which} data: the bounds {found!r} must hold two finite numbers for each of the "
             f"{len(centres)} values of {name!r}; their shape is {bounds.shape}."
         )
-    if kind == "longitude":
-        bounds = _around(centres, bounds)
-    bounds = np.sort(bounds, axis=1)
+    bounds = bounds.astype(float) * scale
     slack = 1e-6 * max(1.0, float(np.abs(centres).max()))
+    if kind == "longitude":
+        bounds = _around(centres, bounds, slack)
+    bounds = np.sort(bounds, axis=1)
     if not np.all((bounds[:, 0] <= centres + slack) & (centres - slack <= bounds[:, 1])):
         raise UsageError(
             f"{which} data: the bounds {found!r} do not enclose the values of {name!r}; correct "
             "or drop them."
         )
-    if not np.all(bounds[:, 1] > bounds[:, 0]):
+    if kind == "latitude":
+        bounds = np.clip(bounds, -90.0, 90.0)
+    width = bounds[:, 1] - bounds[:, 0]
+    if not np.all(width > 0):
         raise UsageError(f"{which} data: a cell in the bounds {found!r} is empty; correct them.")
-    return np.clip(bounds, -90.0, 90.0) if kind == "latitude" else bounds
+    low, high = bounds[np.argsort(centres)].T
+    between = low[1:] - high[:-1]
+    if kind == "longitude":
+        between = np.append(between, low[0] + 360.0 - high[-1])
+    if np.any(between < -0.01 * width.min()):
+        raise UsageError(
+            f"{which} data: cells in the bounds {found!r} overlap each other; correct or drop them."
+        )
+    return bounds
 
 
-def _around(centres: Floats, bounds: Floats) -> Floats:
+def _around(centres: Floats, bounds: Floats, slack: float) -> Floats:
     """Bounds of longitudes turned so that they enclose the centres, whatever their seam."""
     first, second = bounds.T
     width = np.mod(second - first, 360.0)
     width = np.where(width == 0, 360.0, width)
-    reversed_order = np.mod(centres - first, 360.0) > width
-    low = np.where(reversed_order, second, first)
-    width = np.where(reversed_order, 360.0 - width, width)
-    low = centres - np.mod(centres - low, 360.0)
-    return np.stack([low, low + width], axis=1)
+
+    def beyond(start: Floats) -> Floats:
+        """How far east of a bound the centre is; one that lies on it is not a circle away."""
+        return np.mod(centres - start + slack, 360.0) - slack
+
+    eastward = beyond(first) <= width + slack
+    westward = (beyond(second) <= 360.0 - width + slack) & (width < 360.0)
+    # A centre on a bound is in both arcs; the cell is the shorter one.
+    turn = westward & (~eastward | (width > 180.0))
+    low = centres - beyond(np.where(turn, second, first))
+    return np.stack([low, low + np.where(turn, 360.0 - width, width)], axis=1)
 
 
 def _time(
-    dataset: xr.Dataset, names: Sequence[str], dims: Mapping[str, str] | None, which: str
-) -> str | None:
-    found = [*_candidates(dataset, "time", dims), "time"]
-    used = {d for name in names for d in dataset[name].dims}
-    for name in found:
-        if name in used:
-            if name not in dataset.variables:
-                raise UsageError(
-                    f"{which} data: the dimension {name!r} has no coordinate, so times cannot be "
-                    "told apart; give it values."
-                )
-            return name
-    return None
+    dataset: xr.Dataset,
+    names: Sequence[str],
+    which: str,
+    dims: Mapping[str, str],
+    candidates: Sequence[str],
+    taken: set[str],
+) -> tuple[str | None, np.ndarray | None]:
+    """The dimension of time and its values; the coordinate may have another name."""
+    used = {str(d) for name in names for d in dataset[name].dims} - taken
+    found, given = [*candidates, "time"], dims.get("time")
+    lines = [n for n in found if n in dataset.variables and dataset[n].ndim == 1]
+    lines = [n for n in lines if n in dataset.dims or n == given or _is_time(dataset[n])]
+    lines.sort(key=lambda n: n not in dataset.dims)
+    for name in lines:
+        dimension, times = str(dataset[name].dims[0]), dataset[name].values
+        if dimension in used:
+            if len(np.unique(times)) < len(times):
+                raise UsageError(f"{which} data: the times in {name!r} are not distinct.")
+            return dimension, times
+    for name in used & {*found, given}:
+        if dataset.sizes[name] > 1:
+            raise UsageError(
+                f"{which} data: the dimension {name!r} has no coordinate, so times cannot be "
+                "told apart; give it values."
+            )
+    return None, None
+
+
+def _is_time(variable: xr.DataArray) -> bool:
+    return variable.attrs.get("standard_name") == "time" or variable.dtype.kind in "MO"
 
 
 # ---------------------------------------------------------------------- values
 
 
 def values_on(grid: Grid, dataset: xr.Dataset, name: str) -> Floats:
-    """A variable as (times, cells), one time where it has none; infinite values are missing."""
+    """A variable as (times, cells), one time where it has none; infinite values are missing.
+
+    Dates become days since 2000.
+    """
     array = dataset[name]
     if array.dtype.kind == "M":
-        days = (array - array.min()) / np.timedelta64(1, "D")
-        array = days
+        array = (array - np.datetime64("2000-01-01", "ns")) / np.timedelta64(1, "D")
     keep = [d for d in (grid.time, grid.y.name, grid.x.name) if d is not None]
     array = array.squeeze([d for d in array.dims if d not in keep], drop=True)
     missing = {

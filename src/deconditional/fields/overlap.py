@@ -50,15 +50,17 @@ def unwrapped(longitude: npt.ArrayLike) -> Floats:
         steps = steps - FULL_CIRCLE  # both ways are possible; this one is shorter
     if not (np.all(steps != 0) and np.abs(steps).sum() < FULL_CIRCLE):
         raise ValueError("longitudes go around the globe more than once")
-    return lon[0] + np.concatenate([[0.0], np.cumsum(steps)])
+    straight = lon[0] + np.concatenate([[0.0], np.cumsum(steps)])
+    # Whole turns leave the values themselves free of the rounding of a long sum.
+    return lon + FULL_CIRCLE * np.round((straight - lon) / FULL_CIRCLE)
 
 
 def inferred_bounds(centres: npt.ArrayLike, kind: AxisKind) -> Floats:
     """Cell bounds half-way between centres, (n, 2); the outermost cells are symmetric.
 
-    Latitudes end at the poles. Longitudes must be unwrapped; they have no first and no last, so
-    where the seam of the data is does not matter: cells meet all around the globe unless one gap
-    is at least twice as wide as the steps beside it, which is then left open.
+    Latitudes end at the poles. Longitudes must be unwrapped; they have no first and no last, so the
+    seam of the data does not matter: cells meet all around the globe, except across a gap at least
+    twice as wide as the steps beside it, where they are symmetric.
 
     Examples
     --------
@@ -84,22 +86,13 @@ def inferred_bounds(centres: npt.ArrayLike, kind: AxisKind) -> Floats:
 def _around_the_globe(c: Floats) -> Floats:
     """Bounds of ascending longitudes."""
     gaps = np.diff(c, append=c[0] + FULL_CIRCLE)
-    widest = int(gaps.argmax())
-    first = (widest + 1) % len(c)
-    # In this order the widest gap is the one between the last and the first.
-    turned = np.concatenate([c[first:], c[:first] + FULL_CIRCLE])
-    steps = np.roll(gaps, -first)
-    if steps[-1] < 2 * max(steps[0], steps[-2]):
-        start = turned[0] - 0.5 * steps[-1]
-        end = start + FULL_CIRCLE
-    else:
-        start, end = turned[0] - 0.5 * steps[0], turned[-1] + 0.5 * steps[-2]
-    edges = np.concatenate([[start], 0.5 * (turned[1:] + turned[:-1]), [end]])
-    bounds = np.stack([edges[:-1], edges[1:]], axis=1)
-    return (
-        np.roll(bounds, first, axis=0)
-        - np.where(np.arange(len(c)) < first, FULL_CIRCLE, 0.0)[:, None]
-    )
+    before = np.roll(gaps, 1)
+    apart = gaps >= 2 * np.maximum(before, np.roll(gaps, -1))
+    east = c + 0.5 * np.where(apart, before, gaps)
+    west = np.roll(east, 1)
+    west[0] -= FULL_CIRCLE
+    west = np.where(np.roll(apart, 1), c - 0.5 * gaps, west)
+    return np.stack([west, east], axis=1)
 
 
 def _measured(bounds: Floats, kind: AxisKind) -> Floats:
@@ -130,7 +123,7 @@ def overlap_lengths(
     >>> overlap_lengths(west, np.array([[350.0, 355.0]]), "longitude") / np.pi * 180
     array([[5.]])
     """
-    turns = (0.0,)
+    turns: tuple[float, ...] = (0.0,)
     if kind == "longitude":
         first, second = (
             b - FULL_CIRCLE * np.floor(b[:, :1] / FULL_CIRCLE) for b in (first, second)

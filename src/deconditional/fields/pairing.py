@@ -18,12 +18,38 @@ from deconditional.bags import Bags
 from deconditional.fields.grids import Grid, find_grid, overlap, span, values_on
 from deconditional.outputs import UsageError
 
-__all__ = ["FinePoints", "Members", "Pairing", "Question", "fine_points", "members", "pair"]
+__all__ = [
+    "FinePoints",
+    "Members",
+    "Pairing",
+    "Question",
+    "counted_areas",
+    "fine_points",
+    "members",
+    "pair",
+]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 LEAST_OBSERVATIONS = 5
+
+ROUNDING = 1e-3
+"""Error allowed in shares of a cell: coordinates and masks are often stored in few digits."""
+
+NAME = "grid_mapping_name"
+PROJECTION = (
+    NAME,
+    "grid_north_pole_latitude",
+    "grid_north_pole_longitude",
+    "north_pole_grid_longitude",
+    "standard_parallel",
+    "longitude_of_central_meridian",
+    "longitude_of_projection_origin",
+    "latitude_of_projection_origin",
+    "straight_vertical_longitude_from_pole",
+)
+"""Attributes of a grid mapping that say where it is put on the globe, the last ones in degrees."""
 
 
 @dataclass(frozen=True)
@@ -77,31 +103,13 @@ class FinePoints:
 
 def fine_points(fine: xr.Dataset, question: Question) -> FinePoints:
     """The fine covariates of a dataset."""
-    names = [*question.covariates, *([question.mask] if question.mask else [])]
-    if not names:
-        # Position alone: any variable tells the grid.
-        names = [str(n) for n in fine.data_vars if fine[n].ndim >= 2][:1]
-        if not names:
-            raise UsageError("the fine data has no variable on a grid to take positions from.")
-    grid = find_grid(fine, names, "fine", question.dims)
+    grid = find_grid(fine, question.covariates, "fine", question.dims)
     values = [values_on(grid, fine, name) for name in question.covariates]
-    n_times = max([len(v) for v in values], default=1)
-    covariates = (
-        np.stack([np.broadcast_to(v, (n_times, grid.n_cells)) for v in values], axis=-1)
-        if values
-        else np.zeros((n_times, grid.n_cells, 0))
-    )
+    covariates = _stack(values, grid.n_times, grid.n_cells)
     for k, name in enumerate(question.covariates):
         if np.isnan(covariates[..., k]).all():
             raise UsageError(f"the covariate {name!r} is missing everywhere in the fine data.")
-    share = np.ones(grid.n_cells)
-    if question.mask:
-        share = np.nan_to_num(values_on(grid, fine, question.mask)[0])
-        if share.min() < 0 or share.max() > 1:
-            raise UsageError(
-                f"the mask {question.mask!r} runs from {share.min():.4g} to {share.max():.4g}; it "
-                "is a share of the cell, between 0 and 1 (divide percentages by 100)."
-            )
+    share = _share(fine, grid, question.mask, question.dims)
     present = np.isfinite(covariates).all(-1) & (share > 0)
     if not present.any():
         raise UsageError(
@@ -109,6 +117,28 @@ def fine_points(fine: xr.Dataset, question: Question) -> FinePoints:
             "that they lie on the same cells."
         )
     return FinePoints(grid, present, covariates, share)
+
+
+def _share(
+    fine: xr.Dataset, grid: Grid, mask: str | None, dims: Mapping[str, str] | None
+) -> Floats:
+    if not mask:
+        return np.ones(grid.n_cells)
+    own = find_grid(fine, [mask], "fine", dims)
+    if (own.y.name, own.x.name) != (grid.y.name, grid.x.name):
+        raise UsageError(f"the mask {mask!r} and the covariates lie on different dimensions.")
+    if own.n_times > 1:
+        raise UsageError(
+            f"the mask {mask!r} has {own.n_times} times; it is the same at all, so give one of "
+            f"them, as in ds[{mask!r}].isel({own.time}=0)."
+        )
+    share = np.nan_to_num(values_on(own, fine, mask)[0])
+    if share.min() < -ROUNDING or share.max() > 1 + ROUNDING:
+        raise UsageError(
+            f"the mask {mask!r} runs from {share.min():.4g} to {share.max():.4g}; it is a share of "
+            "the cell, between 0 and 1 (divide percentages by 100)."
+        )
+    return np.clip(share, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -169,10 +199,9 @@ class Pairing:
 
 def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
     """Make bags and observations, or say in the user's words why not."""
+    _check_question(fine, coarse, question)
     points = fine_points(fine, question)
     names = [question.target, *question.mediators]
-    if question.target in question.covariates:
-        raise UsageError(f"{question.target!r} is both the target and a covariate.")
     grid = find_grid(coarse, names, "coarse", question.dims)
     _check_mappings(fine, points.grid, coarse, grid)
     target = values_on(grid, coarse, question.target)
@@ -186,8 +215,7 @@ def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
         if np.isnan(mediator[..., k]).all():
             raise UsageError(f"the mediator {name!r} is missing in every coarse cell.")
     units = _units(points.grid.times, grid.times, target, mediator)
-    areas = overlap(points.grid, grid).multiply(points.share[:, None]).tocsr()
-    whole = np.asarray(areas.sum(0)).ravel() if question.mask else grid.areas
+    areas, whole = counted_areas(points, grid)
     bags, bag_unit, too_small = _bags(points, units, areas, whole, question)
     bag_mediator = units.mediator[bag_unit].copy()
     _fill_from_fine(bag_mediator, fine, points, bags, question)
@@ -198,6 +226,7 @@ def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
     unit_bag[bag_unit] = np.arange(len(bag_unit))
     own_bag = unit_bag[observed]
     seen_mediator = np.concatenate([with_position, units.mediator], 1)[observed]
+    seen_mediator[own_bag >= 0] = bag_mediator[own_bag[own_bag >= 0]]
     understood = _understood(
         question,
         points,
@@ -229,6 +258,17 @@ def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
     )
     _check_link(pairing, points.grid.times, grid.times)
     return pairing
+
+
+def counted_areas(points: FinePoints, coarse: Grid) -> tuple[Any, Floats]:
+    """Areas shared by fine and coarse cells, and those of coarse cells, less what is masked out.
+
+    What lies beyond the fine grid counts: nothing is known of a mask there.
+    """
+    shared = overlap(points.grid, coarse)
+    counted = shared.multiply(points.share[:, None]).tocsr()
+    masked = np.asarray(shared.sum(0) - counted.sum(0)).ravel()
+    return counted, np.maximum(coarse.areas - masked, 0.0)
 
 
 # ---------------------------------------------------------------------- units
@@ -282,6 +322,7 @@ def _units(
                 "of the fine covariates"
             )
         return Units(_mean(target), _mean(mediator), None, np.zeros(n_fine, dtype=np.int64), how)
+    fine_times, coarse_times = _comparable(fine_times, coarse_times)
     later = coarse_times[~np.isin(coarse_times, fine_times)]
     times = np.concatenate([fine_times, later])
     place = {_key(t): k for k, t in enumerate(times)}
@@ -302,6 +343,27 @@ def _units(
         np.arange(len(fine_times), dtype=np.int64),
         how,
     )
+
+
+def _comparable(fine: np.ndarray, coarse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Times in one type, so that equal ones are found to be equal."""
+    kinds = [_time_kind(times) for times in (fine, coarse)]
+    if kinds[0] != kinds[1]:
+        raise UsageError(
+            f"the times of the fine data are {kinds[0]}, those of the coarse data {kinds[1]}; "
+            "convert one of them, as in ds.convert_calendar('standard', use_cftime=False)."
+        )
+    if fine.dtype.kind == "M":
+        common = np.promote_types(fine.dtype, coarse.dtype)
+        return fine.astype(common), coarse.astype(common)
+    return fine, coarse
+
+
+def _time_kind(times: np.ndarray) -> str:
+    if times.dtype.kind == "M":
+        return "dates of NumPy"
+    calendar = getattr(times[0], "calendar", None)
+    return "plain values" if calendar is None else f"dates of the calendar {calendar!r}"
 
 
 def _key(time: Any) -> Any:
@@ -343,7 +405,7 @@ class Members(NamedTuple):
 
     def well_covered(self, least: float) -> Members:
         """Those of the units that are covered enough."""
-        kept = (self.cover >= least)[self.unit]
+        kept = (self.cover >= least - ROUNDING)[self.unit]
         return Members(self.unit[kept], self.row[kept], self.area[kept], self.cover)
 
 
@@ -376,7 +438,7 @@ def _bags(
     """Bags, their units, and how many cells were covered too little to make one."""
     every = members(points, units.fine_time, units.size // areas.shape[1], areas, whole)
     kept = every.well_covered(question.min_cover)
-    too_small = int(((every.cover > 0) & (every.cover < question.min_cover)).sum())
+    too_small = len(np.unique(every.unit)) - len(np.unique(kept.unit))
     if not len(kept.unit):
         raise UsageError(
             f"no coarse cell has fine covariates over {question.min_cover:.0%} of its area (the "
@@ -408,23 +470,69 @@ def _fill_from_fine(
             continue
         if not {points.grid.y.name, points.grid.x.name} <= set(fine[name].dims):
             continue
-        values = np.broadcast_to(values_on(points.grid, fine, name), points.present.shape)
-        means = bags.means(values[points.present][bags.point])
+        own = find_grid(fine, [name], "fine", question.dims)
+        values = values_on(own, fine, name)
+        if points.grid.times is None:
+            values = _mean(values)[None]  # as coarse values are
+        elif own.time not in (None, points.grid.time):
+            continue
+        values = np.broadcast_to(values, points.present.shape)[points.present][bags.point]
+        known = bags.means(np.isfinite(values))
+        means = bags.means(np.nan_to_num(values)) / np.where(known > 0, known, np.nan)
         mediator[missing, k] = means[missing]
 
 
 # ---------------------------------------------------------------------- checks and words
 
 
-def _check_mappings(fine: xr.Dataset, a: Grid, coarse: xr.Dataset, b: Grid) -> None:
-    if a.mapping is None or b.mapping is None:
-        return
-    names = [d[g.mapping].attrs.get("grid_mapping_name") for d, g in ((fine, a), (coarse, b))]
-    if None not in names and names[0] != names[1]:
+def _check_question(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> None:
+    if question.target in question.covariates:
+        raise UsageError(f"{question.target!r} is both the target and a covariate.")
+    if not 0 <= question.min_cover <= 1:
         raise UsageError(
-            f"the grids have different projections, {names[0]!r} and {names[1]!r}; regrid one of "
-            "them first."
+            f"min_cover is a share of a coarse cell, between 0 and 1, not {question.min_cover!r}."
         )
+    there = {
+        name
+        for data in (fine, coarse)
+        if isinstance(data, xr.Dataset)
+        for name in (*data.variables, *data.dims)
+    }
+    for role, name in (question.dims or {}).items():
+        if name not in there:
+            raise UsageError(f"dims names {name!r} as {role}, but neither dataset has it.")
+
+
+def _check_mappings(fine: xr.Dataset, a: Grid, coarse: xr.Dataset, b: Grid) -> None:
+    one, other = _projection(fine, a), _projection(coarse, b)
+    if NAME not in one or NAME not in other or a.spherical != b.spherical:
+        return
+    for key in (key for key in PROJECTION if key in one and key in other):
+        if not _same(key, one[key], other[key]):
+            which = "" if key == NAME else f"{key} "
+            raise UsageError(
+                f"the grids have different projections: {which}{one[key]!r} in the fine data, "
+                f"{other[key]!r} in the coarse data; regrid one of them first."
+            )
+
+
+def _same(key: str, one: Any, other: Any) -> bool:
+    if key == NAME:
+        return bool(one == other)
+    if np.shape(one) != np.shape(other):
+        return False
+    apart = np.abs(np.asarray(one, dtype=float) - np.asarray(other, dtype=float))
+    turned = np.minimum(apart % 360.0, -apart % 360.0)
+    return bool(np.all(turned < 1e-4))
+
+
+def _projection(dataset: xr.Dataset, grid: Grid) -> dict[str, Any]:
+    """What is known of the projection of a grid, without the figure of the Earth."""
+    about = {} if grid.mapping is None else dict(dataset[grid.mapping].attrs)
+    if NAME not in about and grid.spherical:
+        turned = dataset[grid.y.coordinate].attrs.get("standard_name") == "grid_latitude"
+        about[NAME] = "rotated_latitude_longitude" if turned else "latitude_longitude"
+    return {k: v for k, v in about.items() if k in PROJECTION}
 
 
 def _check_link(p: Pairing, fine_times: Any, coarse_times: Any) -> None:
@@ -447,6 +555,11 @@ def _check_link(p: Pairing, fine_times: Any, coarse_times: Any) -> None:
             )
     if p.matching == "matched":
         return
+    if p.mediator.shape[1] == 0:
+        raise UsageError(
+            f"some observations of {name!r} have no bag of their own, and nothing links them to "
+            "the covariates; name mediators, or use position."
+        )
     usable = np.isfinite(p.bag_mediator).all(1)
     if not usable.any():
         when = ""

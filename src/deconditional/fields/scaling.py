@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
 from deconditional.outputs import UsageError
 
@@ -68,8 +68,14 @@ class TargetScaling:
         """From the observations; raises where they lie outside what was asked for."""
         if transform not in (None, "log"):
             raise UsageError(f"transform must be 'log' or nothing, not {transform!r}.")
-        low, high = bounds if bounds is not None else (None, None)
-        ends = (-np.inf if low is None else float(low), np.inf if high is None else float(high))
+        try:
+            low, high = bounds if bounds is not None else (None, None)
+            ends = (-np.inf if low is None else float(low), np.inf if high is None else float(high))
+        except (TypeError, ValueError):
+            raise UsageError(
+                "bounds are the least and the greatest value, None where there is no such limit, "
+                f"as in (0, None); not {bounds!r}."
+            ) from None
         if not ends[0] < ends[1]:
             raise UsageError(f"the bounds {bounds} leave no room between them.")
         if transform == "log":
@@ -106,14 +112,19 @@ class TargetScaling:
     def physical(self, f: Floats) -> Floats:
         """Values of the field from values of the process: for quantiles and samples."""
         values = self.centre + self.scale * f
-        return np.clip(np.exp(values) if self.log else values, *self.bounds)
+        with np.errstate(over="ignore"):
+            return np.clip(np.exp(values) if self.log else values, *self.bounds)
 
     def moments(self, means: Floats, variances: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the field, from components (S, m) of the process."""
-        mu, sd = self.centre + self.scale * means, self.scale * np.sqrt(variances)
-        first, second = clipped_moments(mu, sd, self.log, self.bounds)
-        mean = first.mean(0)
-        return mean, np.sqrt(np.maximum(second.mean(0) - mean**2, 0.0))
+        sd = np.sqrt(variances)
+        if self.log:
+            mu = self.centre + self.scale * means
+            return _mixed(*clipped_moments(mu, self.scale * sd, True, self.bounds))
+        # In standardised units, where a variance is not small against a squared mean.
+        ends = [(end - self.centre) / self.scale for end in self.bounds]
+        mean, std = _mixed(*clipped_moments(means, sd, False, (ends[0], ends[1])))
+        return np.clip(self.centre + self.scale * mean, *self.bounds), self.scale * std
 
     def slope(self, means: Floats, variances: Floats) -> Floats:
         """Derivative of the field's mean by the mean of the process."""
@@ -136,22 +147,25 @@ def clipped_moments(
     """
     sd = np.maximum(sd, 1e-300)
     low, high = bounds
-    if log:
-        low = max(low, 0.0)
-        a = (_log(low) - mu) / sd
-        b = (_log(high) - mu) / sd
-        inside = [
-            np.exp(k * mu + 0.5 * (k * sd) ** 2) * (ndtr(b - k * sd) - ndtr(a - k * sd))
-            for k in (1, 2)
-        ]
-    else:
-        a, b = (low - mu) / sd, (high - mu) / sd
-        mass, first = ndtr(b) - ndtr(a), _density(b) - _density(a)
-        second = _times(b, _density(b)) - _times(a, _density(a))
-        inside = [
-            mu * mass - sd * first,
-            (mu**2 + sd**2) * mass - 2 * mu * sd * first - sd**2 * second,
-        ]
+    # What is beyond the largest number is infinite, also where it is squared.
+    with np.errstate(over="ignore"):
+        if log:
+            low = max(low, 0.0)
+            a, b = (_log(low) - mu) / sd, (_log(high) - mu) / sd
+            inside = [
+                np.exp(k * mu + 0.5 * (k * sd) ** 2 + _log_mass(a - k * sd, b - k * sd))
+                for k in (1, 2)
+            ]
+        else:
+            a, b = (low - mu) / sd, (high - mu) / sd
+            # Differences in the upper tail are taken in the lower one, where they are exact.
+            mass = np.where(a > 0, ndtr(-a) - ndtr(-b), ndtr(b) - ndtr(a))
+            first = _density(b) - _density(a)
+            second = _times(b, _density(b)) - _times(a, _density(a))
+            inside = [
+                mu * mass - sd * first,
+                (mu**2 + sd**2) * mass - 2 * mu * sd * first - sd**2 * second,
+            ]
     out = []
     for k, part in zip((1, 2), inside, strict=True):
         total = part
@@ -160,7 +174,24 @@ def clipped_moments(
         if np.isfinite(high):
             total = total + high**k * ndtr(-b)
         out.append(total)
-    return out[0], out[1]
+    return np.clip(out[0], low, high), out[1]
+
+
+def _mixed(first: Floats, second: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of an even mixture, from the moments of its components."""
+    mean = first.mean(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = np.where(np.isfinite(second).all(0), second.mean(0) - mean**2, np.inf)
+    return mean, np.sqrt(np.maximum(variance, 0.0))
+
+
+def _log_mass(a: Any, b: Any) -> Any:
+    """Logarithm of the probability between two ends, in either tail."""
+    a, b = np.where(a > 0, -b, a), np.where(a > 0, -a, b)
+    below = log_ndtr(b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inside = below + np.log1p(-np.exp(log_ndtr(a) - below))
+    return np.where(np.isneginf(below), -np.inf, inside)
 
 
 def _log(value: float) -> float:

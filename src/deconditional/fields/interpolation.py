@@ -1,0 +1,84 @@
+"""What a coarse field gives without covariates: bilinear interpolation, the least to beat."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from deconditional.fields.grids import Axis, Grid, find_grid, values_on
+
+__all__ = ["bilinear"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
+    """A coarse field between its cell centres, on the fine grid of another.
+
+    Longitudes wrap; beyond the outermost centres the nearest value is taken. Where cells are
+    missing, values are interpolated linearly over the triangles between those that are there.
+
+    Examples
+    --------
+    >>> def row(n):
+    ...     x = (np.arange(n) + 0.5) / n
+    ...     coords = {"y": ("y", [0.0, 1.0], {"units": "m"}), "x": ("x", x, {"units": "m"})}
+    ...     return xr.DataArray(np.stack([x, x]), coords, ("y", "x"))
+    >>> bilinear(row(4), row(8)).values[0, 1:-1].round(4).tolist()
+    [0.1875, 0.3125, 0.4375, 0.5625, 0.6875, 0.8125]
+    """
+    from scipy.interpolate import RegularGridInterpolator, griddata
+
+    given = coarse.to_dataset(name="field")
+    grid = find_grid(given, ["field"], "coarse")
+    fine = find_grid(like.to_dataset(name="field"), ["field"], "fine")
+    values = values_on(grid, given, "field")[0].reshape(grid.shape)
+    (y, x), values = _padded(grid, values)
+    at = np.stack(
+        [
+            np.clip(rows.ravel(), y[0], y[-1])
+            if axis == 0
+            else _turned(rows.ravel(), x, grid.spherical)
+            for axis, rows in enumerate(np.meshgrid(fine.y.centres, fine.x.centres, indexing="ij"))
+        ],
+        axis=1,
+    )
+    known = np.isfinite(values)
+    if known.all():
+        out = RegularGridInterpolator((y, x), values)(at)
+    else:
+        rows, columns = np.meshgrid(y, x, indexing="ij")
+        centres = np.stack([rows[known], columns[known]], axis=1)
+        out = griddata(centres, values[known], at, "linear")
+        gaps = np.isnan(out)
+        out[gaps] = griddata(centres, values[known], at[gaps], "nearest")
+    order = [fine.y.name, fine.x.name]
+    field = like.transpose(..., *order)
+    return xr.DataArray(
+        out.reshape(fine.shape), {n: field[n] for n in order if n in field.coords}, order
+    )
+
+
+def _padded(grid: Grid, values: Floats) -> tuple[tuple[Floats, Floats], Floats]:
+    """Ascending axes; on the globe a copy of the columns on either side."""
+    y, values = _ascending(grid.y, values, 0)
+    x, values = _ascending(grid.x, values, 1)
+    if grid.spherical:
+        x = np.concatenate([x - 360.0, x, x + 360.0])
+        values = np.concatenate([values] * 3, axis=1)
+    return (y, x), values
+
+
+def _ascending(axis: Axis, values: Floats, along: int) -> tuple[Floats, Floats]:
+    if axis.centres[0] <= axis.centres[-1]:
+        return axis.centres, values
+    return axis.centres[::-1], np.flip(values, along)
+
+
+def _turned(x: Floats, ends: Floats, spherical: bool) -> Floats:
+    """Longitudes brought within the padded axis; on a plane, held to the outermost centres."""
+    if not spherical:
+        return np.clip(x, ends[0], ends[-1])
+    middle = 0.5 * (ends[0] + ends[-1])
+    return middle + np.mod(x - middle + 180.0, 360.0) - 180.0
