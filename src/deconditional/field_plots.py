@@ -385,17 +385,26 @@ def _thinned(edges: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Any
 
 
 def _limits(planes: Sequence[Plane], kind: Kind) -> tuple[float, float]:
-    """Ends of a colour scale that holds every value."""
+    """Ends of a colour scale: of all values, or of most where a few are far out.
+
+    Spreads and differences beyond the scale show as an arrow at the end of its bar.
+    """
     found = np.concatenate([p.values[np.isfinite(p.values)] for p in planes])
     if not found.size:
         return (-1.0, 1.0) if kind == "difference" else (0.0, 1.0)
     low, high = float(found.min()), float(found.max())
     if kind == "difference":
-        reach = max(abs(low), abs(high)) or 1.0
+        reach = _without_outliers(np.abs(found)) or 1.0
         return -reach, reach
     if kind == "spread":
-        low = min(low, 0.0)
+        low, high = min(low, 0.0), _without_outliers(found)
     return (low, high) if high > low else (low - 0.5, low + 0.5)
+
+
+def _without_outliers(values: np.ndarray) -> float:
+    """The largest value, or one that half a per cent exceed if the largest is far beyond it."""
+    largest, most = float(values.max()), float(np.quantile(values, 0.995))
+    return most if 0 < 1.5 * most < largest else largest
 
 
 def _colour_bar(axes: Axes, image: Any, label: str) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 from deconditional.outputs import UsageError, write_atomically
 
 __all__ = [
+    "Record",
     "Results",
     "code_notes",
     "mean_and_sd",

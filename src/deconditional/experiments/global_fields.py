@@ -1,0 +1,299 @@
+"""Real global fields, matched and unmatched: every model against the truth.
+
+Surface temperature on the 0.75° grid of :func:`~deconditional.datasets.global_fields` is to be
+found from its means over 12 x 12 cells, with altitude, rain and cloud as fine covariates.
+
+``matched``
+    every coarse cell gives its temperature and its fine covariates;
+``half``
+    a random half of the coarse cells gives covariates, the other half temperature, and the water
+    vapour column links them. ``oracle`` is the matched model on the cells that give temperature.
+
+A draw rolls the grid under the coarse cells by a random number of columns and, where cells are
+divided, divides them anew. These are climatologies, not the CMIP6 fields of the paper.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from deconditional import __version__
+from deconditional.experiments.records import (
+    Record,
+    Results,
+    code_notes,
+    mean_and_sd,
+    values,
+    wilcoxon_table,
+)
+from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
+from deconditional.provenance import code_digest, provenance_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["MODELS", "run", "run_task"]
+
+TARGET, COVARIATES, MEDIATORS = "tas", ("altitude", "rain", "cloud"), ("water_vapour",)
+BLOCK = 12
+
+MODELS = {
+    "matched": ("bilinear", "gpr", "bagg-gp", "bagg-gp, smooth kernel", "vbagg"),
+    "half": (
+        "bilinear",
+        "gpr",
+        "vargpr",
+        "bagg-gp",
+        "bagg-gp, plug-in",
+        "vbagg",
+        "cmp",
+        "s-cmp",
+        "u-cmp",
+        "varcmp",
+        "auto",
+        "oracle",
+    ),
+}
+SCORES = ("rmse", "mae", "bias", "crps", "coverage95", "coverage50")
+
+
+class Task(NamedTuple):
+    """One model on one draw; the seed is 100 times the month plus the number of the draw."""
+
+    matching: str
+    model: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.matching}, {self.model}, month {self.seed // 100}, draw {self.seed % 100}"
+
+
+def run(
+    months: Sequence[int] = (1, 4, 7),
+    draws: int = 3,
+    matching: Sequence[str] = ("matched", "half"),
+    models: Sequence[str] | None = None,
+    *,
+    out: str | Path,
+    overwrite: bool = False,
+    figures: bool = True,
+    command: str | None = None,
+    console: Console | None = None,
+) -> Results:
+    """Fit what has no record yet, and write ``results.json``, ``table.md`` and maps.
+
+    Parameters
+    ----------
+    months, draws
+        Months of the climatology, and draws of each.
+    matching, models
+        Which data and which models; all by default.
+    out, overwrite
+        Folder of the results, and whether to discard what it holds.
+    figures
+        Draw maps of the first draw.
+    command
+        What the table says made it.
+    console
+        Where to print.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False) if console is None else console
+    for kind in matching:
+        if kind not in MODELS:
+            raise UsageError(f"unknown matching {kind!r}; choose from {', '.join(MODELS)}.")
+    known = {name for names in MODELS.values() for name in names}
+    for name in models or ():
+        if name not in known:
+            raise UsageError(f"unknown model {name!r}; choose from {', '.join(sorted(known))}.")
+    for month in months:
+        if month not in range(1, 13):
+            raise UsageError(f"months run from 1 to 12, not {month}.")
+    if figures:
+        can_draw()
+    folder = output_folder(out)
+    settings = {"experiment": "global-fields", "block": BLOCK, "version": __version__}
+    results = Results.open(folder, settings, overwrite=overwrite)
+    tasks = [
+        Task(kind, model, 100 * month + draw)
+        for draw in range(draws)
+        for month in months
+        for kind in matching
+        for model in MODELS[kind]
+        if models is None or model in models
+    ]
+    code = code_digest()
+    for task in _progress(
+        [t for t in tasks if (t.matching, t.model, t.seed) not in results], console
+    ):
+        try:
+            found, how, maps = run_task(task)
+        except Exception as error:  # one model's failure must not cost the others their turn
+            results.failures.append(f"{task}: {type(error).__name__}: {error}")
+            console.print(f"[red]failed[/red] {results.failures[-1]}")
+            continue
+        results.add(found, {**how, "code": code})
+        if figures and task.seed == 100 * months[0] and maps is not None:
+            _draw(folder, task, maps)
+    write_atomically(folder / "table.md", table(results, command))
+    return results
+
+
+def run_task(task: Task) -> tuple[Record, Record, Mapping[str, Any] | None]:
+    """Scores of one model on one draw, how the fit went, and fields for maps."""
+    from deconditional.fields.interpolation import bilinear
+    from deconditional.fit import FitWarning
+    from deconditional.reporting.marginals import Marginals
+
+    data = _data(task)
+    truth = data.truth
+    f = truth.values.ravel()
+    record: Record = {"matching": task.matching, "model": task.model, "seed": task.seed}
+    if task.model == "bilinear":
+        plain = bilinear(data.coarse[TARGET], truth).values.ravel()
+        error = plain - f
+        scores = {
+            "rmse": float(np.sqrt(np.mean(error**2))),
+            "mae": float(np.mean(np.abs(error))),
+            "bias": float(np.mean(error)),
+        }
+        missing = {name: None for name in SCORES if name not in scores}
+        return {**record, **scores, **missing}, {"warnings": []}, None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        began = time.perf_counter()
+        downscaler = _downscaler(task).fit(data.fine, data.coarse)
+        fitted = time.perf_counter()
+        result = downscaler.predict(data.everywhere)
+        predicted = time.perf_counter()
+    mean, std = (result[name].transpose(*truth.dims).values.ravel() for name in ("mean", "std"))
+    scores = Marginals("normal", mean, std).score(mean, f)
+    how = {
+        "warnings": [str(w.message) for w in caught if issubclass(w.category, FitWarning)],
+        "chosen": downscaler.model_name_,
+        "comparison": [dict(row) for row in downscaler.comparison_.rows]
+        if downscaler.comparison_ is not None
+        else [],
+        "log_evidence": downscaler.fit_report_.log_evidence,
+    }
+    record |= {name: scores[name] for name in SCORES}
+    record |= {"fit_seconds": fitted - began, "predict_seconds": predicted - fitted}
+    return record, how, {"data": data, "result": result}
+
+
+def _data(task: Task) -> Any:
+    from deconditional import datasets
+
+    month, draw = divmod(task.seed, 100)
+    fields = datasets.global_fields(month)
+    shift = int(np.random.default_rng(draw).integers(BLOCK))
+    fields = fields.roll(lon=shift, roll_coords=True)
+    matched = 1.0 if task.matching == "matched" else 0.0
+    data = datasets.split_cells(
+        fields, TARGET, COVARIATES, MEDIATORS, block=BLOCK, matched=matched, seed=draw
+    )
+    if task.model != "oracle":
+        return data
+    given = data.coarse[TARGET].notnull().values.repeat(BLOCK, 0).repeat(BLOCK, 1)
+    return data._replace(fine=data.everywhere.where(given))
+
+
+def _downscaler(task: Task) -> Any:
+    from deconditional.fields import Downscaler
+    from deconditional.fields.estimators import field_kernel, mediator_kernel
+    from deconditional.models import BaggGP, PseudoTarget
+
+    options: dict[str, Any] = {"model": task.model, "n_restarts": 1}
+    n = len(COVARIATES)
+    if task.model == "bagg-gp, smooth kernel":
+        options |= {"model": "bagg-gp", "kernel": mediator_kernel(3, n)}
+    elif task.model == "bagg-gp, plug-in":
+        base = BaggGP(field_kernel(3, n), trend="linear", n_restarts=1)
+        link = mediator_kernel(3, len(MEDIATORS))
+        options["model"] = PseudoTarget(base, link, propagate=False, trend="linear", n_restarts=1)
+    elif task.model == "oracle":
+        options["model"] = "bagg-gp"
+    return Downscaler(TARGET, COVARIATES, MEDIATORS, **options)
+
+
+def _progress(tasks: Sequence[Task], console: Console) -> Iterator[Task]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        bar = progress.add_task("", total=len(tasks))
+        for task in tasks:
+            progress.update(bar, description=str(task))
+            yield task
+            progress.advance(bar)
+
+
+# ---------------------------------------------------------------------- tables and maps
+
+
+def table(results: Results, command: str | None) -> str:
+    """All scores as Markdown."""
+    lines = ["# Real global fields", ""]
+    for kind, models in MODELS.items():
+        present = [name for name in models if results.of(kind, name)]
+        if not present:
+            continue
+        lines += [
+            f"## {kind}",
+            "",
+            "| model | draws | RMSE (K) | worst | CRPS | 95 % coverage | range | 50 % | fit (s) |",
+            "|---|---|---|---|---|---|---|---|---|",
+            *(_row(name, results.of(kind, name)) for name in present),
+            "",
+        ]
+        if "auto" in present:
+            fits = [f for f in results.fits if (f["matching"], f["model"]) == (kind, "auto")]
+            chosen = [f["chosen"] for f in fits]
+            counts = ", ".join(f"{name} {chosen.count(name)}" for name in dict.fromkeys(chosen))
+            lines += [f"auto chose: {counts}.", ""]
+        for score in ("rmse", "crps"):
+            among = [m for m in present if score == "rmse" or m != "bilinear"]
+            lines += [f"### {kind}: {score.upper()} compared", ""]
+            lines += [*wilcoxon_table(results, kind, among, score), ""]
+    lines += [*provenance_lines(command), *code_notes(results.fits)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(model: str, records: Sequence[Record]) -> str:
+    rmse = values(records, "rmse")
+    cells = [model, str(len(records)), mean_and_sd(rmse, 2), f"{rmse.max():.2f}"]
+    if records[0].get("crps") is None:
+        return f"| {' | '.join([*cells, *['–'] * 5])} |"
+    cover = values(records, "coverage95")
+    cells += [
+        mean_and_sd(values(records, "crps"), 2),
+        f"{cover.mean():.3f}",
+        f"{cover.min():.2f}–{cover.max():.2f}",
+        f"{values(records, 'coverage50').mean():.2f}",
+        f"{values(records, 'fit_seconds').mean():.0f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _draw(folder: Path, task: Task, maps: Mapping[str, Any]) -> None:
+    from deconditional import field_plots
+
+    data, result = maps["data"], maps["result"]
+    figure = field_plots.demo_maps(
+        data.truth,
+        data.coarse[TARGET],
+        result["mean"],
+        2 * 1.96 * result["std"],
+        result["mean"] - data.truth,
+        "K",
+        f"{task}",
+    )
+    name = task.model.replace(", ", "-").replace(" ", "-")
+    (folder / f"maps-{task.matching}-{name}.png").write_bytes(field_plots.png(figure))
