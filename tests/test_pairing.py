@@ -379,6 +379,26 @@ def test_coarse_data_without_time_is_paired_with_all_fine_times():
     np.testing.assert_allclose(pairing.bags.means()[:, 4], expected, rtol=1e-12)
 
 
+def test_coarse_values_without_time_belong_to_all_times():
+    fine, coarse = in_time([0, 1], [1, 2])
+    lasting = coarse.assign(height=coarse.water_vapour.isel(time=0, drop=True) + 1.0)
+    pairing = pair(fine, lasting, ask(mediators=("height", "water_vapour")))
+    height = lasting.height.values.ravel()
+    np.testing.assert_array_equal(pairing.bag_mediator[:, 3], height[pairing.bag_unit % 24])
+    np.testing.assert_array_equal(pairing.mediator[:, 3], height[pairing.observed_unit % 24])
+    first_day = pairing.bag_unit < 24
+    np.testing.assert_array_equal(np.isnan(pairing.bag_mediator[:, 4]), first_day)
+    # With such mediators alone, data of different times can be linked.
+    apart = pair(fine, lasting.isel(time=[1]), ask(mediators=("height",)))
+    assert apart.matching == "unmatched" and np.isfinite(apart.bag_mediator).all()
+    # A target without time is one value for each cell, not one for each time of its mediators.
+    still = coarse.assign(tas=coarse.tas.isel(time=0, drop=True))
+    pairing = pair(fine, still, ask())
+    assert pairing.times is None and len(pairing.z) == int(still.tas.notnull().sum())
+    vapour = coarse.water_vapour.mean("time").values.ravel()
+    np.testing.assert_allclose(pairing.mediator[:, 3], vapour[pairing.observed_unit], rtol=1e-14)
+
+
 # --- mediators from the fine data ---------------------------------------------------------------
 
 

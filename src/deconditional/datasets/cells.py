@@ -116,7 +116,10 @@ def coarsen(
     height, width = (_bounds(fields, axis) for axis in axes)
     on_globe = _on_globe(fields, axes[0])
     if on_globe:
+        from deconditional.fields.overlap import unwrapped
+
         height = np.clip(height, -90.0, 90.0)
+        width = width + (unwrapped(width[:, 0]) - width[:, 0])[:, None]
     coords: dict[Any, Any] = {}
     for axis, size, bounds in zip(axes, blocks, (height, width), strict=True):
         outer = np.stack([bounds[::size, 0], bounds[size - 1 :: size, 1]], 1)

@@ -214,7 +214,9 @@ def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
     for k, name in enumerate(question.mediators):
         if np.isnan(mediator[..., k]).all():
             raise UsageError(f"the mediator {name!r} is missing in every coarse cell.")
-    units = _units(points.grid.times, grid.times, target, mediator)
+    lasting = [grid.time not in coarse[name].dims for name in names]
+    coarse_times = None if lasting[0] else grid.times
+    units = _units(points.grid.times, coarse_times, target, mediator, lasting[1:])
     areas, whole = counted_areas(points, grid)
     bags, bag_unit, too_small = _bags(points, units, areas, whole, question)
     bag_mediator = units.mediator[bag_unit].copy()
@@ -307,7 +309,9 @@ def _units(
     coarse_times: np.ndarray | None,
     target: Floats,
     mediator: Floats,
+    lasting: Sequence[bool],
 ) -> Units:
+    """The units; `lasting` mediators have no time, so they belong to all times."""
     n_fine = 1 if fine_times is None else len(fine_times)
     if fine_times is None or coarse_times is None:
         how = None
@@ -331,6 +335,7 @@ def _units(
     all_mediator = np.full((len(times), n_cells, mediator.shape[-1]), np.nan)
     rows = [place[_key(t)] for t in coarse_times]
     all_target[rows], all_mediator[rows] = target, mediator
+    all_mediator[..., lasting] = mediator[0][:, lasting]
     both = len(fine_times) + len(coarse_times) - len(times)
     how = (
         f"a unit is a cell at a time: {len(fine_times)} fine and {len(coarse_times)} coarse times, "
