@@ -60,6 +60,25 @@ def test_plain_x_and_y_are_a_plane():
     np.testing.assert_array_equal(grid.positions[1], [0.0, 7.0])
 
 
+def test_x_and_y_of_a_geographic_raster_are_degrees():
+    """As rioxarray reads them: nothing but the grid mapping tells the unit."""
+    raster = field(y="y", x="x").assign_coords(
+        spatial_ref=((), 0, {"grid_mapping_name": "latitude_longitude"})
+    )
+    raster.a.encoding["grid_mapping"] = "spatial_ref"
+    grid = find_grid(raster, ["a"], "fine")
+    assert grid.mapping == "spatial_ref" and grid.spherical
+    np.testing.assert_allclose(grid.areas.sum(), 4 * np.pi, rtol=1e-14)
+
+
+def test_points_are_no_grid():
+    stations = xr.Dataset(
+        {"a": ("station", np.zeros(3))},
+        coords={"lat": ("station", LAT), "lon": ("station", LON[:3])},
+    )
+    refused(stations, "'lat' and 'lon' both lie on the dimension 'station', .* not a grid")
+
+
 @pytest.mark.parametrize("attribute", ["standard_name", "axis", "units"])
 def test_attributes_find_dimensions_of_any_name(attribute):
     about = {
@@ -107,7 +126,9 @@ def test_dims_that_are_no_axes():
     dataset = field()
     with pytest.raises(UsageError, match="dims has no role 'lat'; its roles are y, x and time"):
         find_grid(dataset, ["a"], "fine", {"lat": "lat"})
-    refused(dataset, "'lon' is a longitude, so it cannot be the y axis", dims={"y": "lon"})
+    refused(dataset, "'lon' cannot be both the y and the x axis", dims={"y": "lon"})
+    swapped = {"y": "lon", "x": "lat"}
+    refused(dataset, "'lon' is a longitude, so it cannot be the y axis", dims=swapped)
     bare = dataset.drop_vars("lat")
     refused(bare, "the dimension 'lat' has no coordinate", dims={"y": "lat"})
 

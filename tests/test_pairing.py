@@ -310,6 +310,15 @@ def test_times_of_all_units_in_common():
     assert_units_coincide(pairing, fine, coarse)
 
 
+def test_position_alone_can_link_different_times():
+    fine, coarse = in_time([0, 1], [2, 3], matched=0.0)
+    pairing = pair(fine, coarse, ask(mediators=()))
+    assert pairing.matching == "unmatched"
+    where = pairing.coarse.positions
+    np.testing.assert_array_equal(pairing.bag_mediator, where[pairing.bag_unit % 24])
+    np.testing.assert_array_equal(pairing.mediator, where[pairing.observed_unit % 24])
+
+
 def test_times_in_other_units_are_the_same_times():
     fine, coarse = in_time([0, 1], [1, 2])
     expected = pair(fine, coarse, ask())

@@ -46,7 +46,8 @@ def main(argv: list[str] | None = None) -> int:
         args = _parser().parse_args(given)
         return _carry_out(args, shlex.join(["deconditional", *given]))
     except UsageError as error:
-        print(f"deconditional: error: {error}", file=sys.stderr)
+        message = " ".join(str(error).splitlines())
+        print(f"deconditional: error: {message}", file=sys.stderr)
         return 2
     except SystemExit as done:  # argparse leaves this way after --help and --version
         return int(done.code or 0)
@@ -179,6 +180,8 @@ def _nothing_kept(args: argparse.Namespace) -> str:
 
 
 def _output_untouched(args: argparse.Namespace) -> str:
+    if getattr(args, "written", None) is not None:
+        return f"{args.written} is written; what was to follow is not."
     return "No output was written; what was there has not changed."
 
 

@@ -6,7 +6,10 @@ What they compute with is imported when they run, so that help and complaints co
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +105,10 @@ def add_downscale_options(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument("--transform", choices=["log"], help="log for positive, skewed fields")
     model.add_argument(
-        "--bounds", type=bounds, metavar="LOW,HIGH", help="physical limits, as in 0, or 0,1"
+        "--bounds",
+        type=bounds,
+        metavar="LOW,HIGH",
+        help="physical limits, as in 0, or 0,1 or, below zero, --bounds=-40,40",
     )
     model.add_argument(
         "--consistency", choices=["exact"], help="make area means equal the observed values"
@@ -117,15 +123,19 @@ def add_downscale_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="fine cells that stand for a coarse one while learning, or all (default: by size)",
     )
-    model.add_argument("--folds", type=int, default=5, help="of the cross-validation (default: 5)")
-    model.add_argument("--restarts", type=int, default=2, help="of every fit (default: 2)")
-    model.add_argument("--seed", type=int, default=0, help="default: 0")
+    model.add_argument(
+        "--folds", type=at_least(2), default=5, help="of the cross-validation (default: 5)"
+    )
+    model.add_argument("--restarts", type=at_least(1), default=2, help="of every fit (default: 2)")
+    model.add_argument("--seed", type=at_least(0), default=0, help="default: 0")
     output = parser.add_argument_group("output")
     output.add_argument("--out", required=True, type=Path, metavar="OUT.nc", help=".nc or .zarr")
     output.add_argument(
         "--quantiles", type=levels, default=[], metavar="Q,R", help="as in 0.05,0.5,0.95"
     )
-    output.add_argument("--samples", type=int, default=0, metavar="K", help="joint samples to add")
+    output.add_argument(
+        "--samples", type=at_least(0), default=0, metavar="K", help="joint samples to add"
+    )
     output.add_argument("--report", type=Path, metavar="FILE.html", help="write a report too")
     output.add_argument("--overwrite", action="store_true", help="replace an existing output")
     output.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -148,16 +158,26 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     require("fields", "xarray", "cf_xarray", "netCDF4")
     from rich.console import Console
 
-    from deconditional.fields.downscaler import Downscaler, _levels, select_time
-    from deconditional.fields.files import check_output, open_fields, write_fields
+    from deconditional.fields.downscaler import Downscaler, _levels
+    from deconditional.fields.files import (
+        check_output,
+        open_fields,
+        protect_inputs,
+        write_fields,
+    )
     from deconditional.fields.pairing import pair
     from deconditional.fit import FitWarning
 
-    console = Console(quiet=args.quiet, highlight=False, soft_wrap=True)
+    console = Console(quiet=args.quiet, highlight=False, soft_wrap=True, emoji=False)
+    protect_inputs(args.out, [*args.fine, *args.coarse, *(args.on or [])])
     check_output(args.out, args.overwrite)
     if args.report is not None:
         require("report", "matplotlib", "jinja2")
         check_report(args.report)
+        if args.report.exists() and not args.overwrite:
+            raise UsageError(
+                f"the report {str(args.report)!r} exists; name another, or add --overwrite."
+            )
     downscaler = Downscaler(
         args.target,
         args.covariates,
@@ -174,34 +194,107 @@ def downscale(args: argparse.Namespace, command: str) -> int:
         folds=args.folds,
         n_restarts=args.restarts,
         seed=args.seed,
-        progress=not args.quiet,
+        progress=not args.quiet and sys.stderr.isatty(),
     )
+    question = downscaler.question()
     _levels(args.quantiles)
     fine, coarse = open_fields(args.fine, "fine"), open_fields(args.coarse, "coarse")
-    on = fine if args.on is None else open_fields(args.on, "fine")
+    on = None if args.on is None else open_fields(args.on, "prediction")
     if args.time is not None:
-        fine, coarse, on = (
-            select_time(data, args.time, which)
-            for data, which in ((fine, "fine"), (coarse, "coarse"), (on, "fine"))
-        )
-    with warnings.catch_warnings(record=True) as caught:
+        fine, coarse, on = at_time(args.time, fine, coarse, on)
+    with warnings.catch_warnings(record=True) as caught, one_line_errors(args.model):
         warnings.simplefilter("always", FitWarning)
-        for label, text in pair(fine, coarse, downscaler.question()).understood:
-            console.print(f"[bold]{label:>12}[/]  {text}")
+        pairing = pair(fine, coarse, question)
+        for label, text in pairing.understood:
+            say(console, label, text)
+        if on is not None:
+            check_on(on, pairing)
         downscaler.fit(fine, coarse)
         result = downscaler.predict(
-            on, quantiles=args.quantiles, samples=args.samples, command=command
+            fine if on is None else on,
+            quantiles=args.quantiles,
+            samples=args.samples,
+            command=command,
         )
     write_fields(result, args.out)
+    args.written = args.out
     for note in dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning):
-        Console(stderr=True, quiet=args.quiet).print(f"[yellow]note:[/] {note}")
+        if not args.quiet:
+            print(f"note: {note}", file=sys.stderr)
     sum_up(console, downscaler, result)
-    console.print(f"[bold]{'written':>12}[/]  {args.out}")
+    say(console, "written", str(args.out))
     if args.report is not None:
-        from deconditional.report import write_report
-
-        console.print(f"[bold]{'report':>12}[/]  {write_report(result, args.report)}")
+        say(console, "report", str(write_page(result, args.report)))
     return 0
+
+
+def say(console: Any, label: str, text: str) -> None:
+    """One line of what was understood or done."""
+    from rich.text import Text
+
+    console.print(Text.assemble((f"{label:>12}", "bold"), "  ", text))
+
+
+def at_time(times: str, *data: Any) -> tuple[Any, ...]:
+    """Fine, coarse and prediction data at some times; at least one of them must have times."""
+    from deconditional.fields.downscaler import select_time
+
+    chosen = tuple(
+        each if each is None else select_time(each, times, which)
+        for each, which in zip(data, ("fine", "coarse", "prediction"), strict=True)
+    )
+    if all(new is old for new, old in zip(chosen, data, strict=True)):
+        raise UsageError(f"--time {times} was given, but no file has times; leave it out.")
+    return chosen
+
+
+def check_on(on: Any, pairing: Any) -> None:
+    """Raise now rather than after the fit where nothing can be predicted on a grid."""
+    from deconditional.fields.pairing import fine_points
+
+    try:
+        grid = fine_points(on, pairing.question).grid
+    except UsageError as error:
+        raise UsageError(f"--on: {error}") from None
+    if grid.spherical != pairing.coarse.spherical:
+        raise UsageError(
+            "--on: its grid is in other coordinates than those of the fine and coarse files; give "
+            "one of the same projection."
+        )
+
+
+@contextmanager
+def one_line_errors(model: str) -> Iterator[None]:
+    """Turn what the numerical part stumbles over into a complaint with a remedy."""
+    from deconditional.fields.files import one_line
+
+    try:
+        yield
+    except UsageError:
+        raise
+    except MemoryError:
+        raise UsageError(
+            "the memory does not suffice; use --model varcmp or vbagg, fewer --points-per-bag, or "
+            "a smaller region."
+        ) from None
+    except (ValueError, ArithmeticError, RuntimeError) as error:
+        raise UsageError(
+            f"the computation with the model {model!r} failed: {one_line(error)}; try another "
+            "--model or --seed, or leave variables out."
+        ) from error
+
+
+def write_page(result: Any, out: Path, truth: Any = None) -> Path:
+    """Write the report, or say why not."""
+    from deconditional.report import write_report
+
+    try:
+        return write_report(result, out, truth)
+    except OSError as error:
+        raise UsageError(
+            f"could not write the report {str(out)!r} ({error.strerror or error}); name another "
+            "place."
+        ) from None
 
 
 def sum_up(console: Any, downscaler: Any, result: Any) -> None:
@@ -210,43 +303,40 @@ def sum_up(console: Any, downscaler: Any, result: Any) -> None:
 
     facts = json.loads(result.attrs["deconditional"])
     if downscaler.comparison_ is not None:
-        console.print(str(downscaler.comparison_))
+        console.print(str(downscaler.comparison_), markup=False)
     mean, std = result["mean"], result["std"]
     left = facts["residuals"]
     units = facts["units"]
-    lines = [
-        ("model", f"{facts['model']}; {facts['mediation']}"),
-        (
-            "posterior",
-            f"{int(mean.notnull().sum())} fine cells, mean {float(mean.min()):.4g} to "
-            f"{float(mean.max()):.4g} {units}, standard deviation {float(std.min()):.3g} to "
-            f"{float(std.max()):.3g} {units}",
-        ),
-    ]
+    say(console, "model", f"{facts['model']}; {facts['mediation']}")
+    say(
+        console,
+        "posterior",
+        f"{int(mean.notnull().sum())} fine cells, mean {float(mean.min()):.4g} to "
+        f"{float(mean.max()):.4g} {units}, standard deviation {float(std.min()):.3g} to "
+        f"{float(std.max()):.3g} {units}",
+    )
     if left["n"]:
-        lines.append(
-            (
-                "residuals",
-                f"observed less area mean in {left['n']} cells: rms {left['rmse']:.3g}, "
-                f"largest {left['largest']:.3g} {units}",
-            )
+        say(
+            console,
+            "residuals",
+            f"observed less area mean in {left['n']} cells: rms {left['rmse']:.3g}, largest "
+            f"{left['largest']:.3g} {units}",
         )
-    lines.append(("seconds", ", ".join(f"{k} {v:.1f}" for k, v in facts["timings"].items())))
-    for label, text in lines:
-        console.print(f"[bold]{label:>12}[/]  {text}")
+    say(console, "seconds", ", ".join(f"{k} {v:.1f}" for k, v in facts["timings"].items()))
 
 
 def report(args: argparse.Namespace, command: str) -> int:
     """Write the HTML page of a result."""
     require("report", "xarray", "cf_xarray", "netCDF4", "matplotlib", "jinja2")
     from deconditional.fields.files import open_fields
-    from deconditional.report import load_result, write_report
+    from deconditional.report import load_result
 
-    out = args.out if args.out is not None else Path(args.result).with_suffix(".html")
+    given = Path(args.result)
+    out = args.out if args.out is not None else given.with_suffix(".html")
     check_report(out)
-    result = load_result(args.result)
+    result = open_fields(given, "result") if given.is_dir() else load_result(given)
     truth = None if args.truth is None else open_fields(args.truth, "truth")
-    print(write_report(result, out, truth))
+    print(write_page(result, out, truth))
     return 0
 
 
@@ -264,10 +354,28 @@ def require(extra: str, *packages: str) -> None:
 
 def check_report(path: Path) -> None:
     """Raise unless a page can be written here."""
+    from deconditional.fields.files import check_folder
+
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"the report {str(path)!r} must end in .html; name another.")
     if path.is_dir():
         raise UsageError(f"the report {str(path)!r} is a folder; name a file.")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"the folder of the report {str(path)!r} does not exist; make it first.")
+    check_folder(path)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of a whole number that is not too small."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {value}")
+        return value
+
+    return number
 
 
 def names(text: str) -> list[str]:

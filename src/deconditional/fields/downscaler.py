@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 from gpjax.kernels.base import AbstractKernel
 from scipy.sparse import csr_array
@@ -28,7 +29,7 @@ from deconditional.fields.estimators import (
     candidates,
     condensed_size,
 )
-from deconditional.fields.grids import overlap
+from deconditional.fields.grids import overlap, span
 from deconditional.fields.meanings import parameter_meanings
 from deconditional.fields.pairing import (
     FinePoints,
@@ -213,7 +214,7 @@ class Downscaler(BaseEstimator):
             listed = (given,) if isinstance(given, str) else tuple(given)
             twice = [name for name in listed if listed.count(name) > 1]
             if twice:
-                raise UsageError(f"{twice[0]!r} is named twice among the {part}.")
+                raise UsageError(f"{twice[0]!r} is named twice among the {part}; once is enough.")
             names[part] = listed
         return Question(
             target=self.target,
@@ -790,18 +791,24 @@ def downscale(
 
 def select_time(dataset: xr.Dataset, times: str, which: str) -> xr.Dataset:
     """The times of a dataset that a text names; a dataset without time stays as it is."""
-    found = [d for d in dataset.dims if d == "time" or "time" in str(d).lower()]
+    dates = pd.DatetimeIndex | xr.CFTimeIndex
+    found = [d for d in dataset.dims if isinstance(dataset.indexes.get(d), dates)]
+    found += [d for d in dataset.dims if "time" in str(d).lower()]
     if not found:
         return dataset
     dim = found[0]
     first, _, last = times.partition("/")
     try:
-        chosen = dataset.sel({dim: slice(first, last or first)})
+        chosen = dataset.sortby(dim).sel({dim: slice(first, last or first)})
     except (KeyError, ValueError, TypeError) as error:
-        raise UsageError(f"cannot select time {times!r} of the {which} data: {error}.") from None
+        raise UsageError(
+            f"cannot select time {times!r} of the {which} data ({error}); write 2001-07, say, or "
+            "2001-06/2001-08."
+        ) from None
     if not chosen.sizes[dim]:
-        there = f"{dataset[dim].values[0]} to {dataset[dim].values[-1]}"
-        raise UsageError(f"the {which} data has no time {times!r}; it runs from {there}.")
+        raise UsageError(
+            f"the {which} data has no time {times!r}; its times are {span(dataset[dim].values)}."
+        )
     return chosen
 
 

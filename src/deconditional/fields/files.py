@@ -5,14 +5,25 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import warnings
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from deconditional.outputs import UsageError
 
-__all__ = ["check_output", "open_fields", "write_fields"]
+__all__ = [
+    "check_folder",
+    "check_output",
+    "one_line",
+    "open_fields",
+    "protect_inputs",
+    "write_fields",
+]
 
 NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
 
@@ -27,125 +38,183 @@ def open_fields(paths: str | Path | Sequence[str | Path], which: str) -> xr.Data
     which
         What to call the data in errors.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    files = [file for path in given for file in _matching(str(path), which)]
+    files = [file for path in _listed(paths) for file in _matching(str(path), which)]
     parts = [_open(file, which) for file in files]
     if len(parts) == 1:
         return parts[0]
     try:
+        _check_cells(parts)
+        # What has no time, such as altitude, gets none from being in several files.
         combined = xr.combine_by_coords(
             parts,
             combine_attrs="drop_conflicts",
             join="outer",
             compat="no_conflicts",
-            data_vars="all",
+            data_vars="minimal",
+            coords="minimal",
         )
-        assert isinstance(combined, xr.Dataset)
-        return combined
-    except (ValueError, xr.MergeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise UsageError(
-            f"the {len(files)} {which} files do not fit together: {_one_line(error)}"
+            f"the {len(files)} {which} files do not fit together: {one_line(error)}; put them into "
+            "one file first."
         ) from None
+    assert isinstance(combined, xr.Dataset)
+    return combined
+
+
+def _listed(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def _check_cells(parts: Sequence[xr.Dataset]) -> None:
+    """Raise where coordinates interleave: joined, they would be a grid that no file has."""
+    for name in {str(name) for part in parts for name in part.indexes}:
+        found = [part[name].values for part in parts if name in part.indexes]
+        lines = {line.tobytes(): line for line in found if line.dtype.kind in "fiu" and line.size}
+        for one, other in combinations(lines.values(), 2):
+            low, high = max(one.min(), other.min()), min(one.max(), other.max())
+            shared = [np.sort(line[(line >= low) & (line <= high)]) for line in (one, other)]
+            if not np.array_equal(*shared):
+                raise ValueError(f"their coordinates {name!r} differ where they overlap")
 
 
 def _matching(path: str, which: str) -> list[str]:
     if any(sign in path for sign in "*?["):
         found = sorted(glob.glob(path))
         if not found:
-            raise UsageError(f"no {which} file matches {path!r}.")
+            raise UsageError(f"no {which} file matches {path!r}; check the pattern and its folder.")
         return found
     if not os.path.exists(path):
-        raise UsageError(f"the {which} file {path!r} does not exist.")
+        raise UsageError(f"the {which} file {path!r} does not exist; check its name and folder.")
     return [path]
 
 
 def _open(path: str, which: str) -> xr.Dataset:
     is_store = os.path.isdir(path)
+    options: dict[str, Any] = {"engine": "zarr" if is_store else None}
     try:
-        with xr.open_dataset(
-            path,
-            engine="zarr" if is_store else None,
-            decode_coords="all",
-            decode_timedelta=False,
-            chunks=None,
-        ) as data:
-            return data.load()
+        # Files often name variables that are kept elsewhere (cell areas, say): no need to tell.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with xr.open_dataset(
+                path, decode_coords="all", decode_timedelta=False, chunks=None, **options
+            ) as data:
+                return data.load()
     except ImportError as error:
         raise UsageError(
             f"reading {path!r} needs {error.name}: pip install 'deconditional[zarr]'."
         ) from None
     except MemoryError:
-        raise UsageError(f"the {which} file {path!r} does not fit into memory.") from None
+        raise UsageError(
+            f"the {which} file {path!r} does not fit into memory; cut it to the region, times and "
+            "variables that are needed."
+        ) from None
     except Exception as error:
         kind = "a Zarr store" if is_store else "a netCDF file"
         raise UsageError(
-            f"cannot read the {which} file {path!r} as {kind} ({_one_line(error)})."
+            f"cannot read the {which} file {path!r} as {kind} ({one_line(error)}); check that it "
+            "is one, and whole."
         ) from None
+
+
+def protect_inputs(out: str | Path, inputs: Sequence[str | Path]) -> None:
+    """Raise where an output would replace one of the inputs, which may be patterns."""
+    place = Path(out).resolve()
+    for given in inputs:
+        for file in glob.glob(str(given)) or [str(given)]:
+            same = place.exists() and os.path.exists(file) and os.path.samefile(place, file)
+            if same or place.is_relative_to(Path(file).resolve()):
+                raise UsageError(
+                    f"the output {str(out)!r} is also an input ({str(given)!r}), which would be "
+                    "lost; name another."
+                )
 
 
 def check_output(path: str | Path, overwrite: bool = False) -> Path:
     """The path, once it is known that a result can be written there."""
     out = Path(path)
     if out.suffix not in (*NETCDF, ".zarr"):
-        raise UsageError(f"the output {str(out)!r} must end in .nc or .zarr.")
+        raise UsageError(f"the output {str(out)!r} must end in .nc or .zarr; name another.")
     if out.suffix == ".zarr":
         try:
             import zarr  # noqa: F401
         except ImportError:
             raise UsageError("writing Zarr needs: pip install 'deconditional[zarr]'.") from None
-    if out.exists() and not overwrite:
-        raise UsageError(f"the output {str(out)!r} exists; name another, or add --overwrite.")
     if out.is_dir() and out.suffix != ".zarr":
         raise UsageError(f"the output {str(out)!r} is a folder; name a file.")
-    if out.exists() and out.is_file() and out.suffix == ".zarr":
+    if out.is_file() and out.suffix == ".zarr":
         raise UsageError(f"the output {str(out)!r} is a file, not a Zarr store; name another.")
-    folder = out.absolute().parent
+    if out.exists() and not overwrite:
+        raise UsageError(f"the output {str(out)!r} exists; name another, or add --overwrite.")
+    if out.is_dir() and any(out.iterdir()) and not _is_store(out):
+        raise UsageError(f"the folder {str(out)!r} is not a Zarr store; name another output.")
+    check_folder(out)
+    return out
+
+
+def _is_store(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("zarr.json", ".zgroup", ".zmetadata"))
+
+
+def check_folder(path: Path) -> None:
+    """Raise unless a file can be written here."""
+    folder = path.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"the folder {str(folder)!r} does not exist; make it first.")
     if not os.access(folder, os.W_OK):
         raise UsageError(f"the folder {str(folder)!r} cannot be written to; name another.")
-    return out
 
 
 def write_fields(dataset: xr.Dataset, path: Path) -> Path:
     """Write so that the file is, at every moment, either what it was or the new one."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        # Times that come from several files may need other units than the first file's.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if path.suffix == ".zarr":
+                _encoded(dataset).to_zarr(part, mode="w")
+            else:
+                _encoded(dataset).to_netcdf(part, engine="netcdf4")
         if path.suffix == ".zarr":
-            _remove(part)
-            dataset.to_zarr(part, mode="w", consolidated=False)
             _swap_folders(part, path)
         else:
-            encoding = {
-                name: {"zlib": True, "complevel": 1, "shuffle": True}
-                for name in dataset.data_vars
-                if dataset[name].ndim >= 2
-            }
-            dataset.to_netcdf(part, engine="netcdf4", encoding=encoding)
             with part.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(part, path)
     except (OSError, RuntimeError) as error:
         raise UsageError(
-            f"could not write {str(path)!r} ({_one_line(error)}); nothing that was there has "
-            "changed."
+            f"could not write {str(path)!r} ({one_line(error)}); what was there has not changed. "
+            "Make room, or name another place."
         ) from None
     finally:
         _remove(part)
     return path
 
 
+def _encoded(dataset: xr.Dataset) -> xr.Dataset:
+    """With fields compressed, and without the mark of missing values where CF allows none."""
+    dataset = dataset.copy()
+    kept = [dataset[name] for name in dataset.coords]
+    bounds = {v.attrs.get("bounds") or v.encoding.get("bounds") for v in kept}
+    for name, variable in dataset.variables.items():
+        if name in dataset.coords or name in bounds:
+            variable.encoding["_FillValue"] = None
+        elif variable.ndim >= 2:
+            variable.encoding.update(zlib=True, complevel=1, shuffle=True)
+    return dataset
+
+
 def _swap_folders(new: Path, path: Path) -> None:
     old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    if path.exists():
-        os.replace(path, old)
     try:
+        if path.exists():
+            os.replace(path, old)
         os.replace(new, path)
-    except OSError:
-        if old.exists():
+    finally:  # an interrupt may come between the two
+        if old.exists() and not path.exists():
             os.replace(old, path)
-        raise
-    _remove(old)
+        _remove(old)
 
 
 def _remove(path: Path) -> None:
@@ -155,6 +224,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """The beginning of what an error says."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0].rstrip(".")[:200]

@@ -222,7 +222,20 @@ def find_grid(
     if unknown:
         raise UsageError(f"dims has no role {unknown[0]!r}; its roles are y, x and time.")
     found = _candidates(dataset, dims or {})
-    y, x = (_axis(dataset, names, role, which, dims or {}, found[role]) for role in "yx")
+    lines = [_coordinate(dataset, names, role, which, dims or {}, found[role]) for role in "yx"]
+    if lines[0] == lines[1]:
+        raise UsageError(
+            f"{which} data: {lines[0]!r} cannot be both the y and the x axis; name two dimensions."
+        )
+    if dataset[lines[0]].dims == dataset[lines[1]].dims:
+        raise UsageError(
+            f"{which} data: {lines[0]!r} and {lines[1]!r} both lie on the dimension "
+            f"{dataset[lines[0]].dims[0]!r}, so they are places of points and not a grid; grid the "
+            "data first."
+        )
+    mapping = _mapping(dataset, names)
+    y = _axis(dataset, lines[0], "y", which, mapping)
+    x = _axis(dataset, lines[1], "x", which, mapping)
     if (y.kind == "plane") != (x.kind == "plane"):
         raise UsageError(
             f"{which} data: {y.coordinate!r} and {x.coordinate!r} are not coordinates of one kind; "
@@ -238,7 +251,7 @@ def find_grid(
                     f"{dataset.sizes[extra]} besides position and time; select one value of it "
                     f"first, as in ds.isel({extra}=0)."
                 )
-    return Grid(y, x, time, times, _mapping(dataset, names))
+    return Grid(y, x, time, times, mapping)
 
 
 def _mapping(dataset: xr.Dataset, names: Sequence[str]) -> str | None:
@@ -293,17 +306,11 @@ def _candidates(dataset: xr.Dataset, dims: Mapping[str, str]) -> dict[str, list[
     return found
 
 
-def _axis(
-    dataset: xr.Dataset,
-    names: Sequence[str],
-    role: str,
-    which: str,
-    dims: Mapping[str, str],
-    candidates: Sequence[str],
-) -> Axis:
-    coordinate = _coordinate(dataset, names, role, which, dims, candidates)
+def _axis(dataset: xr.Dataset, coordinate: str, role: str, which: str, mapping: str | None) -> Axis:
     variable = dataset[coordinate]
-    kind, scale = _kind(coordinate, variable, role, which)
+    about = {} if mapping is None else dataset[mapping].attrs
+    degrees = about.get("grid_mapping_name") == "latitude_longitude"
+    kind, scale = _kind(coordinate, variable, role, which, degrees)
     values = np.asarray(variable.values, dtype=float)
     centres = _checked_centres(values * scale, kind, coordinate, which)
     found = _bounds_name(dataset, coordinate)
@@ -377,8 +384,13 @@ def _named_kind(variable: xr.DataArray) -> AxisKind | None:
     return next((kind for kind, starts in PLAIN_NAMES.items() if name.startswith(starts)), None)
 
 
-def _kind(name: str, variable: xr.DataArray, role: str, which: str) -> tuple[AxisKind, float]:
-    """Latitude, longitude or plane; and the unit in degrees or metres."""
+def _kind(
+    name: str, variable: xr.DataArray, role: str, which: str, degrees: bool
+) -> tuple[AxisKind, float]:
+    """Latitude, longitude or plane, and the unit in degrees or metres.
+
+    `degrees` says what it is where there is no unit.
+    """
     units = str(variable.attrs.get("units", "")).strip()
     plain = units.lower().replace(" ", "_")
     spherical: AxisKind = "latitude" if role == "y" else "longitude"
@@ -388,7 +400,7 @@ def _kind(name: str, variable: xr.DataArray, role: str, which: str) -> tuple[Axi
             f"{which} data: {name!r} is a {named}, so it cannot be the {role} axis; name another "
             f"dimension with dims={{'{role}': ...}} (--dims {role}=...)."
         )
-    if plain in DEGREES or (named and not units):
+    if plain in DEGREES or ((named or degrees) and not units):
         return spherical, 1.0
     if not named and plain in LENGTHS:
         return "plane", LENGTHS[plain]

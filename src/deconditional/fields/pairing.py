@@ -108,7 +108,10 @@ def fine_points(fine: xr.Dataset, question: Question) -> FinePoints:
     covariates = _stack(values, grid.n_times, grid.n_cells)
     for k, name in enumerate(question.covariates):
         if np.isnan(covariates[..., k]).all():
-            raise UsageError(f"the covariate {name!r} is missing everywhere in the fine data.")
+            raise UsageError(
+                f"the covariate {name!r} is missing everywhere in the fine data; check the data, "
+                "or leave it out."
+            )
     share = _share(fine, grid, question.mask, question.dims)
     present = np.isfinite(covariates).all(-1) & (share > 0)
     if not present.any():
@@ -198,7 +201,17 @@ class Pairing:
 
 
 def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
-    """Make bags and observations, or say in the user's words why not."""
+    """Make bags and observations, or say in the user's words why not.
+
+    Examples
+    --------
+    >>> from deconditional.datasets import split_cells, synthetic_fields
+    >>> roles = ("tas", ["altitude", "cloud"], ["water_vapour"])
+    >>> data = split_cells(synthetic_fields(12, 24), *roles, block=(3, 4), matched=0.5)
+    >>> found = pair(data.fine, data.coarse, Question("tas", ("altitude",), ("water_vapour",)))
+    >>> found.matching, found.bags
+    ('partly matched', Bags(18 bags, 216 points, 4 covariates, 12-12 points per bag))
+    """
     _check_question(fine, coarse, question)
     points = fine_points(fine, question)
     names = [question.target, *question.mediators]
@@ -206,14 +219,19 @@ def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
     _check_mappings(fine, points.grid, coarse, grid)
     target = values_on(grid, coarse, question.target)
     if np.isnan(target).all():
-        raise UsageError(f"the target {question.target!r} is missing in every coarse cell.")
+        raise UsageError(
+            f"the target {question.target!r} is missing in every coarse cell; check the data."
+        )
     mediators = [values_on(grid, coarse, name) for name in question.mediators]
     n_times = max(len(v) for v in (target, *mediators))
     target = np.broadcast_to(target, (n_times, grid.n_cells))
     mediator = _stack(mediators, n_times, grid.n_cells)
     for k, name in enumerate(question.mediators):
         if np.isnan(mediator[..., k]).all():
-            raise UsageError(f"the mediator {name!r} is missing in every coarse cell.")
+            raise UsageError(
+                f"the mediator {name!r} is missing in every coarse cell; check the data, or leave "
+                "it out."
+            )
     lasting = [grid.time not in coarse[name].dims for name in names]
     coarse_times = None if lasting[0] else grid.times
     units = _units(points.grid.times, coarse_times, target, mediator, lasting[1:])
@@ -343,7 +361,7 @@ def _units(
     )
     return Units(
         all_target.reshape(-1),
-        all_mediator.reshape(-1, mediator.shape[-1]),
+        all_mediator.reshape(len(times) * n_cells, mediator.shape[-1]),
         times,
         np.arange(len(fine_times), dtype=np.int64),
         how,
@@ -492,7 +510,9 @@ def _fill_from_fine(
 
 def _check_question(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> None:
     if question.target in question.covariates:
-        raise UsageError(f"{question.target!r} is both the target and a covariate.")
+        raise UsageError(
+            f"{question.target!r} is both the target and a covariate; leave one of the two out."
+        )
     if not 0 <= question.min_cover <= 1:
         raise UsageError(
             f"min_cover is a share of a coarse cell, between 0 and 1, not {question.min_cover!r}."
@@ -505,7 +525,10 @@ def _check_question(fine: xr.Dataset, coarse: xr.Dataset, question: Question) ->
     }
     for role, name in (question.dims or {}).items():
         if name not in there:
-            raise UsageError(f"dims names {name!r} as {role}, but neither dataset has it.")
+            raise UsageError(
+                f"dims names {name!r} as {role}, but neither dataset has it; correct it (--dims "
+                f"{role}=...), or leave it out."
+            )
 
 
 def _check_mappings(fine: xr.Dataset, a: Grid, coarse: xr.Dataset, b: Grid) -> None:
@@ -549,7 +572,9 @@ def _check_link(p: Pairing, fine_times: Any, coarse_times: Any) -> None:
             f"{LEAST_OBSERVATIONS} are needed to learn from."
         )
     if np.ptp(p.z) == 0:
-        raise UsageError(f"the target {name!r} has the same value, {p.z[0]:.6g}, in every cell.")
+        raise UsageError(
+            f"the target {name!r} has the same value, {p.z[0]:.6g}, in every cell; check the data."
+        )
     columns = list(p.question.covariates)
     for k, covariate in enumerate(columns):
         column = p.bags.points[:, p.n_position + k]

@@ -23,7 +23,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class InputScaling:
-    """Standardisation of covariates or mediators; positions share one scale, so stay isotropic."""
+    """Standardisation of covariates or mediators; positions share one scale, so stay isotropic.
+
+    Examples
+    --------
+    >>> values = np.array([[0.0, 10.0], [2.0, 30.0]])
+    >>> InputScaling.of(values, n_position=0, spherical=False)(values).tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
+    """
 
     centre: Floats
     scale: Floats
@@ -54,6 +61,12 @@ class TargetScaling:
         Whether the process is that of the logarithm.
     bounds
         Least and greatest physical value; infinite where there is none.
+
+    Examples
+    --------
+    >>> scaling = TargetScaling.of(np.array([1.0, 3.0]), None, (0.0, None))
+    >>> scaling.physical(np.array([-5.0, 0.0])).tolist(), scaling.distribution
+    ([0.0, 2.0], 'rectified normal')
     """
 
     centre: float
@@ -77,7 +90,9 @@ class TargetScaling:
                 f"as in (0, None); not {bounds!r}."
             ) from None
         if not ends[0] < ends[1]:
-            raise UsageError(f"the bounds {bounds} leave no room between them.")
+            raise UsageError(
+                f"the bounds {bounds} leave no room between them; give the lesser one first."
+            )
         if transform == "log":
             if ends[0] > 0 or np.isfinite(ends[1]):
                 raise UsageError(

@@ -1,0 +1,859 @@
+"""``deconditional downscale`` and ``report`` as their users meet them: files in, a file or one line
+out."""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from deconditional import cli, models
+from deconditional.datasets import split_cells, synthetic_fields
+from deconditional.fields import files
+from deconditional.fields.downscaler import Downscaler
+from deconditional.fit import FitWarning
+from deconditional.posterior import Gaussians
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("netCDF4")
+pytest.importorskip("zarr")
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+VARIABLES = "--target tas --covariates altitude,cloud --mediators water_vapour".split()
+FILES = "--fine fine.nc --coarse coarse.nc".split()
+TIMES = ["2000-01-01", "2000-01-05"]
+
+
+def run(*arguments):
+    """Exit code, standard output and standard error of ``deconditional downscale``."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(["downscale", *map(str, arguments)])
+    return code, out.getvalue(), err.getvalue()
+
+
+def contents(folder):
+    """The bytes of all files below a folder, hidden ones too."""
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+class Posterior(Gaussians):
+    def sample(self, n, seed):
+        draws = np.random.default_rng(seed).standard_normal((n, len(self.mean)))
+        return self.mean + self.std * draws
+
+
+class Regression:
+    """A model that learns in no time: least squares, on mediators first where there are any."""
+
+    kernel_ = None
+
+    def __init__(self, data, z):
+        goal = z
+        if data.mediator is not None:
+            goal = self.line(data.bags.mediator) @ self.solve(data.mediator, z)
+        self.slopes = self.solve(data.bags.means(), goal)
+        self.n = len(z)
+        self.parameters_ = {"noise_std": 0.1}
+        self.fit_report_ = SimpleNamespace(
+            converged=True, iterations=1, log_evidence=0.0, notes=(), details={}
+        )
+
+    def line(self, x):
+        return np.column_stack([np.ones(len(x)), x])
+
+    def solve(self, x, z):
+        return np.linalg.lstsq(self.line(x), z)[0]
+
+    def predict(self, x, fine_noise=False, features=None):
+        mean = self.line(x) @ self.slopes
+        return Posterior(mean[None], np.full((1, len(mean)), 0.01))
+
+    def predict_held_out(self, folds):
+        return Posterior(np.zeros((1, self.n)), np.ones((1, self.n)))
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Everything but the fit itself as it is."""
+    monkeypatch.setattr(
+        Downscaler, "_fitted_model", lambda self, name, data, z: Regression(data, z)
+    )
+
+
+class Data(NamedTuple):
+    folder: Path
+    fine: "xr.Dataset"
+    coarse: "xr.Dataset"
+    truth: "xr.DataArray"
+    everywhere: "xr.Dataset"
+
+
+def written(folder, fields, **options):
+    """A split into files: covariates in some coarse cells, the target in others."""
+    parts = split_cells(
+        fields, "tas", ["altitude", "cloud"], ["water_vapour"], block=4, noise_std=0.1, **options
+    )
+    fine, coarse = parts.fine, parts.coarse
+    if "time" in fields.dims:  # covariates at the first time, the target at the second
+        fine = fine.isel(time=[0])
+        coarse = coarse.assign(tas=coarse.tas.where(coarse.time > coarse.time[0]))
+    coarse.attrs["history"] = "2001-01-01: made up"
+    fine.to_netcdf(folder / "fine.nc")
+    coarse.to_netcdf(folder / "coarse.nc")
+    parts.everywhere.to_netcdf(folder / "everywhere.nc")
+    parts.truth.to_netcdf(folder / "truth.nc")
+    return Data(folder, fine, coarse, parts.truth, parts.everywhere)
+
+
+@pytest.fixture(scope="module")
+def in_time(tmp_path_factory):
+    """Rows from north to south, half of the cells missing, covariates before the target."""
+    fields = synthetic_fields(24, 48, times=TIMES, descending=True)
+    return written(tmp_path_factory.mktemp("in_time"), fields)
+
+
+@pytest.fixture(scope="module")
+def still(tmp_path_factory):
+    """Without time."""
+    return written(tmp_path_factory.mktemp("still"), synthetic_fields(24, 48))
+
+
+@pytest.fixture
+def here(still, tmp_path, monkeypatch):
+    """A working folder with fresh copies of the files without time."""
+    for name in ("fine.nc", "coarse.nc"):
+        shutil.copy(still.folder / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- a new user ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def done(in_time, tmp_path_factory, quick_compilation):
+    """A real run, with all that can be asked for."""
+    folder = tmp_path_factory.mktemp("done")
+    given = ["--fine", in_time.folder / "fine.nc", "--coarse", in_time.folder / "coarse.nc"]
+    asked = "--quantiles 0.95,0.05 --samples 2 --model bagg-gp --restarts 1".split()
+    asked += ["--out", folder / "tas.nc", "--report", folder / "tas.html"]
+    code, out, err = run(*given, *VARIABLES, *asked)
+    assert (code, err) == (0, "")
+    with xr.open_dataset(folder / "tas.nc") as data:
+        return SimpleNamespace(folder=folder, out=out, data=data.load())
+
+
+def test_says_what_it_understood_and_what_came_out(done):
+    before, after = done.out.split("held-out", 1)
+    for part in (
+        "24 cells of lat from -90 to 90",
+        "6 cells of lat",
+        "1 fine and 2 coarse times, 1 in common",
+        "position, altitude, cloud, known in 50.0% of 1152 fine cells",
+        "36 of 144 coarse cells have tas",
+        "36 are linked through the mediators",
+    ):
+        assert part in before
+    for part in ("bagg-gp", "posterior  576 fine cells", " K", "seconds", "tas.nc", "tas.html"):
+        assert part in after
+
+
+def test_output_has_what_was_asked_for(done, in_time):
+    data = done.data
+    assert data["mean"].dims == data["std"].dims == ("time", "lat", "lon")
+    assert data["quantiles"].dims == ("quantile", "time", "lat", "lon")
+    assert data["samples"].dims == ("sample", "time", "lat", "lon")
+    np.testing.assert_array_equal(data["quantile"], [0.05, 0.95])
+    known = in_time.fine.cloud.notnull()
+    for name in ("mean", "std", "quantiles", "samples"):
+        assert bool((data[name].notnull() == known).all())
+    low, high = data["quantiles"].transpose("quantile", ...)
+    inside = low.notnull()
+    assert bool(((low < data["mean"]) & (data["mean"] < high)).where(inside, True).all())
+    for name in ("time", "lat", "lon"):
+        xr.testing.assert_identical(data[name], in_time.fine[name].drop_encoding())
+    np.testing.assert_array_equal(data["lat_bnds"], in_time.fine["lat_bnds"])
+    assert data["coarse_observed"].sizes == {"coarse_time": 2, "coarse_lat": 6, "coarse_lon": 12}
+
+
+def test_output_follows_the_conventions(done):
+    data = done.data
+    assert data.attrs["Conventions"] == "CF-1.11"
+    new, old = data.attrs["history"].split("\n")
+    assert "deconditional downscale --fine " in new and "--quantiles 0.95,0.05" in new
+    assert old == "2001-01-01: made up"
+    for name in ("mean", "std", "quantiles", "samples", "coarse_residual"):
+        assert data[name].attrs["units"] == "K"
+        assert data[name].attrs["cell_methods"] == "area: mean"
+    assert data["mean"].attrs["standard_name"] == "air_temperature"
+    with xr.open_dataset(done.folder / "tas.nc", decode_cf=False) as raw:
+        for name in ("time", "lat", "lon", "lat_bnds", "coarse_lat", "quantile"):
+            assert "_FillValue" not in raw[name].attrs
+    facts = json.loads(data.attrs["deconditional"])
+    assert facts["target"] == "tas" and facts["covariates"] == ["altitude", "cloud"]
+    assert facts["model"] == "bagg-gp" and facts["options"]["n_restarts"] == 1
+
+
+def test_numbers_are_close_to_the_truth(done, in_time):
+    truth = in_time.truth.isel(time=[0])
+    error = (done.data["mean"] - truth).values
+    error = error[np.isfinite(error)]
+    rmse = np.sqrt(np.mean(error**2))
+    assert rmse < 0.5 * float(truth.where(done.data["mean"].notnull()).std())
+    within = (truth > done.data["quantiles"][0]) & (truth < done.data["quantiles"][1])
+    assert 0.7 < float(within.sum()) / error.size <= 1.0
+
+
+def test_pages(done, in_time, capsys):
+    assert "<h2>" in (done.folder / "tas.html").read_text(encoding="utf-8")
+    page = done.folder / "held.html"
+    truth = str(in_time.folder / "truth.nc")
+    arguments = ["report", str(done.folder / "tas.nc"), "--truth", truth, "--out", str(page)]
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == f"{page}\n"
+    assert "truth" in page.read_text(encoding="utf-8")
+
+
+def test_a_projected_grid_as_a_module(tmp_path):
+    data = written(tmp_path, synthetic_fields(24, 48, projected=True), matched=1.0)
+    command = "-m deconditional downscale --target tas --covariates altitude --restarts 1".split()
+    command += [*FILES, "--model", "gpr", "--out", "tas.nc"]
+    finished = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "24 cells of y" in finished.stdout and "written  tas.nc" in finished.stdout
+    with xr.open_dataset(tmp_path / "tas.nc", decode_coords="all") as out:
+        assert out["mean"].encoding["grid_mapping"] == "crs"
+        assert out["crs"].attrs == data.fine["crs"].attrs
+        assert {"crs", "y_bnds", "x_bnds"} <= set(out.coords)
+        for name in ("y", "x"):
+            np.testing.assert_array_equal(out[name], data.fine[name])
+        rmse = float(np.sqrt(((out["mean"] - data.truth) ** 2).mean()))
+        assert rmse < 0.5 * float(data.truth.std())
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def fine_as(change, name="fine.nc"):
+    """Rewrite the fine file."""
+
+    def prepare(folder):
+        with xr.open_dataset(folder / "fine.nc") as opened:
+            data = opened.load()
+        change(data).to_netcdf(folder / name)
+
+    return prepare
+
+
+def coarse_as(change):
+    """Rewrite the coarse file."""
+
+    def prepare(folder):
+        with xr.open_dataset(folder / "coarse.nc") as opened:
+            data = opened.load()
+        change(data).to_netcdf(folder / "coarse.nc")
+
+    return prepare
+
+
+def both(*changes):
+    def prepare(folder):
+        for change in changes:
+            change(folder)
+
+    return prepare
+
+
+def with_units(name, units):
+    return lambda data: data.assign_coords(
+        {name: data[name].assign_attrs(units=units), f"{name}_bnds": data[f"{name}_bnds"]}
+    )
+
+
+def without_bounds(data):
+    return data.drop_vars(["lat_bnds", "lon_bnds"], errors="ignore")
+
+
+def with_lat(change):
+    """Other latitudes, without bounds."""
+    return lambda data: without_bounds(data).assign_coords(
+        lat=("lat", change(data.lat.values), {"units": "degrees_north"})
+    )
+
+
+def southern(values):
+    return np.linspace(-80.0, -20.0, len(values))
+
+
+def moved(values):
+    return np.linspace(100.0, 120.0, len(values))
+
+
+def swapped(values):
+    return values[[1, 0, *range(2, len(values))]]
+
+
+def doubled(values):
+    return values[[0, 0, *range(2, len(values))]]
+
+
+def holed(values):
+    return np.where(np.arange(len(values)) == 2, np.nan, values)
+
+
+def curvilinear(data):
+    plain = without_bounds(data).rename(lat="j", lon="i").drop_vars(["j", "i"])
+    lat, lon = np.meshgrid(data.lat, data.lon, indexing="ij")
+    attrs = [{"units": "degrees_north"}, {"units": "degrees_east"}]
+    return plain.assign_coords(
+        lat2d=(("j", "i"), lat, {"standard_name": "latitude", **attrs[0]}),
+        lon2d=(("j", "i"), lon, {"standard_name": "longitude", **attrs[1]}),
+    )
+
+
+def at_times(data):
+    return data.expand_dims(time=np.array(TIMES, dtype="datetime64[ns]"))
+
+
+def one_cell(folder):
+    coarse_as(lambda c: c.isel(lat=[3], lon=[3]).fillna(280.0))(folder)
+    fine_as(lambda f: f.fillna(0.5))(folder)
+
+
+def text_in(path, text):
+    return lambda folder: (folder / path).write_text(text)
+
+
+def link_to_fine(folder):
+    (folder / "link.nc").symlink_to(folder / "fine.nc")
+
+
+def named(name):
+    return lambda data: data.assign(other=(("lat", "lon"), np.full(data.cloud.shape, name)))
+
+
+nothing = both()
+
+BAD = {
+    # variables
+    "no such target": (nothing, "--target rain", "'rain'", "it has"),
+    "no such covariate": (nothing, "--covariates altitude,orog", "'orog'", "it has"),
+    "no such mediator": (nothing, "--mediators prw", "'prw'", "it has"),
+    "no such mask": (nothing, "--mask land", "'land'", "it has"),
+    "target as covariate": (nothing, "--covariates altitude,tas", "'tas'", "covariate"),
+    "twice": (nothing, "--covariates cloud,cloud", "'cloud' is named twice", "once"),
+    "text as covariate": (fine_as(named("wet")), "--covariates other", "'other'", "convert"),
+    "nothing to go by": (nothing, "--covariates , --no-position", "nothing", "name covariates"),
+    "target missing": (
+        coarse_as(lambda c: c.assign(tas=c.tas * np.nan)),
+        "",
+        "'tas' is missing in every",
+        "check",
+    ),
+    "covariate missing": (
+        fine_as(lambda f: f.assign(cloud=f.cloud * np.nan)),
+        "",
+        "'cloud' is missing everywhere",
+        "check",
+    ),
+    "covariate constant": (
+        fine_as(lambda f: f.assign(cloud=f.cloud * 0 + 0.5)),
+        "",
+        "'cloud' is constant",
+        "leave it out",
+    ),
+    "target constant": (
+        coarse_as(lambda c: c.assign(tas=c.tas * 0 + 280)),
+        "",
+        "'tas' has the same value, 280",
+        "check",
+    ),
+    "one coarse cell": (one_cell, "", "1 coarse cell", "at least 5"),
+    "percent as mask": (
+        fine_as(lambda f: f.assign(land=f.cloud * 0 + 100)),
+        "--mask land",
+        "'land' runs from 0 to 100",
+        "divide percentages",
+    ),
+    "levels": (
+        fine_as(lambda f: f.assign(cloud=f.cloud.expand_dims(plev=[1000.0, 500.0]))),
+        "",
+        "'plev'",
+        "select one value",
+    ),
+    # grids
+    "radians": (fine_as(with_units("lat", "radian")), "", "'radian'", "expected degrees"),
+    "no overlap": (
+        both(fine_as(lambda f: f.sel(lat=slice(0, 90))), coarse_as(with_lat(southern))),
+        "",
+        "the grids do not overlap",
+        "Check the units",
+    ),
+    "beyond the pole": (coarse_as(with_lat(moved)), "", "'lat' run to 120", "set units"),
+    "unsorted": (fine_as(with_lat(swapped)), "", "'lat' is not in order", "ds.sortby('lat')"),
+    "repeated": (fine_as(with_lat(doubled)), "", "'lat' has repeated", "ds.drop_duplicates"),
+    "holes": (coarse_as(with_lat(holed)), "", "'lat' has missing values", "drop them"),
+    "curvilinear": (fine_as(curvilinear), "", "'lat2d' is two-dimensional", "Regrid"),
+    "no coordinates": (
+        fine_as(lambda f: without_bounds(f).drop_vars(["lat", "lon"])),
+        "",
+        "latitude",
+        "--dims y=",
+    ),
+    # options
+    "quantile": (nothing, "--quantiles 0.5,1.5", "1.5", "strictly between 0 and 1"),
+    "quantile in words": (nothing, "--quantiles median", "--quantiles", "numbers between commas"),
+    "samples": (nothing, "--samples -1", "--samples", "at least 0, not -1"),
+    "folds": (nothing, "--folds 1", "--folds", "at least 2, not 1"),
+    "many folds": (nothing, "--folds 40", "40-fold", "fewer folds"),
+    "restarts": (nothing, "--restarts 0", "--restarts", "at least 1, not 0"),
+    "seed": (nothing, "--seed abc", "--seed", "a whole number, not 'abc'"),
+    "model": (nothing, "--model kriging", "'kriging'", "choose from"),
+    "dims": (nothing, "--dims lat,lon", "--dims", "y=lat,x=lon"),
+    "dims of another file": (nothing, "--dims y=north", "'north'", "--dims"),
+    "cover": (nothing, "--min-cover 2", "2.0", "between 0 and 1"),
+    "points": (nothing, "--points-per-bag none", "'none'", "a positive number, all or auto"),
+    "log of zero": (
+        coarse_as(lambda c: c.assign(tas=c.tas - 300)),
+        "--transform log",
+        "log",
+        "Leave it out",
+    ),
+    "bounds": (nothing, "--bounds 0,100", "36 observed values", "correct"),
+    "bounds in disorder": (nothing, "--bounds 1,0", "(1.0, 0.0)", "the lesser one first"),
+    "one bound": (nothing, "--bounds 0", "--bounds", "LOW,HIGH"),
+    "no option": (nothing, "--quantile-levels 0.5", "--quantile-levels", "--help"),
+    # times
+    "no such time": (
+        both(fine_as(at_times), coarse_as(at_times)),
+        "--time 1999-07",
+        "'1999-07'",
+        "its times are from 2000-01-01 to 2000-01-05",
+    ),
+    "not a time": (
+        both(fine_as(at_times), coarse_as(at_times)),
+        "--time summer",
+        "'summer'",
+        "2001-07",
+    ),
+    "no times": (nothing, "--time 2000-01", "--time 2000-01", "leave it out"),
+    # files
+    "no such file": (nothing, "--fine nowhere.nc", "'nowhere.nc'", "check its name"),
+    "no match": (nothing, "--coarse gcm_*.nc", "'gcm_*.nc'", "check the pattern"),
+    "garbage": (text_in("fine.nc", "\x00garbage"), "", "'fine.nc'", "check that it is one"),
+    "cut short": (
+        lambda folder: os.truncate(folder / "coarse.nc", 5000),
+        "",
+        "'coarse.nc'",
+        "whole",
+    ),
+    "not a store": (
+        lambda folder: (folder / "some.zarr").mkdir(),
+        "--fine some.zarr",
+        "'some.zarr' as a Zarr store",
+        "check that it is one",
+    ),
+    "files that do not fit": (
+        fine_as(lambda f: with_lat(lambda lat: lat + 1.0)(f[["cloud"]].rename(cloud="b")), "b.nc"),
+        "--fine fine.nc b.nc",
+        "2 fine files do not fit together: their coordinates 'lat' differ",
+        "one file",
+    ),
+    "files that contradict": (
+        fine_as(lambda f: f + 1.0, "b.nc"),
+        "--fine fine.nc b.nc",
+        "2 fine files do not fit together",
+        "one file",
+    ),
+    "nothing to predict on": (
+        fine_as(lambda f: f[["cloud"]], "on.nc"),
+        "--on on.nc",
+        "--on: the fine data has no variable 'altitude'",
+        "it has cloud",
+    ),
+    # outputs
+    "no folder": (nothing, "--out far/away.nc", "far", "make it first"),
+    "another suffix": (nothing, "--out out.grib", "'out.grib'", ".nc or .zarr"),
+    "a folder": (lambda folder: (folder / "a.nc").mkdir(), "--out a.nc", "'a.nc'", "name a file"),
+    "over an input": (nothing, "--out fine.nc", "'fine.nc' is also an input", "name another"),
+    "over an input, by force": (
+        nothing,
+        "--overwrite --out coarse.nc",
+        "'coarse.nc' is also an input",
+        "name another",
+    ),
+    "over an input, in a pattern": (
+        nothing,
+        "--overwrite --coarse c*.nc --out ./coarse.nc",
+        "is also an input ('c*.nc')",
+        "name another",
+    ),
+    "over an input, by a link": (
+        link_to_fine,
+        "--overwrite --out link.nc",
+        "'link.nc' is also an input",
+        "name another",
+    ),
+    "a folder that is no store": (
+        both(lambda folder: (folder / "out.zarr").mkdir(), text_in("out.zarr/mine.txt", "mine")),
+        "--overwrite --out out.zarr",
+        "'out.zarr'",
+        "name another",
+    ),
+    "report over a file": (nothing, "--report fine.nc", "'fine.nc'", ".html"),
+    "report in no folder": (nothing, "--report far/a.html", "far", "make it first"),
+    "report there": (text_in("a.html", "mine"), "--report a.html", "'a.html'", "--overwrite"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_line(here, case):
+    prepare, extra, thing, remedy = BAD[case]
+    prepare(here)
+    before = contents(here)
+    code, _, err = run(*FILES, *VARIABLES, "--out", "out.nc", *extra.split())
+    assert code == 2
+    assert err.startswith("deconditional: error: ") and err.count("\n") == 1
+    assert thing in err and remedy in err, err
+    assert contents(here) == before
+
+
+def test_existing_output_is_left_alone(here):
+    (here / "out.nc").write_bytes(b"mine")
+    code, _, err = run(*FILES, *VARIABLES, "--out", "out.nc")
+    assert code == 2
+    assert err == (
+        "deconditional: error: the output 'out.nc' exists; name another, or add --overwrite.\n"
+    )
+    assert (here / "out.nc").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (ValueError("the bags are\nodd"), "the bags are"),
+        (np.linalg.LinAlgError("not positive definite"), "not positive definite"),
+        (FloatingPointError("overflow"), "overflow"),
+        (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), "RESOURCE_EXHAUSTED"),
+        (MemoryError(), "--points-per-bag"),
+    ],
+)
+@pytest.mark.parametrize("where", ["fit", "predict"])
+def test_faults_of_the_computation_are_one_line(here, at_once, monkeypatch, where, fault, words):
+    def fail(*_, **__):
+        raise fault
+
+    if where == "fit":
+        monkeypatch.undo()
+        monkeypatch.chdir(here)
+        monkeypatch.setattr(models.CMP, "fit", fail)
+    else:
+        monkeypatch.setattr(Regression, "predict", fail)
+    code, _, err = run(*FILES, *VARIABLES, "--model", "cmp", "--out", "out.nc")
+    assert code == 2
+    assert err.startswith("deconditional: error: ") and err.count("\n") == 1
+    assert words in err and ("cmp" in err or "memory" in err)
+    assert not (here / "out.nc").exists()
+
+
+def test_notes_of_the_fit_are_shown_after_the_result_is_safe(here, at_once, monkeypatch):
+    def noting(self, name, data, z):
+        warnings.warn("the noise is at its bound; [more data] helps.", FitWarning, stacklevel=2)
+        return Regression(data, z)
+
+    monkeypatch.setattr(Downscaler, "_fitted_model", noting)
+    code, _, err = run(*FILES, *VARIABLES, "--out", "out.nc")
+    assert (code, err) == (0, "note: the noise is at its bound; [more data] helps.\n")
+    code, _, err = run(*FILES, *VARIABLES, "--out", "out.nc", "--overwrite", "--quiet")
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "thing", "remedy"),
+    [
+        (["nowhere.nc"], "'nowhere.nc'", "name one that"),
+        (["fine.nc"], "'fine.nc' is no result", "name a file"),
+        (["fine.nc", "--out", "fine.nc"], "'fine.nc' must end in .html", "name another"),
+        (["fine.nc", "--out", "far/a.html"], "far", "make it first"),
+    ],
+)
+def test_bad_reports(here, capsys, arguments, thing, remedy):
+    before = contents(here)
+    assert cli.main(["report", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("deconditional: error: ") and err.count("\n") == 1
+    assert thing in err and remedy in err
+    assert contents(here) == before
+
+
+# --- all or nothing -----------------------------------------------------------------------------
+
+
+def full_disk():
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture(params=["out.nc", "out.zarr"])
+def old(request, here, at_once):
+    """An output of an earlier run."""
+    assert run(*FILES, *VARIABLES, "--out", request.param, "--quiet")[0] == 0
+    return request.param
+
+
+def breaking_off(method, error):
+    """Write a part, then fail."""
+    whole = getattr(xr.Dataset, method)
+
+    def write(self, path, **options):
+        whole(self[["mean"]], path, **options)
+        raise error
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (full_disk(), 2, "No space left on device"),
+        (RuntimeError("NetCDF: HDF error"), 2, "HDF error"),
+        (KeyboardInterrupt(), 130, "what was there has not changed"),
+    ],
+)
+def test_nothing_is_left_of_a_broken_write(here, old, monkeypatch, error, code, words):
+    before = contents(here)
+    method = "to_zarr" if old.endswith("zarr") else "to_netcdf"
+    monkeypatch.setattr(xr.Dataset, method, breaking_off(method, error))
+    for out in (old, f"new{Path(old).suffix}"):
+        got, _, err = run(*FILES, *VARIABLES, "--out", out, "--overwrite")
+        assert got == code
+        assert words in err and "Traceback" not in err
+        assert contents(here) == before
+        assert not list(here.glob(".*"))
+
+
+def test_nothing_is_left_of_an_interrupted_fit(here, old, monkeypatch):
+    def interrupted(self, fine, coarse):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Downscaler, "fit", interrupted)
+    before = contents(here)
+    code, _, err = run(*FILES, *VARIABLES, "--out", old, "--overwrite")
+    assert code == 130
+    assert err == (
+        "\ndeconditional: interrupted. No output was written; what was there has not changed.\n"
+    )
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_an_interrupt_between_two_stores_keeps_the_old_one(here, at_once, monkeypatch, call):
+    assert run(*FILES, *VARIABLES, "--out", "out.zarr", "--quiet")[0] == 0
+    before = contents(here)
+    replace, calls = os.replace, []
+
+    def interrupted(source, target):
+        calls.append(source)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(files.os, "replace", interrupted)
+    assert run(*FILES, *VARIABLES, "--out", "out.zarr", "--overwrite")[0] == 130
+    assert contents(here) == before
+
+
+def test_overwrite_replaces(here, old):
+    before = contents(here)
+    assert run(*FILES, *VARIABLES, "--out", old)[0] == 2
+    assert contents(here) == before
+    more = ["--out", old, "--overwrite", "--quantiles", "0.5"]
+    assert run(*FILES, *VARIABLES, *more)[0] == 0
+    with xr.open_dataset(old) as data:
+        assert "quantiles" in data
+    assert not list(here.glob(".*"))
+
+
+def test_a_report_that_fails_leaves_the_result(here, at_once, monkeypatch):
+    from deconditional import report
+
+    def fail(text, *_):
+        raise full_disk()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    arguments = [*FILES, *VARIABLES, "--out", "out.nc", "--overwrite", "--report", "a.html"]
+    monkeypatch.setattr(report, "write_atomically", fail)
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert "written  out.nc" in out and "'a.html' (No space left on device)" in err
+    monkeypatch.setattr(report, "write_report", interrupted)
+    code, _, err = run(*arguments)
+    assert code == 130 and "out.nc is written" in err
+    assert (here / "out.nc").exists() and not (here / "a.html").exists()
+
+
+# --- forms of input and output ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory):
+    """The same data in one file, in a store, in files by time and in files by variable."""
+    folder = tmp_path_factory.mktemp("forms")
+    fields = synthetic_fields(24, 48, times=TIMES, descending=True)
+    data = written(folder, fields, matched=0.5)
+    fine = split_cells(fields, "tas", ["altitude", "cloud"], ["water_vapour"], 4, 0.5).fine
+    coarse = data.coarse
+    for name, whole in (("fine", fine), ("coarse", coarse)):
+        whole.to_netcdf(folder / f"{name}.nc")
+        with warnings.catch_warnings():  # of consolidated metadata, which Zarr 3 does not define
+            warnings.simplefilter("ignore")
+            whole.to_zarr(folder / f"{name}.zarr")
+            whole.to_zarr(folder / f"{name}2.zarr", zarr_format=2)
+        for k in range(len(TIMES)):
+            whole.isel(time=[k]).to_netcdf(folder / f"{name}_time{k}.nc")
+        bounds = ["lat_bnds", "lon_bnds"]
+        for variable in {"altitude", "cloud", "tas", "water_vapour"} & set(whole.data_vars):
+            whole[[variable, *bounds]].to_netcdf(folder / f"{name}_var_{variable}.nc")
+    return folder
+
+
+FORMS = {
+    "stores": ["--fine", "fine.zarr", "--coarse", "coarse.zarr"],
+    "old stores": ["--fine", "fine2.zarr", "--coarse", "coarse2.zarr"],
+    "by time": ["--fine", "fine_time*.nc", "--coarse", "coarse_time1.nc", "coarse_time0.nc"],
+    "by variable": ["--fine", "fine_var*.nc", "--coarse", "coarse_var_*.nc"],
+    "mixed": ["--fine", "fine.nc", "--coarse", "coarse_var_tas.nc", "coarse_time?.nc"],
+}
+
+
+def asked(folder, form, out, *more):
+    """A result, read back as anybody would."""
+    os.chdir(folder)
+    code, _, err = run(*form, *VARIABLES, "--out", out, "--quantiles", "0.5", *more)
+    assert (code, err) == (0, "")
+    with xr.open_dataset(out) as data:
+        return data.load()
+
+
+@pytest.mark.parametrize("covariates", ["altitude,cloud", "altitude"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_the_form_of_the_files_does_not_matter(
+    forms, tmp_path, monkeypatch, at_once, form, suffix, covariates
+):
+    monkeypatch.chdir(forms)
+    more = ["--covariates", covariates]
+    one = asked(forms, FILES, tmp_path / "one.nc", *more)
+    other = asked(forms, FORMS[form], tmp_path / f"other{suffix}", *more)
+    assert one["mean"].dims == other["mean"].dims
+    xr.testing.assert_allclose(one, other, rtol=1e-12)
+    assert one["mean"].attrs == other["mean"].attrs
+    assert one["lat"].attrs == other["lat"].attrs
+
+
+def test_predicts_on_another_grid(forms, tmp_path, monkeypatch, at_once):
+    monkeypatch.chdir(tmp_path)
+    region = synthetic_fields(20, 30, times=["2000-01-03"], extent=(30, 60, 0, 60))
+    region[["altitude", "cloud", "lat_bnds", "lon_bnds"]].to_netcdf("on.nc")
+    out = asked(forms, FILES, tmp_path / "out.nc", "--on", tmp_path / "on.nc")
+    assert out["mean"].sizes == {"time": 1, "lat": 20, "lon": 30}
+    assert bool(out["mean"].notnull().all())
+    for name in ("time", "lat", "lon"):
+        np.testing.assert_array_equal(out[name], region[name])
+
+
+def test_selects_times(forms, tmp_path, monkeypatch, at_once):
+    monkeypatch.chdir(forms)
+    second = ["--fine", "fine_time1.nc", "--coarse", "coarse_time1.nc"]
+    expected = asked(forms, second, tmp_path / "second.nc")
+    chosen = asked(forms, FILES, tmp_path / "chosen.nc", "--time", "2000-01-05")
+    xr.testing.assert_allclose(chosen, expected, rtol=1e-12)
+    span = asked(forms, FILES, tmp_path / "span.nc", "--time", "2000-01-02/2000-02")
+    xr.testing.assert_identical(span["mean"], chosen["mean"])
+
+
+@pytest.mark.parametrize("rename", [{"time": "t"}, {"time": "valid_time"}])
+def test_selects_times_by_any_name(forms, tmp_path, monkeypatch, at_once, rename):
+    monkeypatch.chdir(tmp_path)
+    for name in ("fine.nc", "coarse.nc"):
+        with xr.open_dataset(forms / name) as data:
+            data.load().rename(rename).isel({rename["time"]: [1, 0]}).to_netcdf(name)
+    expected = asked(forms, FILES, tmp_path / "all.nc", "--time", "2000-01-05")
+    chosen = asked(tmp_path, FILES, tmp_path / "out.nc", "--time", "2000-01-05")
+    np.testing.assert_array_equal(chosen["mean"], expected["mean"])
+
+
+def test_times_of_two_calendars_of_units(forms, tmp_path, monkeypatch, at_once):
+    """The second file's times do not fit the units of the first."""
+    monkeypatch.chdir(tmp_path)
+    for k, units in enumerate(("days since 2000-01-01", "hours since 1900-01-01")):
+        with xr.open_dataset(forms / f"fine_time{k}.nc") as data:
+            data = data.load().assign_coords(time=data.time + np.timedelta64(12 * k, "h"))
+        data.time.encoding = {"units": units, "dtype": "int64"}
+        data.to_netcdf(f"fine_{k}.nc")
+    form = ["--fine", "fine_*.nc", "--coarse", str(forms / "coarse.nc")]
+    out = asked(tmp_path, form, tmp_path / "out.nc")
+    expected = np.array(["2000-01-01", "2000-01-05T12"], dtype="datetime64[ns]")
+    np.testing.assert_array_equal(out["time"], expected)
+
+
+def test_quiet(here, at_once):
+    assert run(*FILES, *VARIABLES, "--out", "out.nc", "--quiet") == (0, "", "")
+
+
+def test_names_with_brackets_are_shown_as_they_are(here, at_once):
+    code, out, _ = run(*FILES, *VARIABLES, "--out", "[red]out:smile:.nc")
+    assert code == 0
+    assert "written  [red]out:smile:.nc\n" in out
+
+
+def test_files_that_name_variables_kept_elsewhere(here, at_once):
+    coarse_as(lambda c: c.assign(tas=c.tas.assign_attrs(cell_measures="area: areacella")))(here)
+    code, _, err = run(*FILES, *VARIABLES, "--out", "out.nc")
+    assert (code, err) == (0, "")
+
+
+def test_report_of_a_store(here, at_once, capsys):
+    assert run(*FILES, *VARIABLES, "--out", "out.zarr")[0] == 0
+    assert cli.main(["report", "out.zarr"]) == 0
+    assert capsys.readouterr().out == "out.html\n"
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["downscale", "report"])
+def test_help_is_quick(command):
+    code = (
+        "import sys; from deconditional.cli import main; "
+        f"main(['{command}', '--help']); "
+        "print(*{'jax', 'xarray', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules), 'imported')"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert finished.stdout.startswith(f"usage: deconditional {command}")
+    assert finished.stdout.splitlines()[-1] == "imported"
+    # Time of the processor, which does not depend on what else runs.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
