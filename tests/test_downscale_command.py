@@ -30,8 +30,8 @@ pytest.importorskip("netCDF4")
 pytest.importorskip("zarr")
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-VARIABLES = "--target tas --covariates altitude,cloud --mediators water_vapour".split()
-FILES = "--fine fine.nc --coarse coarse.nc".split()
+VARIABLES = ["--target", "tas", "--covariates", "altitude,cloud", "--mediators", "water_vapour"]
+FILES = ["--fine", "fine.nc", "--coarse", "coarse.nc"]
 TIMES = ["2000-01-01", "2000-01-05"]
 
 
@@ -147,7 +147,7 @@ def done(in_time, tmp_path_factory, quick_compilation):
     """A real run, with all that can be asked for."""
     folder = tmp_path_factory.mktemp("done")
     given = ["--fine", in_time.folder / "fine.nc", "--coarse", in_time.folder / "coarse.nc"]
-    asked = "--quantiles 0.95,0.05 --samples 2 --model bagg-gp --restarts 1".split()
+    asked = ["--quantiles", "0.95,0.05", "--samples", "2", "--model", "bagg-gp", "--restarts", "1"]
     asked += ["--out", folder / "tas.nc", "--report", folder / "tas.html"]
     code, out, err = run(*given, *VARIABLES, *asked)
     assert (code, err) == (0, "")
@@ -228,8 +228,8 @@ def test_pages(done, in_time, capsys):
 
 def test_a_projected_grid_as_a_module(tmp_path):
     data = written(tmp_path, synthetic_fields(24, 48, projected=True), matched=1.0)
-    command = "-m deconditional downscale --target tas --covariates altitude --restarts 1".split()
-    command += [*FILES, "--model", "gpr", "--out", "tas.nc"]
+    command = ["-m", "deconditional", "downscale", *FILES, "--target", "tas"]
+    command += ["--covariates", "altitude", "--model", "gpr", "--restarts", "1", "--out", "tas.nc"]
     finished = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path,
@@ -670,9 +670,10 @@ def test_an_interrupt_between_two_stores_keeps_the_old_one(here, at_once, monkey
     replace, calls = os.replace, []
 
     def interrupted(source, target):
-        calls.append(source)
-        if len(calls) == call:
-            raise KeyboardInterrupt
+        if Path(source).parent == Path():  # Zarr has its own, below the store
+            calls.append(source)
+            if len(calls) == call:
+                raise KeyboardInterrupt
         replace(source, target)
 
     monkeypatch.setattr(files.os, "replace", interrupted)

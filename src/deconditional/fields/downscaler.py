@@ -29,18 +29,20 @@ from deconditional.fields.estimators import (
     candidates,
     condensed_size,
 )
-from deconditional.fields.grids import overlap, span
+from deconditional.fields.grids import span
 from deconditional.fields.meanings import parameter_meanings
 from deconditional.fields.pairing import (
     FinePoints,
     Members,
     Question,
+    counted_areas,
     fine_points,
     members,
     pair,
+    time_places,
 )
 from deconditional.fields.scaling import InputScaling, TargetScaling
-from deconditional.fields.validation import Comparison, HeldOut, blocks, compared
+from deconditional.fields.validation import Blocks, Comparison, HeldOut, blocks, compared
 from deconditional.fit import FitWarning
 from deconditional.outputs import UsageError
 from deconditional.posterior import Gaussians
@@ -102,7 +104,8 @@ class Downscaler(BaseEstimator):
         ``"exact"`` makes area means of the posterior mean equal the observed coarse values,
         wherever the cells of an observation are all predicted.
     trend, fine_noise
-        As in :class:`~deconditional.BaggGP`.
+        As in :class:`~deconditional.BaggGP`; ``"auto"`` is linear for models of bags (Bagg-GP, GPR
+        and their variational kin) and constant for conditional mean processes.
     points_per_bag
         Fine cells that stand for a coarse cell while learning, see
         :meth:`~deconditional.Bags.condense`; ``"auto"`` goes by size, None keeps all.
@@ -160,7 +163,7 @@ class Downscaler(BaseEstimator):
         transform: str | None = None,
         bounds: tuple[float | None, float | None] | None = None,
         consistency: str | None = None,
-        trend: str = "linear",
+        trend: str = "auto",
         fine_noise: bool = False,
         points_per_bag: int | str | None = "auto",
         mask: str | None = None,
@@ -252,14 +255,16 @@ class Downscaler(BaseEstimator):
                 seconds = time.perf_counter() - began
                 self.timings_[f"learning {name}"] = seconds
                 fitted[name] = (model, data)
-                if self._folds is not None:
-                    predicted = model.predict_held_out(self._folds[data.used])
+                if self._blocks is not None:
+                    predicted = model.predict_held_out(self._blocks.fold[data.used])
                     held_out.append(HeldOut(name, predicted, data.z, seconds))
             self.comparison_ = None
             chosen = next(iter(fitted))
             if held_out:
                 held_out = [_with_gap(each, fitted) for each in held_out]
-                self.comparison_ = compared(held_out, self.target_scaling_.scale, self._how)
+                assert self._blocks is not None
+                parts = self._blocks.of(next(iter(fitted.values()))[1].used)
+                self.comparison_ = compared(held_out, self.target_scaling_.scale, parts)
                 chosen = self.comparison_.chosen
             self.candidates_ = {name: model for name, (model, _) in fitted.items()}
             if self.target_scaling_.log:
@@ -299,11 +304,10 @@ class Downscaler(BaseEstimator):
             known if len(known) else np.zeros((1, both.shape[1])), pairing.n_position, spherical
         )
         self._coarse = coarse
-        self._folds: Ints | None = None
-        self._how = ""
+        self._blocks: Blocks | None = None
         if len(pairing.z) >= 2 * self.folds:
-            self._folds, self._how = blocks(pairing, "space", self.folds, self.seed)
-            self._how += ", parameters held"
+            parts = blocks(pairing, "space", self.folds, self.seed)
+            self._blocks = parts._replace(how=f"{parts.how}, parameters held")
         elif self.model == "auto" and pairing.matching != "matched":
             raise UsageError(
                 f"{len(pairing.z)} observations are too few to compare models by {self.folds}-fold "
@@ -522,18 +526,16 @@ class Downscaler(BaseEstimator):
         """Which predicted cells make up which units; None where the grids do not meet."""
         p = self.pairing_
         try:
-            areas = overlap(points.grid, p.coarse).multiply(points.share[:, None]).tocsr()
+            areas, whole = counted_areas(points, p.coarse)
         except UsageError:
             return None
-        whole = np.asarray(areas.sum(0)).ravel() if p.question.mask else p.coarse.areas
         n_times = p.target.size // p.coarse.n_cells
         if p.times is None:
             unit_time = np.zeros(len(points.present), dtype=np.int64)
         elif points.grid.times is None:
             return None
         else:
-            place = {str(t): k for k, t in enumerate(p.times)}
-            unit_time = np.array([place.get(str(t), -1) for t in points.grid.times])
+            unit_time = time_places(points.grid.times, p.times)
         found = members(points, unit_time, n_times, areas, whole)
         return found.well_covered(p.question.min_cover)
 
@@ -864,7 +866,7 @@ def cross_validate(
     """
     first = Downscaler(target, covariates, mediators, folds=folds, **options)
     first._prepare(fine, coarse)
-    labels, how = blocks(first.pairing_, by, folds, first.seed)
+    parts = blocks(first.pairing_, by, folds, first.seed)
     names = first._names() if models is None else tuple(models)
     found = []
     with show(progress) as stage:
@@ -874,15 +876,16 @@ def cross_validate(
             began = time.perf_counter()
             data = one._data(name)
             if refit:
-                predicted = _refitted(one, name, data, labels[data.used], stage)
+                predicted = _refitted(one, name, data, parts.fold[data.used], stage)
             else:
                 stage(f"learning {name}")
                 predicted = one._fitted_model(name, data, data.z).predict_held_out(
-                    labels[data.used]
+                    parts.fold[data.used]
                 )
             found.append(HeldOut(name, predicted, data.z, time.perf_counter() - began))
-    how += ", parameters learnt without the fold" if refit else ", parameters held"
-    return compared(found, first.target_scaling_.scale, how)
+    how = ", parameters learnt without the fold" if refit else ", parameters held"
+    parts = parts._replace(how=parts.how + how).of(data.used)
+    return compared(found, first.target_scaling_.scale, parts)
 
 
 def _refitted(one: Downscaler, name: str, data: _Data, labels: Ints, stage: Any) -> Gaussians:

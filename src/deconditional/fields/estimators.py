@@ -83,16 +83,16 @@ def _sum(parts: list[AbstractKernel]) -> AbstractKernel:
 
 
 def candidates(matching: str, n_bags: int, n_observations: int) -> tuple[str, ...]:
-    """The models that "auto" compares.
+    """The models that "auto" compares, the one to keep in doubt first.
 
     Examples
     --------
     >>> candidates("matched", 100, 100), candidates("unmatched", 100, 100)
-    (('bagg-gp',), ('u-cmp', 'bagg-gp'))
+    (('bagg-gp',), ('bagg-gp', 'u-cmp'))
     """
     exact = max(n_bags, n_observations) <= EXACT_OBSERVATIONS
-    names = ("u-cmp", "bagg-gp") if exact else ("varcmp", "vbagg")
-    return names[1:] if matching == "matched" else names
+    names = ("bagg-gp", "u-cmp") if exact else ("vbagg", "varcmp")
+    return names[:1] if matching == "matched" else names
 
 
 def condensed_size(name: str, n_bags: int) -> int:
@@ -123,8 +123,11 @@ class Recipe:
         """The unfitted estimator of a name."""
         kernel = self.kernel or field_kernel(self.n_position, self.n_covariates)
         mediator = self.mediator_kernel or mediator_kernel(self.n_position, self.n_mediators)
+        trend = self.trend
+        if trend == "auto":
+            trend = "constant" if name in CONDITIONAL_MEAN else "linear"
         shared = {
-            "trend": self.trend,
+            "trend": trend,
             "fine_noise": self.fine_noise,
             "n_restarts": self.n_restarts,
             "seed": self.seed,
@@ -140,5 +143,5 @@ class Recipe:
         if matched:
             return base
         return models.PseudoTarget(
-            base, mediator, trend=self.trend, n_restarts=self.n_restarts, seed=self.seed
+            base, mediator, trend=trend, n_restarts=self.n_restarts, seed=self.seed
         )

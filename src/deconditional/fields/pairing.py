@@ -27,6 +27,7 @@ __all__ = [
     "fine_points",
     "members",
     "pair",
+    "time_places",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -387,6 +388,13 @@ def _time_kind(times: np.ndarray) -> str:
         return "dates of NumPy"
     calendar = getattr(times[0], "calendar", None)
     return "plain values" if calendar is None else f"dates of the calendar {calendar!r}"
+
+
+def time_places(times: np.ndarray, among: np.ndarray) -> Ints:
+    """The place of every time among others; -1 where it is not one of them."""
+    times, among = _comparable(times, among)
+    place = {_key(t): k for k, t in enumerate(among)}
+    return np.array([place.get(_key(t), -1) for t in times], dtype=np.int64)
 
 
 def _key(time: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from deconditional.outputs import UsageError
 from deconditional.posterior import Gaussians
 from deconditional.scores import score
 
-__all__ = ["Comparison", "HeldOut", "blocks", "compared"]
+__all__ = ["Blocks", "Comparison", "HeldOut", "blocks", "compared"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -60,8 +60,9 @@ class Comparison:
         its fit. ``rmse`` and ``crps`` are in the target's units, or those of its logarithm; so is
         the density behind ``nll``.
     chosen
-        The model of the lowest CRPS among those with a bag gap of at most two, or of the lowest
-        bag gap where none has.
+        The first model, unless another one's CRPS is lower by two standard errors over the blocks.
+        Models with a bag gap above two stand back; where all have one, that of the lowest is
+        chosen.
     how
         The folds, in words.
     pit
@@ -112,7 +113,7 @@ class Comparison:
         return "\n".join([f"held-out coarse observations, {self.how}", *lines])
 
 
-def compared(held_out: Sequence[HeldOut], scale: float, how: str) -> Comparison:
+def compared(held_out: Sequence[HeldOut], scale: float, parts: Blocks) -> Comparison:
     """Score models against each other; `scale` turns standardised units into the target's."""
     rows: list[dict[str, Any]] = []
     pit = {}
@@ -126,17 +127,47 @@ def compared(held_out: Sequence[HeldOut], scale: float, how: str) -> Comparison:
             found["bag_gap"] = each.bag_gap
         rows.append({"model": each.model, **found, "seconds": round(each.seconds, 2)})
         pit[each.model] = ndtr((each.z - each.posterior.mean) / each.posterior.std)
-    plausible = [row for row in rows if row.get("bag_gap", 0.0) <= PLAUSIBLE_GAP]
-    best = (
-        min(plausible, key=lambda row: row["crps"])
-        if plausible
-        else min(rows, key=lambda row: row["bag_gap"])
-    )
-    return Comparison(tuple(rows), best["model"], how, pit)
+    return Comparison(tuple(rows), _chosen(held_out, parts.region), parts.how, pit)
 
 
-def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> tuple[Ints, str]:
-    """The fold of every observation, and the folds in words.
+def _chosen(held_out: Sequence[HeldOut], region: Ints) -> str:
+    """See :class:`Comparison`."""
+    plausible = [each for each in held_out if (each.bag_gap or 0.0) <= PLAUSIBLE_GAP]
+    if not plausible:
+        return min(held_out, key=lambda each: each.bag_gap or 0.0).model
+    best = plausible[0]
+    for other in plausible[1:]:
+        gain = _crps_each(best) - _crps_each(other)
+        per_region = np.bincount(region, gain) / np.maximum(np.bincount(region), 1)
+        error = per_region.std(ddof=1) / np.sqrt(len(per_region))
+        if gain.mean() > 2.0 * error:
+            best = other
+    return best.model
+
+
+def _crps_each(each: HeldOut) -> np.ndarray:
+    """CRPS of every held-out observation, with the distribution taken as normal."""
+    std = each.posterior.std
+    t = (each.z - each.posterior.mean) / std
+    density = np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi)
+    return std * (t * (2 * ndtr(t) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+
+
+class Blocks(NamedTuple):
+    """Fold and block of every observation; blocks are what folds are made of."""
+
+    fold: Ints
+    region: Ints
+    how: str
+
+    def of(self, used: Ints) -> Blocks:
+        """Those of some observations, blocks numbered anew."""
+        _, region = np.unique(self.region[used], return_inverse=True)
+        return Blocks(self.fold[used], region, self.how)
+
+
+def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> Blocks:
+    """Divide the observations into folds.
 
     In space, observed cells are clustered into four times as many regions as folds, and regions
     are dealt to folds so that these have about the same size. In time, every fold is one stretch.
@@ -160,14 +191,14 @@ def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> tuple[Ints, str]
         calendar = order[np.argsort(pairing.times[order], kind="stable")]
         fold_of = np.empty(order.max() + 1, dtype=np.int64)
         fold_of[calendar] = np.arange(len(order)) * folds // len(order)
-        return fold_of[time], f"{folds} stretches of time"
+        return Blocks(fold_of[time], fold_of[time], f"{folds} stretches of time")
     regions = _regions(pairing, min(BLOCKS_PER_FOLD * folds, m), seed)
     sizes = np.bincount(regions)
     fold_of, load = np.empty(len(sizes), dtype=np.int64), np.zeros(folds)
     for region in np.argsort(-sizes, kind="stable"):
         fold_of[region] = int(np.argmin(load))
         load[fold_of[region]] += sizes[region]
-    return fold_of[regions], f"{folds} folds of {len(sizes)} regions"
+    return Blocks(fold_of[regions], regions, f"{folds} folds of {len(sizes)} regions")
 
 
 def _regions(pairing: Pairing, n: int, seed: int) -> Ints:
