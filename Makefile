@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## downscale a small example and leave figures in demo-output/
+demo: $(STAMP) ## downscale real global fields into demo-output/
 	@$(BIN)/deconditional demo --out demo-output
 
 test: $(STAMP) ## run the tests and every docstring example

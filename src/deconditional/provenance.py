@@ -69,8 +69,13 @@ def code_digest() -> str:
         "cli.py",
         "demo.py",
         "outputs.py",
+        "field_commands.py",
+        "field_plots.py",
         "plots.py",
+        "progress.py",
         "provenance.py",
+        "report.py",
+        "reporting",
         "__main__.py",
     }
     digest = hashlib.sha256()

@@ -140,6 +140,10 @@ def run(
             console.print(f"[red]failed[/red] {results.failures[-1]}")
             continue
         results.add(found, {**how, "code": code})
+        if task.model == "auto" and maps is not None:
+            for other, its in _candidates(task, maps):
+                if (task.matching, other["model"], task.seed) not in results:
+                    results.add(other, {**its, "code": code})
         if figures and task.seed == 100 * months[0] and maps is not None:
             _draw(folder, task, maps)
     write_atomically(folder / "table.md", table(results, command))
@@ -150,7 +154,6 @@ def run_task(task: Task) -> tuple[Record, Record, Mapping[str, Any] | None]:
     """Scores of one model on one draw, how the fit went, and fields for maps."""
     from deconditional.fields.interpolation import bilinear
     from deconditional.fit import FitWarning
-    from deconditional.reporting.marginals import Marginals
 
     data = _data(task)
     truth = data.truth
@@ -173,19 +176,49 @@ def run_task(task: Task) -> tuple[Record, Record, Mapping[str, Any] | None]:
         fitted = time.perf_counter()
         result = downscaler.predict(data.everywhere)
         predicted = time.perf_counter()
-    mean, std = (result[name].transpose(*truth.dims).values.ravel() for name in ("mean", "std"))
-    scores = Marginals("normal", mean, std).score(mean, f)
     how = {
         "warnings": [str(w.message) for w in caught if issubclass(w.category, FitWarning)],
+        **_how(downscaler),
+    }
+    record |= _scores(result, truth)
+    record |= {"fit_seconds": fitted - began, "predict_seconds": predicted - fitted}
+    return record, how, {"data": data, "result": result, "downscaler": downscaler}
+
+
+def _scores(result: Any, truth: Any) -> dict[str, float]:
+    from deconditional.reporting.marginals import Marginals
+
+    mean, std = (result[name].transpose(*truth.dims).values.ravel() for name in ("mean", "std"))
+    scores = Marginals("normal", mean, std).score(mean, truth.values.ravel())
+    return {name: scores[name] for name in SCORES}
+
+
+def _how(downscaler: Any) -> Record:
+    comparison = downscaler.comparison_
+    return {
         "chosen": downscaler.model_name_,
-        "comparison": [dict(row) for row in downscaler.comparison_.rows]
-        if downscaler.comparison_ is not None
-        else [],
+        "comparison": [] if comparison is None else [dict(row) for row in comparison.rows],
         "log_evidence": downscaler.fit_report_.log_evidence,
     }
-    record |= {name: scores[name] for name in SCORES}
-    record |= {"fit_seconds": fitted - began, "predict_seconds": predicted - fitted}
-    return record, how, {"data": data, "result": result}
+
+
+def _candidates(task: Task, maps: Mapping[str, Any]) -> Iterator[tuple[Record, Record]]:
+    """Records of the models that "auto" fitted."""
+    for name in maps["downscaler"].candidates_:
+        downscaler = maps["downscaler"].using(name)
+        began = time.perf_counter()
+        result = downscaler.predict(maps["data"].everywhere)
+        yield (
+            {
+                "matching": task.matching,
+                "model": name,
+                "seed": task.seed,
+                **_scores(result, maps["data"].truth),
+                "fit_seconds": downscaler.timings_[f"learning {name}"],
+                "predict_seconds": time.perf_counter() - began,
+            },
+            {"warnings": list(downscaler.fit_report_.notes), **_how(downscaler)},
+        )
 
 
 def _data(task: Task) -> Any:

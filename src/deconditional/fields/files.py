@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
+KEPT = ("units", "calendar", "bounds", "climatology", "grid_mapping", "coordinates")
 
 
 def open_fields(paths: str | Path | Sequence[str | Path], which: str) -> xr.Dataset:
@@ -182,7 +183,7 @@ def write_fields(dataset: xr.Dataset, path: Path) -> Path:
             with part.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(part, path)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"could not write {str(path)!r} ({one_line(error)}); what was there has not changed. "
             "Make room, or name another place."
@@ -193,11 +194,15 @@ def write_fields(dataset: xr.Dataset, path: Path) -> Path:
 
 
 def _encoded(dataset: xr.Dataset) -> xr.Dataset:
-    """With fields compressed, and without the mark of missing values where CF allows none."""
+    """With fields compressed, and without the mark of missing values where CF allows none.
+
+    How the inputs were stored does not matter here, except for units of time and links.
+    """
     dataset = dataset.copy()
-    kept = [dataset[name] for name in dataset.coords]
-    bounds = {v.attrs.get("bounds") or v.encoding.get("bounds") for v in kept}
+    about = [dataset[name] for name in dataset.coords]
+    bounds = {v.attrs.get("bounds") or v.encoding.get("bounds") for v in about}
     for name, variable in dataset.variables.items():
+        variable.encoding = {k: v for k, v in variable.encoding.items() if k in KEPT}
         if name in dataset.coords or name in bounds:
             variable.encoding["_FillValue"] = None
         elif variable.ndim >= 2:

@@ -648,8 +648,7 @@ def _understood(
         ),
         (
             "bags",
-            f"{bags.n_bags} coarse cells with fine covariates, {sizes.min()} to {sizes.max()} fine "
-            f"cells in each",
+            f"{bags.n_bags} coarse cells with fine covariates, {_range(sizes)} fine cells in each",
         ),
         (
             "observations",
@@ -672,6 +671,11 @@ def _understood(
     if units.how:
         lines.append(("time", units.how))
     return tuple(lines)
+
+
+def _range(sizes: Ints) -> str:
+    low, high = sizes.min(), sizes.max()
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _names(names: Sequence[str], position: bool) -> str:

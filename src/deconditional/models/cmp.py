@@ -68,6 +68,8 @@ class CMP(BagModel):
     True
     """
 
+    _own_bag: npt.ArrayLike | None = None
+
     def __init__(
         self,
         kernel: AbstractKernel | None = None,
