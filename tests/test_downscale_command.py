@@ -1,5 +1,4 @@
-"""``deconditional downscale`` and ``report`` as their users meet them: files in, a file or one line
-out."""
+"""``deconditional downscale`` and ``report`` as users meet them: files in, a file or a line out."""
 
 import contextlib
 import errno
@@ -204,6 +203,9 @@ def test_output_follows_the_conventions(done):
     facts = json.loads(data.attrs["deconditional"])
     assert facts["target"] == "tas" and facts["covariates"] == ["altitude", "cloud"]
     assert facts["model"] == "bagg-gp" and facts["options"]["n_restarts"] == 1
+    about = {row["name"]: row for row in facts["parameters"]}
+    for name in ("noise_std", "mediator.noise_std"):
+        assert about[name]["unit"] == "K" and "noise of coarse" in about[name]["meaning"]
 
 
 def test_numbers_are_close_to_the_truth(done, in_time):
@@ -459,6 +461,7 @@ BAD = {
     "no such file": (nothing, "--fine nowhere.nc", "'nowhere.nc'", "check its name"),
     "no match": (nothing, "--coarse gcm_*.nc", "'gcm_*.nc'", "check the pattern"),
     "garbage": (text_in("fine.nc", "\x00garbage"), "", "'fine.nc'", "check that it is one"),
+    "a text": (text_in("a.txt", "1 2 3"), "--fine a.txt", "'a.txt'", "check that it is one"),
     "cut short": (
         lambda folder: os.truncate(folder / "coarse.nc", 5000),
         "",
@@ -557,15 +560,14 @@ def test_existing_output_is_left_alone(here):
     ],
 )
 @pytest.mark.parametrize("where", ["fit", "predict"])
-def test_faults_of_the_computation_are_one_line(here, at_once, monkeypatch, where, fault, words):
+def test_faults_of_the_computation_are_one_line(here, request, monkeypatch, where, fault, words):
     def fail(*_, **__):
         raise fault
 
     if where == "fit":
-        monkeypatch.undo()
-        monkeypatch.chdir(here)
         monkeypatch.setattr(models.CMP, "fit", fail)
     else:
+        request.getfixturevalue("at_once")
         monkeypatch.setattr(Regression, "predict", fail)
     code, _, err = run(*FILES, *VARIABLES, "--model", "cmp", "--out", "out.nc")
     assert code == 2
@@ -705,7 +707,8 @@ def test_a_report_that_fails_leaves_the_result(here, at_once, monkeypatch):
     monkeypatch.setattr(report, "write_atomically", fail)
     code, out, err = run(*arguments)
     assert code == 2
-    assert "written  out.nc" in out and "'a.html' (No space left on device)" in err
+    assert "written  out.nc" in out
+    assert "'a.html'" in err and "No space left on device" in err and err.count("\n") == 1
     monkeypatch.setattr(report, "write_report", interrupted)
     code, _, err = run(*arguments)
     assert code == 130 and "out.nc is written" in err
@@ -738,18 +741,19 @@ def forms(tmp_path_factory):
 
 
 FORMS = {
-    "stores": ["--fine", "fine.zarr", "--coarse", "coarse.zarr"],
-    "old stores": ["--fine", "fine2.zarr", "--coarse", "coarse2.zarr"],
-    "by time": ["--fine", "fine_time*.nc", "--coarse", "coarse_time1.nc", "coarse_time0.nc"],
-    "by variable": ["--fine", "fine_var*.nc", "--coarse", "coarse_var_*.nc"],
-    "mixed": ["--fine", "fine.nc", "--coarse", "coarse_var_tas.nc", "coarse_time?.nc"],
+    "stores to a store": ("--fine fine.zarr --coarse coarse.zarr", ".zarr"),
+    "old stores": ("--fine fine2.zarr --coarse coarse2.zarr", ".nc"),
+    "old stores to a store": ("--fine fine2.zarr --coarse coarse2.zarr", ".zarr"),
+    "a file to a store": ("--fine fine.nc --coarse coarse.nc", ".zarr"),
+    "by time": ("--fine fine_time*.nc --coarse coarse_time1.nc coarse_time0.nc", ".nc"),
+    "by variable": ("--fine fine_var*.nc --coarse coarse_var_*.nc", ".nc"),
+    "mixed": ("--fine fine.zarr --coarse coarse_var_tas.nc coarse_time?.nc", ".nc"),
 }
 
 
-def asked(folder, form, out, *more):
+def asked(given, out, *more):
     """A result, read back as anybody would."""
-    os.chdir(folder)
-    code, _, err = run(*form, *VARIABLES, "--out", out, "--quantiles", "0.5", *more)
+    code, _, err = run(*given, *VARIABLES, "--out", out, "--quantiles", "0.5", *more)
     assert (code, err) == (0, "")
     with xr.open_dataset(out) as data:
         return data.load()
@@ -757,25 +761,34 @@ def asked(folder, form, out, *more):
 
 @pytest.mark.parametrize("covariates", ["altitude,cloud", "altitude"])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
 def test_the_form_of_the_files_does_not_matter(
-    forms, tmp_path, monkeypatch, at_once, form, suffix, covariates
+    forms, tmp_path, monkeypatch, at_once, form, covariates
 ):
     monkeypatch.chdir(forms)
+    given, suffix = FORMS[form]
     more = ["--covariates", covariates]
-    one = asked(forms, FILES, tmp_path / "one.nc", *more)
-    other = asked(forms, FORMS[form], tmp_path / f"other{suffix}", *more)
+    one = asked(FILES, tmp_path / "one.nc", *more)
+    other = asked(given.split(), tmp_path / f"other{suffix}", *more)
     assert one["mean"].dims == other["mean"].dims
     xr.testing.assert_allclose(one, other, rtol=1e-12)
     assert one["mean"].attrs == other["mean"].attrs
     assert one["lat"].attrs == other["lat"].attrs
 
 
+def test_a_file_of_one_time_beside_files_of_several(forms, tmp_path, monkeypatch, at_once):
+    monkeypatch.chdir(forms)
+    with xr.open_dataset("coarse_var_tas.nc") as data:
+        data.isel(time=1).to_netcdf(tmp_path / "tas.nc")
+    one = asked(FILES, tmp_path / "one.nc")
+    given = ["--fine", "fine.nc", "--coarse", tmp_path / "tas.nc", "coarse_var_water_vapour.nc"]
+    xr.testing.assert_allclose(one, asked(given, tmp_path / "other.nc"), rtol=1e-12)
+
+
 def test_predicts_on_another_grid(forms, tmp_path, monkeypatch, at_once):
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(forms)
     region = synthetic_fields(20, 30, times=["2000-01-03"], extent=(30, 60, 0, 60))
-    region[["altitude", "cloud", "lat_bnds", "lon_bnds"]].to_netcdf("on.nc")
-    out = asked(forms, FILES, tmp_path / "out.nc", "--on", tmp_path / "on.nc")
+    region[["altitude", "cloud", "lat_bnds", "lon_bnds"]].to_netcdf(tmp_path / "on.nc")
+    out = asked(FILES, tmp_path / "out.nc", "--on", tmp_path / "on.nc")
     assert out["mean"].sizes == {"time": 1, "lat": 20, "lon": 30}
     assert bool(out["mean"].notnull().all())
     for name in ("time", "lat", "lon"):
@@ -785,44 +798,61 @@ def test_predicts_on_another_grid(forms, tmp_path, monkeypatch, at_once):
 def test_selects_times(forms, tmp_path, monkeypatch, at_once):
     monkeypatch.chdir(forms)
     second = ["--fine", "fine_time1.nc", "--coarse", "coarse_time1.nc"]
-    expected = asked(forms, second, tmp_path / "second.nc")
-    chosen = asked(forms, FILES, tmp_path / "chosen.nc", "--time", "2000-01-05")
+    expected = asked(second, tmp_path / "second.nc")
+    chosen = asked(FILES, tmp_path / "chosen.nc", "--time", "2000-01-05")
     xr.testing.assert_allclose(chosen, expected, rtol=1e-12)
-    span = asked(forms, FILES, tmp_path / "span.nc", "--time", "2000-01-02/2000-02")
+    span = asked(FILES, tmp_path / "span.nc", "--time", "2000-01-02/2000-02")
     xr.testing.assert_identical(span["mean"], chosen["mean"])
 
 
-@pytest.mark.parametrize("rename", [{"time": "t"}, {"time": "valid_time"}])
-def test_selects_times_by_any_name(forms, tmp_path, monkeypatch, at_once, rename):
+@pytest.mark.parametrize("name", ["t", "valid_time"])
+def test_selects_times_by_any_name_and_in_any_order(forms, tmp_path, monkeypatch, at_once, name):
+    monkeypatch.chdir(forms)
+    expected = asked(FILES, tmp_path / "expected.nc", "--time", "2000-01-05")
     monkeypatch.chdir(tmp_path)
-    for name in ("fine.nc", "coarse.nc"):
-        with xr.open_dataset(forms / name) as data:
-            data.load().rename(rename).isel({rename["time"]: [1, 0]}).to_netcdf(name)
-    expected = asked(forms, FILES, tmp_path / "all.nc", "--time", "2000-01-05")
-    chosen = asked(tmp_path, FILES, tmp_path / "out.nc", "--time", "2000-01-05")
+    for file in ("fine.nc", "coarse.nc"):
+        with xr.open_dataset(forms / file) as data:
+            data.load().rename(time=name).isel({name: [1, 0]}).to_netcdf(file)
+    chosen = asked(FILES, "out.nc", "--time", "2000-01-05")
+    assert chosen["mean"].dims == (name, "lat", "lon")
     np.testing.assert_array_equal(chosen["mean"], expected["mean"])
 
 
-def test_times_of_two_calendars_of_units(forms, tmp_path, monkeypatch, at_once):
-    """The second file's times do not fit the units of the first."""
+def test_times_of_several_files_in_different_units(forms, tmp_path, monkeypatch, at_once):
     monkeypatch.chdir(tmp_path)
     for k, units in enumerate(("days since 2000-01-01", "hours since 1900-01-01")):
         with xr.open_dataset(forms / f"fine_time{k}.nc") as data:
             data = data.load().assign_coords(time=data.time + np.timedelta64(12 * k, "h"))
         data.time.encoding = {"units": units, "dtype": "int64"}
         data.to_netcdf(f"fine_{k}.nc")
-    form = ["--fine", "fine_*.nc", "--coarse", str(forms / "coarse.nc")]
-    out = asked(tmp_path, form, tmp_path / "out.nc")
+    out = asked(["--fine", "fine_*.nc", "--coarse", forms / "coarse.nc"], "out.nc")
     expected = np.array(["2000-01-01", "2000-01-05T12"], dtype="datetime64[ns]")
     np.testing.assert_array_equal(out["time"], expected)
+
+
+def test_model_calendars_and_bounds_of_times(forms, tmp_path, monkeypatch, at_once):
+    monkeypatch.chdir(tmp_path)
+    for name in ("fine.nc", "coarse.nc"):
+        with xr.open_dataset(forms / name) as data:
+            data = data.load().convert_calendar("360_day", align_on="date")
+        data["time_bnds"] = (("time", "bnds"), np.stack([data.time.values] * 2, 1))
+        data.time.attrs["bounds"] = "time_bnds"
+        data.time.encoding = {"units": "days since 1850-01-01", "calendar": "360_day"}
+        data.to_netcdf(name)
+    out = asked(FILES, "out.nc", "--time", "2000-01-05")
+    with xr.open_dataset("fine.nc") as fine:
+        xr.testing.assert_equal(out["time"], fine["time"][[1]])
+        xr.testing.assert_equal(out["time_bnds"], fine["time_bnds"][[1]])
 
 
 def test_quiet(here, at_once):
     assert run(*FILES, *VARIABLES, "--out", "out.nc", "--quiet") == (0, "", "")
 
 
-def test_names_with_brackets_are_shown_as_they_are(here, at_once):
-    code, out, _ = run(*FILES, *VARIABLES, "--out", "[red]out:smile:.nc")
+def test_names_with_brackets_are_taken_as_they_are(here, at_once):
+    (here / "fine.nc").rename("fine[1].nc")
+    given = ["--fine", "fine[1].nc", "--coarse", "coarse.nc"]
+    code, out, _ = run(*given, *VARIABLES, "--out", "[red]out:smile:.nc")
     assert code == 0
     assert "written  [red]out:smile:.nc\n" in out
 

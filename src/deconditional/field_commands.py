@@ -137,7 +137,9 @@ def add_downscale_options(parser: argparse.ArgumentParser) -> None:
         "--samples", type=at_least(0), default=0, metavar="K", help="joint samples to add"
     )
     output.add_argument("--report", type=Path, metavar="FILE.html", help="write a report too")
-    output.add_argument("--overwrite", action="store_true", help="replace an existing output")
+    output.add_argument(
+        "--overwrite", action="store_true", help="replace an existing output or report"
+    )
     output.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -286,15 +288,18 @@ def one_line_errors(model: str) -> Iterator[None]:
 
 def write_page(result: Any, out: Path, truth: Any = None) -> Path:
     """Write the report, or say why not."""
+    from deconditional.fields.files import one_line
     from deconditional.report import write_report
 
     try:
         return write_report(result, out, truth)
-    except OSError as error:
+    except UsageError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"could not write the report {str(out)!r} ({error.strerror or error}); name another "
-            "place."
-        ) from None
+            f"could not write the report {str(out)!r} ({one_line(error)}); make room, or name "
+            "another place."
+        ) from error
 
 
 def sum_up(console: Any, downscaler: Any, result: Any) -> None:

@@ -26,7 +26,8 @@ __all__ = [
 ]
 
 NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
-KEPT = ("units", "calendar", "bounds", "climatology", "grid_mapping", "coordinates")
+KEPT = ("units", "calendar", "bounds", "climatology", "grid_mapping")
+"""What a result takes over of the encoding of its coordinates."""
 
 
 def open_fields(paths: str | Path | Sequence[str | Path], which: str) -> xr.Dataset:
@@ -45,6 +46,7 @@ def open_fields(paths: str | Path | Sequence[str | Path], which: str) -> xr.Data
         return parts[0]
     try:
         _check_cells(parts)
+        parts = _with_times(parts)
         # What has no time, such as altitude, gets none from being in several files.
         combined = xr.combine_by_coords(
             parts,
@@ -75,12 +77,22 @@ def _check_cells(parts: Sequence[xr.Dataset]) -> None:
         for one, other in combinations(lines.values(), 2):
             low, high = max(one.min(), other.min()), min(one.max(), other.max())
             shared = [np.sort(line[(line >= low) & (line <= high)]) for line in (one, other)]
-            if not np.array_equal(*shared):
+            if not np.array_equal(shared[0], shared[1]):
                 raise ValueError(f"their coordinates {name!r} differ where they overlap")
 
 
+def _with_times(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """With a date as dimension wherever it is one in another file."""
+    dims = {dim for part in parts for dim in part.dims}
+    found = []
+    for part in parts:
+        dates = [n for n, v in part.coords.items() if v.ndim == 0 and v.dtype.kind in "MO"]
+        found.append(part.expand_dims([n for n in dates if n in dims]))
+    return found
+
+
 def _matching(path: str, which: str) -> list[str]:
-    if any(sign in path for sign in "*?["):
+    if any(sign in path for sign in "*?[") and not os.path.exists(path):
         found = sorted(glob.glob(path))
         if not found:
             raise UsageError(f"no {which} file matches {path!r}; check the pattern and its folder.")
@@ -112,9 +124,10 @@ def _open(path: str, which: str) -> xr.Dataset:
         ) from None
     except Exception as error:
         kind = "a Zarr store" if is_store else "a netCDF file"
+        reason = one_line(error).split(". ")[0]
         raise UsageError(
-            f"cannot read the {which} file {path!r} as {kind} ({one_line(error)}); check that it "
-            "is one, and whole."
+            f"cannot read the {which} file {path!r} as {kind} ({reason}); check that it is one, "
+            "and whole."
         ) from None
 
 

@@ -44,9 +44,10 @@ def parameter_meanings(
     for name, value in parameters.items():
         array = np.asarray(value, dtype=float)
         family, _, rest = name.partition(".")
-        if name in ("noise_std", "fine_noise_std"):
-            what = "coarse observations" if name == "noise_std" else "single fine cells"
-            row = (array * target.scale, unit, f"standard deviation of the noise of {what}")
+        if name in ("noise_std", "fine_noise_std", "mediator.noise_std"):
+            what = "single fine cells" if name == "fine_noise_std" else "coarse observations"
+            stage = "mediation: " if family == "mediator" else ""
+            row = (array * target.scale, unit, f"{stage}standard deviation of the noise of {what}")
         elif family in kernels and rest.endswith(("lengthscale", "variance")):
             row = _of_kernel(
                 array, rest, kernels[family], *inputs[family], n_position, spherical, target, unit

@@ -3,15 +3,23 @@ r"""What the observations say about each other, with the parameters held.
 For :math:`z \sim N(0, C)` and a block B of observations, the others predict z_B with mean
 :math:`z_B - (C^{-1})_{BB}^{-1}(C^{-1}z)_B` and covariance :math:`(C^{-1})_{BB}^{-1}`: blocked
 cross-validation without a single new fit.
+
+A basis leaves a part r of the bag means out, of covariance :math:`\bar R`. With
+:math:`z = \Gamma^\top v + W^\top r + e` the others tell of e_B through its correlation with their
+own, which their r disturbs; r then adds the covariance :math:`D\bar R D^\top`, where
+:math:`D = W_B^\top - S_{BA}S_{AA}^{-1}W_A^\top = (S^{-1})_{BB}^{-1}(S^{-1}W^\top)_B` and A are the
+others.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg as sl
 
-__all__ = ["held_out"]
+__all__ = ["held_out", "left_over"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -25,13 +33,32 @@ def held_out(covariance: Floats, z: Floats, folds: npt.ArrayLike) -> tuple[Float
     >>> mean.round(6).tolist(), variance.round(6).tolist()
     ([2.0, 0.5], [1.5, 1.5])
     """
-    labels = np.asarray(folds)
-    precision = sl.cho_solve(sl.cho_factor(covariance, lower=True), np.eye(len(z)))
+    precision = _inverse(covariance)
     pull = precision @ z
     mean, variance = np.empty(len(z)), np.empty(len(z))
-    for fold in np.unique(labels):
-        block = np.flatnonzero(labels == fold)
+    for block in _blocks(folds):
         within = np.linalg.inv(precision[np.ix_(block, block)])
         mean[block] = z[block] - within @ pull[block]
         variance[block] = np.diag(within)
     return mean, variance
+
+
+def left_over(noise: Floats, weights: Floats, residual: Floats, folds: npt.ArrayLike) -> Floats:
+    """Variance of every observation that a basis leaves out: the diagonal of every D R̄ Dᵀ."""
+    precision = _inverse(noise)
+    pull = precision @ weights.T
+    variance = np.empty(len(noise))
+    for block in _blocks(folds):
+        seen = np.linalg.solve(precision[np.ix_(block, block)], pull[block])
+        variance[block] = ((seen @ residual) * seen).sum(1)
+    return variance
+
+
+def _inverse(covariance: Floats) -> Floats:
+    return sl.cho_solve(sl.cho_factor(covariance, lower=True), np.eye(len(covariance)))
+
+
+def _blocks(folds: npt.ArrayLike) -> Iterator[npt.NDArray[np.intp]]:
+    names, fold = np.unique(np.asarray(folds), return_inverse=True)
+    for number in range(len(names)):
+        yield np.flatnonzero(fold == number)

@@ -12,6 +12,8 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 from jaxtyping import Array, Float, Int
 
 from deconditional.bag_kernels import bag_gram
@@ -19,6 +21,7 @@ from deconditional.inference.basis import FourierBasis
 from deconditional.inference.collapsed import regress
 from deconditional.inference.exact import Conditioned, condition
 from deconditional.inference.field import BasisField, ExactField
+from deconditional.inference.held_out import held_out
 from deconditional.inference.trend import Trend
 from deconditional.layout import Layout
 from deconditional.linalg import NoiseRoot, add_covariances, as_matrix
@@ -190,6 +193,10 @@ class ExactProblem(BagProblem):
             mediated = pieces.weights.T @ mediated
             smooth = pieces.weights.T @ smooth @ pieces.weights
         return smooth + mediated @ mediated.T + pieces.noise
+
+    def held_out(self, pieces: Pieces, folds: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of every observation, from those of the other folds."""
+        return held_out(np.asarray(self.observed_covariance(pieces)), np.asarray(self.z), folds)
 
     def conditioned(self, pieces: Pieces) -> Conditioned:
         """Condition on z."""

@@ -13,11 +13,14 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
 from deconditional.inference.collapsed import regress
 from deconditional.inference.field import BasisField
+from deconditional.inference.held_out import held_out, left_over
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.residual import (
     AllPairs,
@@ -111,6 +114,17 @@ class VariationalProblem(BagProblem):
         """Prior covariance of the observations in the basis, trend and noise included."""
         mediated = pieces.mediated()
         return mediated.T @ mediated + as_matrix(pieces.noise)
+
+    def held_out(self, pieces: BasisPieces, folds: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of every observation, from those of the other folds."""
+        covariance = np.asarray(self.observed_covariance(pieces))
+        mean, variance = held_out(covariance, np.asarray(self.z), folds)
+        if pieces.residual is None:
+            return mean, variance
+        residual = np.asarray(as_matrix(pieces.residual.covariance))
+        weights = np.eye(len(residual)) if pieces.weights is None else np.asarray(pieces.weights)
+        rest = left_over(np.asarray(as_matrix(pieces.noise)), weights, residual, folds)
+        return mean, variance + np.maximum(rest, 0.0)  # an estimate may be negative
 
     def field(self, values: Mapping[str, Any], pieces: BasisPieces) -> BasisField:
         """The optimal posterior and its bound."""

@@ -26,7 +26,6 @@ from deconditional.fit import (
     sample_posterior,
 )
 from deconditional.inference.field import Field
-from deconditional.inference.held_out import held_out
 from deconditional.inference.problem import BagProblem, ExactProblem, Matched, Mediated
 from deconditional.inference.trend import Trend
 from deconditional.models.checks import (
@@ -378,14 +377,11 @@ class BagModel(BaseEstimator):
             The fold of every observation.
         """
         self._check_fitted()
-        z = np.asarray(self._problem_.z)
+        z = self._problem_.z
         labels = np.asarray(folds)
         if labels.shape != z.shape or len(np.unique(labels)) < 2:
             raise ValueError(f"folds must divide the {len(z)} observations into two parts or more.")
-        parts = [
-            held_out(np.asarray(self._problem_.observed_covariance(pieces)), z, labels)
-            for pieces, _ in self._solved_
-        ]
+        parts = [self._problem_.held_out(pieces, labels) for pieces, _ in self._solved_]
         return Gaussians(*(np.stack(part) for part in zip(*parts, strict=True)))
 
     def _check_fitted(self) -> None:

@@ -109,6 +109,7 @@ class PseudoTarget(BaseEstimator):
         y = mediators(mediator, p)
         if len(y) != len(z):
             raise ValueError(f"{len(z)} observations came with {len(y)} mediators.")
+        owners = own_bags(own_bag, len(z), bags.n_bags)
         kernel = self.mediator_kernel
         if kernel is None:
             kernel = gk.Matern32(lengthscale=jnp.ones(p)) if p > 1 else gk.Matern32()
@@ -119,7 +120,6 @@ class PseudoTarget(BaseEstimator):
         at_bags = self.regressor_.predict(bags.mediator)
         self.pseudo_targets_ = at_bags.mean
         self.pseudo_target_covariance_ = at_bags.covariance()
-        owners = own_bags(own_bag, len(z), bags.n_bags)
         if owners is not None:
             counts = np.bincount(owners[owners >= 0], minlength=bags.n_bags)
             sums = np.bincount(owners[owners >= 0], z[owners >= 0], minlength=bags.n_bags)
