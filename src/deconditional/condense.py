@@ -44,9 +44,12 @@ def representatives(
     """
     rows = np.flatnonzero(weights > 0)
     if len(rows) > MOST_POINTS:
-        share = weights[rows] / weights[rows].sum()
-        rows = np.sort(rng.choice(rows, MOST_POINTS, replace=False, p=share))
-        w = np.full(MOST_POINTS, 1.0 / MOST_POINTS)
+        # Even steps through the cumulated weights: a point that outweighs a step is met again.
+        rows = rng.permutation(rows)
+        ends = np.cumsum(weights[rows])
+        steps = (np.arange(MOST_POINTS) + rng.uniform()) / MOST_POINTS * ends[-1]
+        rows, counts = np.unique(rows[np.searchsorted(ends, steps)], return_counts=True)
+        w = counts / MOST_POINTS
     else:
         w = weights[rows] / weights[rows].sum()
     if len(rows) <= n:

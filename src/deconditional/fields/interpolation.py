@@ -16,8 +16,9 @@ Floats = npt.NDArray[np.float64]
 def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     """A coarse field between its cell centres, on the fine grid of another.
 
-    Longitudes wrap; beyond the outermost centres the nearest value is taken. Where cells are
-    missing, values are interpolated linearly over the triangles between those that are there.
+    Longitudes that go all around the globe wrap; beyond the outermost centres the nearest value is
+    taken. Where cells are missing, values are interpolated linearly over the triangles between
+    those that are there.
 
     Examples
     --------
@@ -29,6 +30,7 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     [0.1875, 0.3125, 0.4375, 0.5625, 0.6875, 0.8125]
     """
     from scipy.interpolate import RegularGridInterpolator, griddata
+    from scipy.spatial import QhullError
 
     given = coarse.to_dataset(name="field")
     grid = find_grid(given, ["field"], "coarse")
@@ -50,7 +52,10 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     else:
         rows, columns = np.meshgrid(y, x, indexing="ij")
         centres = np.stack([rows[known], columns[known]], axis=1)
-        out = griddata(centres, values[known], at, "linear")
+        try:
+            out = griddata(centres, values[known], at, "linear")
+        except QhullError:  # no triangles: all that is there lies on one line
+            out = np.full(len(at), np.nan)
         gaps = np.isnan(out)
         out[gaps] = griddata(centres, values[known], at[gaps], "nearest")
     order = [fine.y.name, fine.x.name]
@@ -61,10 +66,10 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
 
 
 def _padded(grid: Grid, values: Floats) -> tuple[tuple[Floats, Floats], Floats]:
-    """Ascending axes; on the globe a copy of the columns on either side."""
+    """Ascending axes; all around the globe a copy of the columns on either side."""
     y, values = _ascending(grid.y, values, 0)
     x, values = _ascending(grid.x, values, 1)
-    if grid.spherical:
+    if grid.spherical and np.diff(grid.x.bounds).sum() > 359.0:
         x = np.concatenate([x - 360.0, x, x + 360.0])
         values = np.concatenate([values] * 3, axis=1)
     return (y, x), values
@@ -77,8 +82,8 @@ def _ascending(axis: Axis, values: Floats, along: int) -> tuple[Floats, Floats]:
 
 
 def _turned(x: Floats, ends: Floats, spherical: bool) -> Floats:
-    """Longitudes brought within the padded axis; on a plane, held to the outermost centres."""
-    if not spherical:
-        return np.clip(x, ends[0], ends[-1])
-    middle = 0.5 * (ends[0] + ends[-1])
-    return middle + np.mod(x - middle + 180.0, 360.0) - 180.0
+    """Longitudes brought near the middle of the axis; all held to the outermost centres."""
+    if spherical:
+        middle = 0.5 * (ends[0] + ends[-1])
+        x = middle + np.mod(x - middle + 180.0, 360.0) - 180.0
+    return np.clip(x, ends[0], ends[-1])

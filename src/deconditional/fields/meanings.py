@@ -53,14 +53,15 @@ def parameter_meanings(
                 array, rest, kernels[family], *inputs[family], n_position, spherical, target, unit
             )
             if family == "mediator_kernel":
-                row = (row[0], row[1], f"mediation: {row[2]}")
-                if rest.endswith("variance"):
-                    row = (array, "1", f"{row[2]} (relative)")
+                text = f"mediation: {row[2].replace('covariates', 'mediators')}"
+                # An operator leaves the scale of its kernel to the ridge; a regression does not.
+                relative = "ridge" in parameters and rest.endswith("variance")
+                row = (array, "1", f"{text} (relative)") if relative else (row[0], row[1], text)
         elif name == "ridge":
             row = (array, "1", "regularisation of the link between mediators and bags")
         else:
             row = (array, "", "parameter of a kernel of your own, in standardised inputs")
-        if rest.endswith("variance") and family == "kernel" and row[1] == unit:
+        if rest.endswith("variance") and family in kernels and row[1] == unit:
             name = f"{name.removesuffix('variance')}std"
         shown = np.round(np.asarray(row[0], dtype=float), 6)
         out.append({"name": name, "value": shown.tolist(), "unit": row[1], "meaning": row[2]})

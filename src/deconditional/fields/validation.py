@@ -25,7 +25,8 @@ Ints = npt.NDArray[np.int64]
 
 SCORES = ("rmse", "crps", "nll", "coverage95", "coverage50")
 BLOCKS_PER_FOLD = 4
-PLAUSIBLE_GAP = 2.0
+PLAUSIBLE_GAP = 1.0
+"""Bag means are off a regression by one standard deviation at most if both are right."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Comparison:
         the density behind ``nll``.
     chosen
         The first model, unless another one's CRPS is lower by two standard errors over the blocks.
-        Models with a bag gap above two stand back; where all have one, that of the lowest is
+        Models with a bag gap above one stand back; where all have one, that of the lowest is
         chosen.
     how
         The folds, in words.
