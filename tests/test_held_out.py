@@ -158,7 +158,7 @@ def test_matched_models_are_those_without_the_fold(kind):
 
 @pytest.mark.parametrize("kind", [CMP, VarCMP])
 def test_mediated_models_are_those_without_the_fold(kind):
-    # The operator's uncertainty and shared points make the noise of the folds correlated.
+    # The operator's uncertainty and high-resolution noise make the folds' errors correlated.
     options = {"fine_noise": True, "uncertainty": True, "centred": True}
     options |= {"inducing": PLACES} if kind is VarCMP else {}
 

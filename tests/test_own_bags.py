@@ -10,11 +10,13 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, PseudoTarget, VarCMP
-from deconditional.fit import Optimum
+from deconditional.fit import Optimum, _loss_and_gradient
 from helpers import (
+    FINITE_DIFFERENCE_TOLERANCE,
     assert_close,
     bordered_system,
     condition,
+    finite_difference,
     gram,
     ragged_bags,
     shared_weight_matrix,
@@ -208,6 +210,18 @@ def test_own_bags_matter(fitted):
     other = Dense(dense.model, dense.bags, Z, Y_OBSERVED, np.full(7, -1))
     assert np.abs(model.predict(X).mean - other.posterior(X)[0]).max() > 0.05
     assert np.abs(model.predict_coarse(Y_NEW).mean - other.coarse(Y_NEW)[0]).max() > 0.01
+
+
+def test_gradients_equal_finite_differences():
+    model = held(CMP, **EVERYTHING | {"fixed": None})
+    model._own_bag = OWN
+    problem = model._problem(BAGS, Z, Y_OBSERVED, noise_std=None, noise_cov=None)
+    start = np.asarray(problem.parameters.start())
+    vector = start + 0.1 * np.random.default_rng(2).normal(size=len(start))
+    _, gradient = _loss_and_gradient(problem, jnp.asarray(vector))
+    expected = finite_difference(lambda v: _loss_and_gradient(problem, jnp.asarray(v))[0], vector)
+    assert (np.abs(np.asarray(gradient)) > 1e-6).all()
+    assert_close(gradient, expected, tolerance=FINITE_DIFFERENCE_TOLERANCE)
 
 
 # --------------------------------------------------------------------------- limits

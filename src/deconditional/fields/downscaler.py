@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -274,6 +275,7 @@ class Downscaler(BaseEstimator):
 
     def using(self, name: str) -> Self:
         """The same, with another of the candidates that were fitted as its model."""
+        self._check_fitted()
         if name not in self.candidates_:
             raise UsageError(
                 f"{name!r} was not fitted; the candidates are {', '.join(self.candidates_)}."
@@ -305,13 +307,15 @@ class Downscaler(BaseEstimator):
         )
         self._coarse = coarse
         self._blocks: Blocks | None = None
-        if len(pairing.z) >= 2 * self.folds:
+        n_places = len(np.unique(pairing.observed_unit % pairing.coarse.n_cells))
+        if len(pairing.z) >= 2 * self.folds and n_places > 1:
             parts = blocks(pairing, "space", self.folds, self.seed)
             self._blocks = parts._replace(how=f"{parts.how}, parameters held")
         elif self.model == "auto" and pairing.matching != "matched":
             raise UsageError(
-                f"{len(pairing.z)} observations are too few to compare models by {self.folds}-fold "
-                f"cross-validation; name a model (u-cmp, say) or use fewer folds."
+                f"{len(pairing.z)} observations in {n_places} cell(s) are too few to compare "
+                f"models by {self.folds}-fold cross-validation; name a model (u-cmp, say) or use "
+                "fewer folds."
             )
 
     def _names(self) -> tuple[str, ...]:
@@ -473,8 +477,7 @@ class Downscaler(BaseEstimator):
             ``mean`` and ``std``, ``quantiles`` and ``samples`` if asked for, the coarse residuals,
             and what was learnt as attributes.
         """
-        if not hasattr(self, "model_"):
-            raise NotFittedError("this Downscaler is not fitted; call fit first.")
+        self._check_fitted()
         levels = _levels(quantiles)
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
             raise UsageError(f"samples must be a whole number from 0 on, not {samples!r}.")
@@ -507,6 +510,10 @@ class Downscaler(BaseEstimator):
         out = out.merge(results.coarse_part(self._coarse, self.pairing_, means, bags))
         timings = {**self.timings_, "predicting": time.perf_counter() - began}
         return self._described(out, points, timings, command)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "model_"):
+            raise NotFittedError("this Downscaler is not fitted; call fit first.")
 
     def _fields(
         self, marginals: Gaussians, levels: Sequence[float]
@@ -780,15 +787,20 @@ def downscale(
     if times is not None:
         fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
         on = None if on is None else select_time(on, times, "fine")
-    try:
-        downscaler = Downscaler(target, covariates, mediators, **options)
-    except TypeError as error:
-        raise UsageError(f"{str(error).replace('Downscaler.__init__() got an ', '')}.") from None
+    downscaler = _downscaler(target, covariates, mediators, **options)
     _levels(quantiles)
     downscaler.fit(fine, coarse)
     return downscaler.predict(
         fine if on is None else on, quantiles=quantiles, samples=samples, command=command
     )
+
+
+def _downscaler(*names: Any, **options: Any) -> Downscaler:
+    """A downscaler, or an error that names the option it does not have."""
+    try:
+        return Downscaler(*names, **options)
+    except TypeError as error:
+        raise UsageError(f"{str(error).replace('Downscaler.__init__() got an ', '')}.") from None
 
 
 def select_time(dataset: xr.Dataset, times: str, which: str) -> xr.Dataset:
@@ -864,14 +876,16 @@ def cross_validate(
     >>> table.columns[:3]
     ('model', 'rmse', 'crps')
     """
-    first = Downscaler(target, covariates, mediators, folds=folds, **options)
+    first = _downscaler(target, covariates, mediators, folds=folds, **options)
     first._prepare(fine, coarse)
     parts = blocks(first.pairing_, by, folds, first.seed)
-    names = first._names() if models is None else tuple(models)
-    found = []
+    names = (models,) if isinstance(models, str) else models or first._names()
+    found, used = [], []
     with show(progress) as stage:
         for name in names:
-            one = clone(first).set_params(model=name)
+            one = clone(first)
+            if models or isinstance(first.model, str):
+                one.set_params(model=name)
             one._prepare(fine, coarse)
             began = time.perf_counter()
             data = one._data(name)
@@ -883,8 +897,12 @@ def cross_validate(
                     parts.fold[data.used]
                 )
             found.append(HeldOut(name, predicted, data.z, time.perf_counter() - began))
+            used.append(data.used)
+    # Models that need mediators cannot use all observations; all are compared on the same ones.
+    common = reduce(np.intersect1d, used)
+    found = [each.of(np.isin(own, common)) for each, own in zip(found, used, strict=True)]
     how = ", parameters learnt without the fold" if refit else ", parameters held"
-    parts = parts._replace(how=parts.how + how).of(data.used)
+    parts = parts._replace(how=parts.how + how).of(common)
     return compared(found, first.target_scaling_.scale, parts)
 
 

@@ -122,7 +122,12 @@ class Recipe:
     def estimator(self, name: str, matched: bool) -> Any:
         """The unfitted estimator of a name."""
         kernel = self.kernel or field_kernel(self.n_position, self.n_covariates)
-        mediator = self.mediator_kernel or mediator_kernel(self.n_position, self.n_mediators)
+        mediator = self.mediator_kernel
+        if self.n_position + self.n_mediators == 0:
+            if name in CONDITIONAL_MEAN:
+                raise UsageError(f"{name} needs mediators: name some, or use position or bagg-gp.")
+        elif mediator is None:
+            mediator = mediator_kernel(self.n_position, self.n_mediators)
         trend = self.trend
         if trend == "auto":
             trend = "constant" if name in CONDITIONAL_MEAN else "linear"

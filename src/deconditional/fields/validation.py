@@ -7,7 +7,7 @@ regions, or stretches of time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,9 +37,9 @@ class HeldOut:
     ----------
     bag_gap
         How far the field's means over the bags are from a regression of the observations on the
-        mediators, root mean square in standard deviations of that regression. About one is
-        plausible. Held-out observations cannot see this: where data is unmatched they have no fine
-        covariates, and a field can explain all of them and still be absurd.
+        mediators, root mean square in standard deviations of that regression. Where both are right
+        it is one at most. Held-out observations cannot see this: where data is unmatched they have
+        no fine covariates, and a field can explain all of them and still be absurd.
     """
 
     model: str
@@ -47,6 +47,12 @@ class HeldOut:
     z: np.ndarray
     seconds: float
     bag_gap: float | None = None
+
+    def of(self, kept: npt.NDArray[np.bool_]) -> HeldOut:
+        """The same for some of the observations."""
+        post = self.posterior
+        part = Gaussians(post.component_means[:, kept], post.component_variances[:, kept])
+        return replace(self, posterior=part, z=self.z[kept])
 
 
 @dataclass(frozen=True)
@@ -195,6 +201,8 @@ def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> Blocks:
         return Blocks(fold_of[time], fold_of[time], f"{folds} stretches of time")
     regions = _regions(pairing, min(BLOCKS_PER_FOLD * folds, m), seed)
     sizes = np.bincount(regions)
+    if len(sizes) < 2:
+        raise UsageError("the target is known in one coarse cell; use by='time'.")
     fold_of, load = np.empty(len(sizes), dtype=np.int64), np.zeros(folds)
     for region in np.argsort(-sizes, kind="stable"):
         fold_of[region] = int(np.argmin(load))
