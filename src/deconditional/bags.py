@@ -425,8 +425,8 @@ class Bags:
     def condense(self, points_per_bag: int, seed: int = 0) -> Bags:
         """At most `points_per_bag` points of every bag, chosen and weighted to stand for all of it.
 
-        Means of smooth functions over a bag change far less than by :meth:`subsample`; see
-        :mod:`deconditional.condense`. Bags that are small enough stay whole.
+        Means of smooth functions over a bag change less than by :meth:`subsample`, far less in few
+        covariates; see :mod:`deconditional.condense`. Bags that are small enough stay whole.
 
         Parameters
         ----------

@@ -56,6 +56,9 @@ MODELS = {
         "s-cmp",
         "u-cmp",
         "varcmp",
+        "cmp, linear trend",
+        "s-cmp, linear trend",
+        "u-cmp, linear trend",
         "auto",
         "oracle",
     ),
@@ -253,6 +256,8 @@ def _downscaler(task: Task) -> Any:
         options["model"] = PseudoTarget(base, link, propagate=False, trend="linear", n_restarts=1)
     elif task.model == "oracle":
         options["model"] = "bagg-gp"
+    elif task.model.endswith(", linear trend"):
+        options |= {"model": task.model.removesuffix(", linear trend"), "trend": "linear"}
     return Downscaler(TARGET, COVARIATES, MEDIATORS, **options)
 
 

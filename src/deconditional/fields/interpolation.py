@@ -7,6 +7,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.fields.grids import Axis, Grid, find_grid, values_on
+from deconditional.outputs import UsageError
 
 __all__ = ["bilinear"]
 
@@ -35,7 +36,11 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     given = coarse.to_dataset(name="field")
     grid = find_grid(given, ["field"], "coarse")
     fine = find_grid(like.to_dataset(name="field"), ["field"], "fine")
+    if grid.n_times > 1:
+        raise UsageError("interpolate one time at a time: select one with isel(time=...).")
     values = values_on(grid, given, "field")[0].reshape(grid.shape)
+    if np.isnan(values).all():
+        raise UsageError("the coarse field is missing everywhere, so there is nothing between.")
     (y, x), values = _padded(grid, values)
     at = np.stack(
         [
