@@ -1,6 +1,5 @@
 """Downscaling from datasets to a dataset: what comes out, and what must not matter."""
 
-import copy
 import json
 import warnings
 from typing import NamedTuple
@@ -45,8 +44,8 @@ CONDITIONAL = ("cmp", "s-cmp", "u-cmp", "varcmp")
 VARIATIONAL = {"vbagg": 60, "varcmp": 60, "vargpr": 20}
 
 
-def example(matched, seed=0, **options):
-    fields = synthetic_fields(16, 32, seed=seed, **options)
+def example(matched, n_lon=32, **options):
+    fields = synthetic_fields(16, n_lon, **options)
     return split_cells(fields, "tas", COVARIATES, MEDIATORS, BLOCK, matched=matched)
 
 
@@ -99,16 +98,14 @@ def unmatched(quick_compilation):
 
 @pytest.fixture(scope="module")
 def in_time(quick_compilation):
-    """The first two days, some cells of the second without a target."""
-    whole = example(1.0, times=DAYS)
+    """The first two of three days."""
+    whole = example(1.0, n_lon=16, times=DAYS)
     data = whole._replace(
         fine=whole.fine.isel(time=[0, 1]),
         coarse=whole.coarse.isel(time=[0, 1]),
         everywhere=whole.everywhere.isel(time=[2]),
     )
-    gap = (data.coarse.time == data.coarse.time[1]) & (data.coarse.lon > 100)
-    data = data._replace(coarse=data.coarse.assign(tas=data.coarse.tas.where(~gap)))
-    return Fit(data, fitted("cmp", data))
+    return Fit(data, fitted("bagg-gp", data))
 
 
 # --- plain arrays -------------------------------------------------------------------------------
@@ -121,8 +118,7 @@ def unit_vectors(lat, lon):
 
 
 ROWS = np.diff(np.sin(np.radians(np.linspace(-90.0, 90.0, 17))))
-AREAS = np.repeat(ROWS, 32)
-"""Of the fine cells of the globe, row by row, up to a factor."""
+"""Areas of the fine cells of a row, up to a factor."""
 
 
 def table(dataset, names):
@@ -152,8 +148,9 @@ class Arrays(NamedTuple):
 def arrays_of(data):
     """What a user of plain NumPy would make of the data: standardised bags and observations."""
     points, coarse = table(data.fine, COVARIATES), table(data.coarse, MEDIATORS)
-    day, cell = divmod(np.arange(len(points)), 512)
-    unit = 32 * day + (cell // 32 // BLOCK) * 8 + (cell % 32) // BLOCK
+    n_lat, n_lon = data.fine.altitude.shape
+    row, column = np.divmod(np.arange(len(points)), n_lon)  # rows of all days, one after another
+    unit = (row // BLOCK) * (n_lon // BLOCK) + column // BLOCK
     known = np.isfinite(points).all(1)
     units, bag = np.unique(unit[known], return_inverse=True)
     z = data.coarse.tas.values.ravel()
@@ -165,7 +162,7 @@ def arrays_of(data):
         standardised(points[known], points[known]),
         bag,
         mediator=standardised(coarse[units], links),
-        weights=np.tile(AREAS, len(points) // 512)[known],
+        weights=ROWS[row % n_lat][known],
     )
     return Arrays(
         bags,
@@ -182,7 +179,7 @@ def test_plain_arrays_give_the_same_posterior(kind, request):
     given = arrays_of(data)
     centre, scale = given.z.mean(), given.z.std()
     z = (given.z - centre) / scale
-    if kind == "matched":
+    if kind in ("matched", "in_time"):
         model = BaggGP(KERNEL, trend="linear", fixed=FIXED, n_restarts=1).fit(given.bags, z)
     else:
         model = dc.CMP(KERNEL, LINK, centred=True, fixed=LINKED, n_restarts=1)
@@ -204,9 +201,8 @@ def test_plain_arrays_give_the_same_posterior(kind, request):
 @pytest.fixture(scope="module")
 def result(partly):
     """A prediction where covariates are known, with all that can be asked for."""
-    command = "somebody ran this"
     return partly.downscaler.predict(
-        partly.data.fine, quantiles=[0.9, 0.1, 0.5, 0.9], samples=300, command=command
+        partly.data.fine, quantiles=[0.9, 0.1, 0.5, 0.9], samples=300, command="by somebody"
     )
 
 
@@ -218,6 +214,7 @@ def test_function_and_class_give_the_same(partly, result):
     )
     xr.testing.assert_equal(found, result)
     assert "dc.downscale" in found.attrs["history"]
+    assert "by somebody" in result.attrs["history"]
     elsewhere = dc.downscale(
         partly.data.fine, partly.data.coarse, **given, on=partly.data.everywhere
     )
@@ -259,12 +256,12 @@ def test_a_hole_in_one_covariate_is_a_hole_in_the_result(matched):
 
 
 def test_attributes_follow_the_conventions(matched):
-    out = matched.downscaler.predict(matched.data.fine, quantiles=[0.5], samples=1)
+    out = matched.downscaler.predict(matched.data.fine, quantiles=[0.5])
     assert out.attrs["Conventions"] == "CF-1.11"
     new, old = out.attrs["history"].split("\n")
     assert f"deconditional {dc.__version__}: dc.Downscaler.predict" in new
     assert old == "2001-01-01: coarse values made up"
-    for name in ("mean", "std", "quantiles", "samples", "coarse_observed", "coarse_residual"):
+    for name in ("mean", "std", "quantiles", "coarse_observed", "coarse_residual"):
         assert out[name].attrs["units"] == "K"
         assert out[name].attrs["cell_methods"] == "area: mean"
         assert "temperature near the surface" in out[name].attrs["long_name"]
@@ -365,9 +362,8 @@ def test_another_grid(matched):
 @pytest.fixture(scope="module")
 def projected(quick_compilation):
     data = example(1.0, projected=True, extent=(30, 60, 0, 60))
-    kernel = gk.Matern32(active_dims=[0, 1]) + gk.RBF(active_dims=[2], lengthscale=jnp.ones(1))
-    fixed = {"kernel.0.lengthscale": 0.8, "kernel.0.variance": 1.0, "noise_std": 0.1}
-    fixed |= {"kernel.1.lengthscale": [1.7], "kernel.1.variance": 0.5}
+    fixed = {"kernel.lengthscale": 0.8, "kernel.variance": 1.0, "noise_std": 0.1}
+    kernel = gk.Matern32(active_dims=[0, 1])
     options = {"covariates": "altitude", "mediators": (), "kernel": kernel}
     return Fit(data, fitted("bagg-gp", data, **options, model_options={"fixed": fixed}))
 
@@ -385,11 +381,9 @@ def test_grid_mapping_of_projected_grids(projected):
 def test_lengths_of_projected_grids_are_kilometres(projected):
     y, x = np.meshgrid(projected.data.fine.y, projected.data.fine.x, indexing="ij")
     side = np.sqrt((y.var() + x.var()) / 2)  # one scale for both directions
-    altitude = projected.data.fine.altitude.values.std()
     found = {row["name"]: row for row in projected.downscaler.parameters_}
-    assert found["kernel.0.lengthscale"]["unit"] == "km"
-    assert found["kernel.0.lengthscale"]["value"] == pytest.approx(0.8 * side / 1000, rel=1e-9)
-    assert found["kernel.1.lengthscale"]["value"] == pytest.approx([1.7 * altitude], rel=1e-9)
+    assert found["kernel.lengthscale"]["unit"] == "km"
+    assert found["kernel.lengthscale"]["value"] == pytest.approx(0.8 * side / 1000, rel=1e-8)
     assert "position, altitude" in dict(projected.downscaler.pairing_.understood)["covariates"]
 
 
@@ -471,16 +465,27 @@ def test_models_by_name(name, matched):
     assert list(downscaler.candidates_) == [name]
 
 
-@pytest.mark.parametrize("name", ["bagg-gp", "cmp"])
-def test_models_by_instance(name, matched):
-    estimator = ESTIMATORS[name]
-    by_name, by_instance = fitted(name, matched.data), fitted(estimator, matched.data)
-    found, expected = (d.predict(matched.data.fine) for d in (by_instance, by_name))
-    assert by_instance.model_name_ == type(estimator).__name__
+def test_models_by_instance(matched):
+    estimator = ESTIMATORS["bagg-gp"]
+    downscaler = fitted(estimator, matched.data)
+    found, expected = (d.predict(matched.data.fine) for d in (downscaler, matched.downscaler))
+    assert downscaler.model_name_ == "BaggGP"
     np.testing.assert_allclose(found["mean"], expected["mean"], rtol=1e-12)
     np.testing.assert_allclose(found["std"], expected["std"], rtol=1e-12)
     # The estimator given is a recipe; it is not fitted itself.
-    assert not hasattr(estimator, "bags_") and by_instance.model_ is not estimator
+    assert not hasattr(estimator, "bags_") and downscaler.model_ is not estimator
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_data_of_models_by_instance_is_that_of_their_names(name, matched):
+    found = []
+    for model in (name, ESTIMATORS[name]):
+        downscaler = dc.Downscaler(**asked(model))
+        downscaler._prepare(matched.data.fine, matched.data.coarse)
+        found.append(downscaler._data(*downscaler._names()))
+    for one, other in zip(*([d.bags.points, d.bags.weights, d.z] for d in found), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (found[0].mediator is None) == (found[1].mediator is None) == (name not in CONDITIONAL)
 
 
 def recipe(**changes):
@@ -530,6 +535,11 @@ def test_trend_and_options_reach_the_models():
     model = recipe(trend="none", options={"max_iter": 7}, fine_noise=True).estimator("cmp", True)
     assert (model.trend, model.max_iter, model.fine_noise) == ("none", 7, True)
     assert (model.n_restarts, model.centred) == (1, True)
+    # Matched bags need nothing to link them.
+    bare = recipe(n_position=0, n_mediators=0)
+    assert type(bare.estimator("bagg-gp", matched=True).kernel) is gk.RBF
+    with pytest.raises(UsageError, match="cmp needs mediators: name some, or use position"):
+        bare.estimator("cmp", matched=True)
 
 
 def test_kernels_given_are_used(matched, unmatched):
@@ -598,13 +608,9 @@ def test_what_cannot_be_done_is_said(matched, changes, message):
     assert "\n" not in str(error.value)
 
 
-def test_models_that_do_not_fit_the_data(matched, unmatched):
-    with pytest.raises(UsageError, match="BaggGP: .*mediator"):
+def test_models_of_bags_do_not_fit_unmatched_data(unmatched):
+    with pytest.raises(UsageError, match=r"BaggGP: .*mediator"):
         fitted(ESTIMATORS["bagg-gp"], unmatched.data)
-    bare = matched.data.coarse.drop_vars("water_vapour")
-    options = asked("cmp", mediators=(), position=False, kernel=None, mediator_kernel=None)
-    with pytest.raises(UsageError, match="cmp needs mediators"):
-        dc.downscale(matched.data.fine, bare, **options)
 
 
 @pytest.mark.parametrize("samples", [-1, 1.5, True])
@@ -622,16 +628,16 @@ def test_nothing_before_the_fit(matched):
 
 
 def test_times_can_be_chosen(in_time):
-    fine, coarse = in_time.data.fine, in_time.data.coarse
-    found = dc.downscale(fine, coarse, **asked("cmp"), times="2000-01-06")
-    expected = dc.downscale(fine.isel(time=[1]), coarse.isel(time=[1]), **asked("cmp"))
-    xr.testing.assert_equal(found, expected)
-    both = module.select_time(fine, "2000-01-01/2000-01-06", "fine")
-    np.testing.assert_array_equal(both.time, fine.time)
+    whole, options = example(1.0, n_lon=16, times=DAYS), asked("bagg-gp")
+    days = {"times": "2000-01-01/2000-01-06", "on": whole.everywhere}
+    found = dc.downscale(whole.fine, whole.coarse, **options, **days)
+    xr.testing.assert_equal(found, in_time.downscaler.predict(in_time.data.fine))
+    one = module.select_time(whole.coarse, "2000-01-06", "coarse")
+    xr.testing.assert_equal(one, whole.coarse.isel(time=[1]))
     with pytest.raises(UsageError, match="the fine data has no time '2001'; its times are from"):
-        dc.downscale(fine, coarse, **asked("cmp"), times="2001")
+        dc.downscale(whole.fine, whole.coarse, **options, times="2001")
     with pytest.raises(UsageError, match="cannot select time 'today' of the fine data"):
-        dc.downscale(fine, coarse, **asked("cmp"), times="today")
+        dc.downscale(whole.fine, whole.coarse, **options, times="today")
 
 
 # --- the choice of a model ----------------------------------------------------------------------
@@ -713,28 +719,24 @@ def test_pseudo_targets_say_what_their_parameters_mean(auto):
     assert row["value"] == pytest.approx(spread, abs=1e-6) and row["unit"] == "K"
 
 
-def test_too_few_observations_to_compare(unmatched):
-    coarse = unmatched.data.coarse
-    few = coarse.assign(tas=coarse.tas.where(coarse.lon < 0))
-    assert 5 <= int(few.tas.notnull().sum()) < 10
-    with pytest.raises(UsageError, match=r"cell\(s\) are too few to compare models by 5-fold"):
-        dc.downscale(unmatched.data.fine, few, **asked("auto"))
-    alone = fitted("cmp", unmatched.data._replace(coarse=few))
+def test_too_few_observations_to_compare(matched, unmatched):
+    data = unmatched.data
+    with pytest.raises(UsageError, match=r"16 observations in 16 cell\(s\) are too few to compare"):
+        dc.downscale(data.fine, data.coarse, **asked("auto", folds=9))
+    # A model that was named, or that is the only candidate, needs no comparison.
+    alone = fitted("bagg-gp", matched.data, folds=17)
     assert alone.comparison_ is None
-    facts = json.loads(alone.predict(unmatched.data.fine).attrs["deconditional"])
+    facts = json.loads(alone.predict(matched.data.fine).attrs["deconditional"])
     assert facts["comparison"] is None
 
 
 def test_one_place_at_many_times_has_nothing_to_hold_out():
-    fields = synthetic_fields(
-        4, 4, times=[f"2000-01-{d:02d}" for d in range(1, 12)], extent=(40, 50, 0, 10)
-    )
+    days = [f"2000-01-{day:02d}" for day in range(1, 12)]
+    fields = synthetic_fields(4, 4, times=days, extent=(40, 50, 0, 10))
     data = split_cells(fields, "tas", ["cloud"], MEDIATORS, BLOCK, matched=1.0)
-    fixed = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0, "noise_std": 0.3}
-    given = {"covariates": "cloud", "mediators": (), "position": False, "kernel": gk.RBF()}
-    found = fitted("bagg-gp", data, **given, model_options={"fixed": fixed}, mediator_kernel=None)
-    assert found.comparison_ is None
-    assert np.isfinite(found.predict(data.fine)["mean"]).all()
+    downscaler = dc.Downscaler(**asked("bagg-gp", covariates="cloud"))
+    downscaler._prepare(data.fine, data.coarse)
+    assert len(downscaler.pairing_.z) == 11 and downscaler._blocks is None
 
 
 # --- meanings of parameters ---------------------------------------------------------------------
@@ -844,13 +846,14 @@ def rainfall(skewed):
 
 
 def area_means(values):
-    weights = AREAS.reshape(4, BLOCK, 8, BLOCK)
-    return (values.reshape(weights.shape) * weights).sum((1, 3)) / weights.sum((1, 3))
+    weights = ROWS.reshape(4, BLOCK)
+    sums = np.einsum("irjc,ir->ij", values.reshape(4, BLOCK, 8, BLOCK), weights)
+    return sums / (BLOCK * weights.sum(1)[:, None])
 
 
 def test_logarithmic_fields_are_exponentials_of_the_process(rainfall):
     data, downscaler = rainfall
-    out = downscaler.predict(data.fine, quantiles=[0.05, 0.5, 0.95], samples=400)
+    out = downscaler.predict(data.fine, quantiles=[0.05, 0.5, 0.95])
     x = standardised(table(data.fine, ["relief"]), table(data.fine, ["relief"]))
     latent = downscaler.model_.predict(x)
     z = np.log(data.coarse.rain.values)
@@ -863,7 +866,6 @@ def test_logarithmic_fields_are_exponentials_of_the_process(rainfall):
     spread = np.sqrt(np.expm1(std**2)).reshape(16, 32)
     np.testing.assert_allclose(out["std"], expected * spread, rtol=1e-9)
     assert (out["mean"] >= out["quantiles"].sel(quantile=0.5)).all()
-    assert (out["samples"] > 0).all()
     assert out["mean"].attrs["units"] == "mm"
     facts = json.loads(out.attrs["deconditional"])
     assert facts["distribution"] == "lognormal"
@@ -907,39 +909,34 @@ def bounded(skewed):
     return Fit(data, fitted("bagg-gp", data, **given))
 
 
-def test_bounds_hold(bounded):
-    out = bounded.downscaler.predict(bounded.data.fine, quantiles=[0.01, 0.5], samples=2000)
-    latent = bounded.downscaler.predict(bounded.data.fine)["latent_mean"]
-    assert float(latent.min()) < 0
+@pytest.fixture(scope="module")
+def near_zero(bounded):
+    fine = bounded.data.fine.isel(lon=slice(0, 8))
+    return bounded.downscaler.predict(fine, quantiles=[0.01, 0.5], samples=4000)
+
+
+def test_bounds_hold(near_zero):
+    out = near_zero
+    assert float(out["latent_mean"].min()) < 0
     for name in ("mean", "quantiles", "samples"):
         assert float(out[name].min()) >= 0
     assert float(out["quantiles"].min()) == 0
-    np.testing.assert_allclose(out["quantiles"][1], np.maximum(latent, 0), atol=1e-12)
-    at_zero = (out["samples"] == 0).mean("sample")
-    expected = ndtr(-(latent / out["latent_std"]).values)
-    np.testing.assert_allclose(at_zero, expected, atol=0.06)
+    np.testing.assert_allclose(out["quantiles"][1], np.maximum(out["latent_mean"], 0), atol=1e-12)
     facts = json.loads(out.attrs["deconditional"])
     assert facts["bounds"] == [0.0, None] and facts["distribution"] == "rectified normal"
 
 
-def test_moments_of_bounded_fields_are_those_of_their_samples(bounded):
-    out = bounded.downscaler.predict(bounded.data.fine, samples=2000)
+def test_moments_of_bounded_fields_are_those_of_their_samples(near_zero):
+    out = near_zero
+    at_zero = (out["samples"] == 0).mean("sample")
+    np.testing.assert_allclose(
+        at_zero, ndtr(-(out["latent_mean"] / out["latent_std"])), atol=5 * 0.5 / np.sqrt(4000)
+    )
     error = (out["samples"].mean("sample") - out["mean"]) / out["std"]
-    assert float(np.abs(error).max()) < 6 / np.sqrt(2000)
+    assert float(np.abs(error).max()) < 5 / np.sqrt(4000)
+    often = (at_zero < 0.9).values
     ratio = (out["samples"].std("sample") / out["std"]).values
-    spread = out["std"].values > 0.2 * float(out["latent_std"].max())
-    np.testing.assert_allclose(ratio[spread], 1.0, atol=0.15)
-    assert (out["mean"] >= out["latent_mean"] - 1e-12).all()
-    assert (out["std"] <= out["latent_std"] + 1e-12).all()
-
-
-def test_settings_survive_a_clone(matched):
-    from sklearn.base import clone
-
-    again = clone(matched.downscaler)
-    assert not hasattr(again, "model_")
-    found = again.fit(matched.data.fine, matched.data.coarse).predict(matched.data.fine)
-    xr.testing.assert_equal(found, copy.copy(matched.downscaler).predict(matched.data.fine))
+    np.testing.assert_allclose(ratio[often], 1.0, atol=0.1)
 
 
 def test_coarse_fields_of_the_example_are_area_means(matched):
