@@ -1,14 +1,13 @@
-"""The command line: help, complaints, exit codes, and the demo at a small size."""
+"""The command line: help, complaints, exit codes."""
 
 import json
 import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from deconditional import __version__, cli, demo
+from deconditional import __version__, cli
 from deconditional.experiments import swiss_roll
 
 TINY = ["reproduce", "swiss-roll", "--points", "200", "--bags", "8", "--seeds", "1"]
@@ -130,10 +129,10 @@ def test_benchmarks_get_their_arguments(monkeypatch, tmp_path, arguments, module
 
 def test_missing_matplotlib_names_the_remedy(capsys, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for command in (["demo"], TINY):
-        message = complaint(capsys, [*command, "--out", str(tmp_path)])
-        assert "deconditional[plots]" in message
-    assert "--no-figures" in message
+    message = complaint(capsys, ["demo", "--out", str(tmp_path)])
+    assert "needs matplotlib" in message and "deconditional[demo]" in message
+    message = complaint(capsys, [*TINY, "--out", str(tmp_path)])
+    assert "deconditional[plots]" in message and "--no-figures" in message
 
 
 def test_interrupt_says_what_is_kept(capsys, tmp_path, monkeypatch):
@@ -145,33 +144,3 @@ def test_interrupt_says_what_is_kept(capsys, tmp_path, monkeypatch):
     assert cli.main([*TINY, "--out", str(tmp_path)]) == 130
     message = capsys.readouterr().err
     assert "2 finished records are kept in" in message and "resumes" in message
-
-
-def test_demo_writes_what_it_says(tmp_path, monkeypatch, capsys):
-    # 20 x 20 instead of 60 x 60 fine cells: the same path in a few seconds.
-    small = demo.hills(cells=5, per_cell=4, seed=0)
-    monkeypatch.setattr(demo, "hills", lambda seed: small)
-    assert cli.main(["demo", "--out", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "demo.png").stat().st_size > 10_000
-    with np.load(tmp_path / "out" / "demo.npz") as arrays:
-        assert arrays["mean"].shape == arrays["truth"].shape == (20, 20)
-        assert (arrays["lower95"] < arrays["upper95"]).all()
-        assert np.isfinite(arrays["std"]).all()
-    assert "coverage of 95%" in capsys.readouterr().out
-
-
-def test_hills_are_what_is_said_of_them():
-    data = demo.hills(noise_std=0.0, seed=3)
-    coarse = data.truth.reshape(10, 6, 10, 6).mean((1, 3)).ravel()
-    np.testing.assert_allclose(data.z, coarse[~data.has_covariates], atol=1e-12)
-    assert set(data.bags.ids) == set(np.flatnonzero(data.has_covariates))
-    np.testing.assert_allclose(
-        data.bags.means()[:, :2], data.mediator[data.has_covariates, :2], atol=1e-12
-    )
-
-
-def test_interpolation_returns_the_observed_cells():
-    data = demo.hills(noise_std=0.0, seed=0)
-    nearest = demo.interpolated(data)["nearest cell"]
-    seen = ~data.has_covariates[data.cell]
-    np.testing.assert_allclose(nearest[seen], demo._seen_coarse(data)[seen], atol=1e-12)

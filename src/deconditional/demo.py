@@ -61,6 +61,7 @@ def run(
     from rich.console import Console
 
     from deconditional import datasets, field_plots
+    from deconditional.field_commands import say
     from deconditional.fields import Downscaler
     from deconditional.fields.files import write_fields
     from deconditional.fit import FitWarning
@@ -72,7 +73,8 @@ def run(
     if not synthetic and find_spec("itur") is None:
         console.print(
             "The package itur, which has the global fields, is not installed; using synthetic "
-            "fields instead (pip install 'deconditional[demo]')."
+            "fields instead (pip install 'deconditional[demo]').",
+            markup=False,
         )
         synthetic = True
     data, block, name = fields(month, synthetic)
@@ -86,7 +88,7 @@ def run(
         warnings.simplefilter("ignore", FitWarning)  # notes are in the report
         downscaler.fit(example.fine, example.coarse)
     for label, text in downscaler.pairing_.understood:
-        console.print(f"[bold]{label:>12}[/]  {text}")
+        say(console, label, text)
     console.print(str(downscaler.comparison_))
     results = {
         which: downscaler.using(which).predict(example.everywhere, command=command or "demo")
@@ -111,15 +113,15 @@ def run(
     write_atomically(folder / "scores.json", json.dumps(scores, indent=1))
     files.append(folder / "scores.json")
     for file in files:
-        console.print(f"[bold]{'written':>12}[/]  {file}")
-    console.print(f"[bold]{'seconds':>12}[/]  {time.perf_counter() - began:.0f}")
+        say(console, "written", str(file))
+    say(console, "seconds", f"{time.perf_counter() - began:.0f}")
     return scores
 
 
 def compare(
     results: Mapping[str, xr.Dataset], coarse: xr.DataArray, truth: xr.DataArray
 ) -> dict[str, dict[str, float]]:
-    """Scores of posteriors, and of bilinear interpolation, against the truth, by cell area."""
+    """Scores of posteriors, and of bilinear interpolation, against the truth, over all cells."""
     from deconditional.fields.interpolation import bilinear
     from deconditional.reporting.marginals import Marginals
 

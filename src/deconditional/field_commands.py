@@ -160,7 +160,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     require("fields", "xarray", "cf_xarray", "netCDF4")
     from rich.console import Console
 
-    from deconditional.fields.downscaler import Downscaler, _levels
+    from deconditional.fields.downscaler import Downscaler, quantile_levels
     from deconditional.fields.files import (
         check_output,
         open_fields,
@@ -199,7 +199,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
         progress=not args.quiet and sys.stderr.isatty(),
     )
     question = downscaler.question()
-    _levels(args.quantiles)
+    quantile_levels(args.quantiles)
     fine, coarse = open_fields(args.fine, "fine"), open_fields(args.coarse, "coarse")
     on = None if args.on is None else open_fields(args.on, "prediction")
     if args.time is not None:

@@ -107,6 +107,7 @@ def run(
         Where to print.
     """
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(highlight=False) if console is None else console
     for kind in matching:
@@ -140,7 +141,7 @@ def run(
             found, how, maps = run_task(task)
         except Exception as error:  # one model's failure must not cost the others their turn
             results.failures.append(f"{task}: {type(error).__name__}: {error}")
-            console.print(f"[red]failed[/red] {results.failures[-1]}")
+            console.print(f"[red]failed[/red] {escape(results.failures[-1])}")
             continue
         results.add(found, {**how, "code": code})
         if task.model == "auto" and maps is not None:

@@ -8,7 +8,8 @@ except ImportError as error:  # pragma: no cover
         f"gridded fields need {error.name}: pip install 'deconditional[fields]'."
     ) from None
 
-from deconditional.fields.downscaler import Downscaler, cross_validate, downscale
+from deconditional.fields.cross_validation import cross_validate
+from deconditional.fields.downscaler import Downscaler, downscale
 from deconditional.fields.validation import Comparison
 
 __all__ = ["Comparison", "Downscaler", "cross_validate", "downscale"]

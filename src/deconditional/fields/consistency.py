@@ -165,10 +165,10 @@ def _move(
                 break
         else:
             break
-    left = float(np.abs(missing).max())
-    if left > 1e3 * enough:
+    off = float(np.abs(missing).max())
+    if off > 1e3 * enough:
         warnings.warn(
-            f"consistency='exact' leaves area means up to {left:.3g} off what was observed, which "
+            f"consistency='exact' leaves area means up to {off:.3g} off what was observed, which "
             "is out of this field's reach (a mean on a bound, say); see coarse_residual.",
             FitWarning,
             stacklevel=2,

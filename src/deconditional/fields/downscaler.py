@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -43,13 +42,13 @@ from deconditional.fields.pairing import (
     time_places,
 )
 from deconditional.fields.scaling import InputScaling, TargetScaling
-from deconditional.fields.validation import Blocks, Comparison, HeldOut, blocks, compared
+from deconditional.fields.validation import Blocks, HeldOut, blocks, compared
 from deconditional.fit import FitWarning
 from deconditional.outputs import UsageError
 from deconditional.posterior import Gaussians
 from deconditional.progress import show
 
-__all__ = ["Downscaler", "cross_validate", "downscale", "select_time"]
+__all__ = ["Downscaler", "FitData", "downscale", "new_downscaler", "quantile_levels", "select_time"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -59,7 +58,7 @@ LOG_PASSES = 3
 
 
 @dataclass(frozen=True)
-class _Data:
+class FitData:
     """What a model is fitted to, in standardised units; `used` are the observations it takes."""
 
     bags: Bags
@@ -348,7 +347,7 @@ class Downscaler(BaseEstimator):
         )
         return takes_bags and self.pairing_.matching == "matched"
 
-    def _data(self, name: str) -> _Data:
+    def _data(self, name: str) -> FitData:
         p = self.pairing_
         z = self.target_scaling_.standardised(p.z)
         size = self.points_per_bag
@@ -361,7 +360,7 @@ class Downscaler(BaseEstimator):
             kept = p.own_bag
             bags = bags.select(kept)
             bags = bags if size is None else bags.condense(size, self.seed)
-            return _Data(bags, z, None, None, np.arange(len(z)), kept)
+            return FitData(bags, z, None, None, np.arange(len(z)), kept)
         kept = np.flatnonzero(np.isfinite(p.bag_mediator).all(1))
         if not kept.size:
             raise UsageError(f"no bag has mediators, which {name} needs; use bagg-gp.")
@@ -374,7 +373,7 @@ class Downscaler(BaseEstimator):
         mediator = self.mediator_scaling_(p.bag_mediator[kept])
         bags = replace(bags.select(kept), mediator=mediator)
         bags = bags if size is None else bags.condense(size, self.seed)
-        return _Data(
+        return FitData(
             bags,
             z[used],
             self.mediator_scaling_(p.mediator[used]),
@@ -383,7 +382,7 @@ class Downscaler(BaseEstimator):
             kept,
         )
 
-    def _fitted_model(self, name: str, data: _Data, z: Floats) -> Any:
+    def _fitted_model(self, name: str, data: FitData, z: Floats) -> Any:
         if isinstance(self.model, str):
             model = self._recipe().estimator(name, self._is_matched(name))
         else:
@@ -395,7 +394,7 @@ class Downscaler(BaseEstimator):
                 raise
             raise UsageError(f"{name}: {error}") from error
 
-    def _with_spread(self, name: str, model: Any, data: _Data) -> Any:
+    def _with_spread(self, name: str, model: Any, data: FitData) -> Any:
         """Fit again with what the mean of logarithms lacks of the logarithm of the mean."""
         scale = self.target_scaling_.scale
         for _ in range(LOG_PASSES - 1):
@@ -407,7 +406,7 @@ class Downscaler(BaseEstimator):
         return model
 
     @staticmethod
-    def _at_observations(per_bag: Floats, data: _Data) -> Floats:
+    def _at_observations(per_bag: Floats, data: FitData) -> Floats:
         """A property of bags at the observations: their own bag's, or that of similar mediators."""
         if data.mediator is None:
             return per_bag
@@ -478,7 +477,7 @@ class Downscaler(BaseEstimator):
             and what was learnt as attributes.
         """
         self._check_fitted()
-        levels = _levels(quantiles)
+        levels = quantile_levels(quantiles)
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
             raise UsageError(f"samples must be a whole number from 0 on, not {samples!r}.")
         began = time.perf_counter()
@@ -686,7 +685,7 @@ class Downscaler(BaseEstimator):
         return f"{matching}: {how}"
 
 
-def _with_gap(each: HeldOut, fitted: Mapping[str, tuple[Any, _Data]]) -> HeldOut:
+def _with_gap(each: HeldOut, fitted: Mapping[str, tuple[Any, FitData]]) -> HeldOut:
     """With the distance of bag means from a regression on mediators, if a model has made one."""
     regressor = next((m.regressor_ for m, _ in fitted.values() if hasattr(m, "regressor_")), None)
     model, data = fitted[each.model]
@@ -703,7 +702,8 @@ def _takes_mediator(model: Any) -> bool:
     return hasattr(model, "mediator_kernel")
 
 
-def _levels(quantiles: Sequence[float]) -> list[float]:
+def quantile_levels(quantiles: Sequence[float]) -> list[float]:
+    """Levels in order, each once; raises where one lies outside 0 to 1."""
     levels = [float(q) for q in np.atleast_1d(np.asarray(quantiles, dtype=float))]
     if any(not 0 < q < 1 for q in levels):
         raise UsageError(f"quantiles lie strictly between 0 and 1, not {levels}.")
@@ -787,15 +787,15 @@ def downscale(
     if times is not None:
         fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
         on = None if on is None else select_time(on, times, "fine")
-    downscaler = _downscaler(target, covariates, mediators, **options)
-    _levels(quantiles)
+    downscaler = new_downscaler(target, covariates, mediators, **options)
+    quantile_levels(quantiles)
     downscaler.fit(fine, coarse)
     return downscaler.predict(
         fine if on is None else on, quantiles=quantiles, samples=samples, command=command
     )
 
 
-def _downscaler(*names: Any, **options: Any) -> Downscaler:
+def new_downscaler(*names: Any, **options: Any) -> Downscaler:
     """A downscaler, or an error that names the option it does not have."""
     try:
         return Downscaler(*names, **options)
@@ -824,119 +824,3 @@ def select_time(dataset: xr.Dataset, times: str, which: str) -> xr.Dataset:
             f"the {which} data has no time {times!r}; its times are {span(dataset[dim].values)}."
         )
     return chosen
-
-
-def cross_validate(
-    fine: xr.Dataset,
-    coarse: xr.Dataset,
-    target: str,
-    covariates: Sequence[str] = (),
-    mediators: Sequence[str] = (),
-    *,
-    models: Sequence[str] | None = None,
-    by: str = "space",
-    folds: int = 5,
-    refit: bool = True,
-    progress: bool = False,
-    **options: Any,
-) -> Comparison:
-    """Compare models on coarse observations they have not seen, held out in blocks.
-
-    An observation with a bag of its own is predicted as the mean of the field over that bag;
-    another one through its mediators.
-
-    Parameters
-    ----------
-    fine, coarse, target, covariates, mediators
-        As in :func:`downscale`.
-    models
-        Names of models; by default those that ``model="auto"`` would compare.
-    by
-        Blocks in ``"space"`` or in ``"time"``.
-    folds
-        Number of parts the observations are divided into.
-    refit
-        Learn the parameters anew without each fold. Otherwise they are learnt once from all
-        observations and held: far quicker, a little kinder.
-    progress
-        Show how far the work is.
-    **options
-        Further arguments of :class:`Downscaler`.
-
-    Examples
-    --------
-    >>> import deconditional as dc
-    >>> fields = dc.datasets.synthetic_fields(n_lat=24, n_lon=48)
-    >>> data = dc.datasets.split_cells(
-    ...     fields, "tas", ["altitude"], ["water_vapour"], block=4, matched=1.0
-    ... )
-    >>> table = dc.cross_validate(
-    ...     data.fine, data.coarse, "tas", ["altitude"], models=["bagg-gp", "gpr"], refit=False
-    ... )
-    >>> table.columns[:3]
-    ('model', 'rmse', 'crps')
-    """
-    first = _downscaler(target, covariates, mediators, folds=folds, **options)
-    first._prepare(fine, coarse)
-    parts = blocks(first.pairing_, by, folds, first.seed)
-    names = (models,) if isinstance(models, str) else models or first._names()
-    found, used = [], []
-    with show(progress) as stage:
-        for name in names:
-            one = clone(first)
-            if models or isinstance(first.model, str):
-                one.set_params(model=name)
-            one._prepare(fine, coarse)
-            began = time.perf_counter()
-            data = one._data(name)
-            if refit:
-                predicted = _refitted(one, name, data, parts.fold[data.used], stage)
-            else:
-                stage(f"learning {name}")
-                predicted = one._fitted_model(name, data, data.z).predict_held_out(
-                    parts.fold[data.used]
-                )
-            found.append(HeldOut(name, predicted, data.z, time.perf_counter() - began))
-            used.append(data.used)
-    # Models that need mediators cannot use all observations; all are compared on the same ones.
-    common = reduce(np.intersect1d, used)
-    found = [each.of(np.isin(own, common)) for each, own in zip(found, used, strict=True)]
-    how = ", parameters learnt without the fold" if refit else ", parameters held"
-    parts = parts._replace(how=parts.how + how).of(common)
-    return compared(found, first.target_scaling_.scale, parts)
-
-
-def _refitted(one: Downscaler, name: str, data: _Data, labels: Ints, stage: Any) -> Gaussians:
-    means, variances = np.empty(len(data.z)), np.empty(len(data.z))
-    for fold in np.unique(labels):
-        stage(f"{name}, fold {fold + 1}")
-        seen, unseen = np.flatnonzero(labels != fold), np.flatnonzero(labels == fold)
-        part = replace(
-            data,
-            bags=data.bags.select(seen) if data.mediator is None else data.bags,
-            z=data.z[seen],
-            mediator=None if data.mediator is None else data.mediator[seen],
-            own_bag=None if data.own_bag is None else data.own_bag[seen],
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)
-            model = one._fitted_model(name, part, part.z)
-        noise = float(getattr(model, "model_", model).parameters_.get("noise_std", 0.0)) ** 2
-        if data.mediator is None:
-            own = unseen
-        else:
-            own = np.full(len(unseen), -1) if data.own_bag is None else data.own_bag[unseen]
-        with_bag = np.flatnonzero(own >= 0)
-        without = np.flatnonzero(own < 0)
-        if with_bag.size:
-            post = model.predict_bags(data.bags.select(own[with_bag]))
-            means[unseen[with_bag]] = post.mean
-            variances[unseen[with_bag]] = post.variance + noise
-        if without.size:
-            assert data.mediator is not None
-            first = getattr(model, "regressor_", model)
-            stage_noise = float(first.parameters_.get("noise_std", 0.0)) ** 2
-            post = model.predict_coarse(data.mediator[unseen[without]])
-            means[unseen[without]] = post.mean
-            variances[unseen[without]] = post.variance + stage_noise
-    return Gaussians(means[None], variances[None])

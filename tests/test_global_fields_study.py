@@ -1,0 +1,285 @@
+"""The study of real fields on made-up ones of toy size: its records, its table, how it resumes."""
+
+import io
+import json
+from types import SimpleNamespace
+
+import gpjax.kernels as gk
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy.special import ndtri
+
+from deconditional import datasets
+from deconditional.experiments import global_fields as study
+from deconditional.experiments.global_fields import MODELS, Task
+from deconditional.experiments.records import Results
+from deconditional.outputs import UsageError
+from deconditional.posterior import Gaussians
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("cf_xarray")
+
+from deconditional.fields.downscaler import Downscaler  # noqa: E402
+from deconditional.fields.estimators import Recipe  # noqa: E402
+from deconditional.fields.interpolation import bilinear  # noqa: E402
+from deconditional.models import PseudoTarget  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    """16 x 32 cells in blocks of 4 x 4."""
+    monkeypatch.setattr(
+        datasets, "global_fields", lambda month: datasets.synthetic_fields(16, 32, seed=month)
+    )
+    monkeypatch.setattr(study, "BLOCK", 4)
+
+
+class Line:
+    """A model that learns in no time: a constant, and a spread that its name decides."""
+
+    kernel_ = None
+
+    def __init__(self, name, z):
+        self.level, self.n, self.name = z.mean(), len(z), name
+        self.parameters_ = {"noise_std": 0.1}
+        self.fit_report_ = SimpleNamespace(
+            converged=True,
+            iterations=1,
+            log_evidence=-7.0,
+            notes=(f"{name} was quick",),
+            details={},
+        )
+
+    def marginals(self, n):
+        spread = 0.5 if self.name == "u-cmp" else 1.0
+        return Gaussians(np.full((1, n), self.level), np.full((1, n), spread**2))
+
+    def predict(self, x, fine_noise=False, features=None):
+        return self.marginals(len(x))
+
+    def predict_held_out(self, folds):
+        return self.marginals(self.n)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Everything but the fits as it is."""
+    monkeypatch.setattr(Downscaler, "_fitted_model", lambda self, name, data, z: Line(name, z))
+
+
+# --- one model on one draw ----------------------------------------------------------------------
+
+
+def test_a_record_has_the_scores_of_its_fit(monkeypatch):
+    """A real fit, with a simple kernel that is held."""
+    estimator = Recipe.estimator
+    held = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0, "noise_std": 0.1}
+    kernel = gk.RBF(lengthscale=jnp.ones(6))
+    monkeypatch.setattr(
+        Recipe,
+        "estimator",
+        lambda *given: estimator(*given).set_params(kernel=kernel, fixed=held),
+    )
+    record, how, maps = study.run_task(Task("matched", "gpr", 203))
+    assert {name: record[name] for name in ("matching", "model", "seed")} == {
+        "matching": "matched",
+        "model": "gpr",
+        "seed": 203,
+    }
+    truth = maps["data"].truth
+    mean, std = (maps["result"][name].values for name in ("mean", "std"))
+    error = mean - truth.values
+    assert record["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert record["mae"] == pytest.approx(np.mean(np.abs(error)))
+    assert record["bias"] == pytest.approx(error.mean())
+    for level in (50, 95):
+        half = ndtri(0.5 + level / 200) * std
+        assert record[f"coverage{level}"] == pytest.approx(np.mean(np.abs(error) <= half))
+    assert 0 < record["crps"] < record["mae"] < 0.5 * truth.values.std()
+    assert record["fit_seconds"] > 0 and record["predict_seconds"] > 0
+    assert (how["warnings"], how["chosen"]) == ([], "gpr")
+    assert [row["model"] for row in how["comparison"]] == ["gpr"]
+    assert np.isfinite(how["log_evidence"])
+
+
+def test_interpolation_has_no_distribution():
+    task = Task("half", "bilinear", 101)
+    record, how, maps = study.run_task(task)
+    data = study._data(task)
+    error = bilinear(data.coarse.tas, data.truth).values - data.truth.values
+    assert record["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert record["bias"] == pytest.approx(error.mean())
+    assert record["crps"] is record["coverage95"] is record["coverage50"] is None
+    assert (how, maps) == ({"warnings": []}, None)
+
+
+def test_draws_roll_the_grid_and_divide_cells_anew():
+    first, again, other = (study._data(Task("half", "cmp", seed)) for seed in (100, 100, 101))
+    xr.testing.assert_identical(first.coarse, again.coarse)
+    shifts = [np.random.default_rng(draw).integers(4) for draw in (0, 1)]
+    fields = datasets.global_fields(1)
+    assert shifts[0] != shifts[1]
+    for data, shift in zip((first, other), shifts, strict=True):
+        np.testing.assert_array_equal(data.truth, np.roll(fields.tas.values, shift, axis=1))
+        assert int(data.coarse.tas.notnull().sum()) == 16
+        covered = data.fine.altitude.notnull().values.reshape(4, 4, 8, 4).any((1, 3))
+        np.testing.assert_array_equal(covered, data.coarse.tas.isnull())
+    whole = study._data(Task("matched", "gpr", 100))
+    assert whole.coarse.tas.notnull().all() and whole.fine.altitude.notnull().all()
+    assert not np.array_equal(study._data(Task("half", "cmp", 200)).truth, first.truth)
+
+
+def test_the_oracle_sees_the_covariates_of_the_cells_that_give_the_target():
+    data, oracle = (study._data(Task("half", model, 100)) for model in ("cmp", "oracle"))
+    xr.testing.assert_identical(oracle.coarse, data.coarse)
+    given = data.coarse.tas.notnull().values.repeat(4, 0).repeat(4, 1)
+    for name in study.COVARIATES:
+        expected = np.where(given, data.everywhere[name], np.nan)
+        np.testing.assert_array_equal(oracle.fine[name], expected)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_model_of_the_study_can_be_asked_for(kind):
+    for name in set(MODELS[kind]) - {"bilinear"}:
+        downscaler = study._downscaler(Task(kind, name, 100))
+        downscaler.question()
+        assert downscaler.n_restarts == 1 and downscaler.covariates == study.COVARIATES
+    of = {name: study._downscaler(Task(kind, name, 100)) for name in MODELS[kind] if "," in name}
+    if kind == "matched":
+        smooth = of["bagg-gp, smooth kernel"]
+        assert smooth.model == "bagg-gp"
+        assert [type(part) for part in smooth.kernel.kernels] == [gk.Matern32, gk.RBF]
+    else:
+        plug_in = of["bagg-gp, plug-in"].model
+        assert isinstance(plug_in, PseudoTarget) and not plug_in.propagate
+
+
+# --- the whole of it ----------------------------------------------------------------------------
+
+
+def run(folder, **changes):
+    options = {"months": (1,), "draws": 1, "models": ["bilinear", "gpr", "auto"], "figures": False}
+    return study.run(out=folder, console=QUIET, command="the command", **(options | changes))
+
+
+def keys(results):
+    return [(r["matching"], r["model"], r["seed"]) for r in results.records]
+
+
+def test_a_study_is_resumed(tmp_path, at_once, monkeypatch):
+    first = run(tmp_path)
+    assert keys(first) == [
+        ("matched", "bilinear", 100),
+        ("matched", "gpr", 100),
+        ("half", "bilinear", 100),
+        ("half", "gpr", 100),
+        ("half", "auto", 100),
+        ("half", "bagg-gp", 100),
+        ("half", "u-cmp", 100),
+    ]
+    assert not first.failures
+    text = (tmp_path / "table.md").read_text()
+    assert "the command" in text and "auto chose: " in text
+
+    done = []
+    run_task = study.run_task
+    monkeypatch.setattr(study, "run_task", lambda task: done.append(task) or run_task(task))
+    again = run(tmp_path)
+    assert again.records == json.loads(json.dumps(first.records)) and done == []
+    more = run(tmp_path, months=(1, 2), matching=["matched"])
+    assert done == [Task("matched", "bilinear", 200), Task("matched", "gpr", 200)]
+    assert keys(more)[: len(first.records)] == keys(first)
+    fresh = run(tmp_path, matching=["matched"], models=["gpr"], overwrite=True)
+    assert keys(fresh) == [("matched", "gpr", 100)]
+
+
+def test_candidates_of_auto_have_records_of_their_own(tmp_path, at_once):
+    results = run(tmp_path, matching=["half"], models=["auto"])
+    auto, first, second = results.records
+    assert [auto["model"], first["model"], second["model"]] == ["auto", "bagg-gp", "u-cmp"]
+    fits = {fit["model"]: fit for fit in results.fits}
+    chosen = fits["auto"]["chosen"]
+    twin = next(r for r in (first, second) if r["model"] == chosen)
+    assert auto["crps"] == twin["crps"] and auto["rmse"] == first["rmse"] == second["rmse"]
+    assert first["crps"] != second["crps"]
+    assert fits["u-cmp"]["warnings"] == ["u-cmp was quick"]
+    assert [row["model"] for row in fits["auto"]["comparison"]] == ["bagg-gp", "u-cmp"]
+
+
+def test_one_failure_leaves_the_others_their_turn(tmp_path, at_once, monkeypatch):
+    run_task = study.run_task
+
+    def failing(task):
+        if task.model == "gpr":
+            raise ValueError("no [/luck] today")
+        return run_task(task)
+
+    monkeypatch.setattr(study, "run_task", failing)
+    said = io.StringIO()
+    results = study.run(
+        (1,),
+        1,
+        ["matched"],
+        ["bilinear", "gpr", "bagg-gp"],
+        out=tmp_path,
+        figures=False,
+        console=Console(file=said, width=200),
+    )
+    assert results.failures == ["matched, gpr, month 1, draw 0: ValueError: no [/luck] today"]
+    assert results.failures[0] in said.getvalue()
+    assert [r["model"] for r in results.records] == ["bilinear", "bagg-gp"]
+
+
+def test_maps_of_the_first_draw(tmp_path, at_once):
+    pytest.importorskip("matplotlib")
+    run(tmp_path, draws=2, matching=["matched"], models=["bagg-gp, smooth kernel"], figures=True)
+    pictures = [file.name for file in tmp_path.glob("*.png")]
+    assert pictures == ["maps-matched-bagg-gp-smooth-kernel.png"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"matching": ["both"]}, "unknown matching 'both'; choose from matched, half"),
+        ({"models": ["cpm"]}, "unknown model 'cpm'; choose from auto, bagg-gp"),
+        ({"months": (0,)}, "months run from 1 to 12, not 0"),
+    ],
+)
+def test_wrong_questions(tmp_path, changes, message):
+    with pytest.raises(UsageError, match=message):
+        run(tmp_path / "new", **changes)
+    assert not (tmp_path / "new").exists()
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def test_the_table_sums_up(tmp_path):
+    results = Results.open(tmp_path, {})
+    for k in range(6):
+        for name, rmse in (("bilinear", 2.0 + 0.1 * k), ("gpr", 1.0 + 0.1 * k)):
+            record = {"matching": "half", "model": name, "seed": 100 + k, "rmse": rmse}
+            plain = dict.fromkeys(("crps", "coverage95", "coverage50"))
+            scores = {"crps": rmse / 2, "coverage95": 0.90 + 0.01 * k, "coverage50": 0.5}
+            record |= plain if name == "bilinear" else scores | {"fit_seconds": 3.0}
+            results.add(record, {"warnings": [], "code": "abc", "chosen": name})
+    auto = {"matching": "half", "model": "auto", "seed": 100, "rmse": 1.5, "crps": 0.8}
+    auto |= {"coverage95": 0.94, "coverage50": 0.5, "fit_seconds": 4.0}
+    results.add(auto, {"warnings": [], "code": "abc", "chosen": "u-cmp"})
+    text = study.table(results, "the command")
+    spread = np.std([2.0, 2.1, 2.2, 2.3, 2.4, 2.5], ddof=1)
+    assert f"| bilinear | 6 | 2.25 ± {spread:.2f} | 2.50 | – | – | – | – | – |" in text
+    crps = f"{1.25 / 2:.2f} ± {spread / 2:.2f}"
+    line = f"| gpr | 6 | 1.25 ± {spread:.2f} | 1.50 | {crps} | 0.925 | 0.90–0.95 | 0.50 | 3 |"
+    assert line in text
+    assert "| auto | 1 | 1.50 | 1.50 | 0.80 | 0.940 | 0.94–0.94 | 0.50 | 4 |" in text
+    assert "auto chose: u-cmp 1." in text and "## matched" not in text
+    # All six pairs fall on one side: 2 / 2^6. Interpolation has no CRPS to compare.
+    rmse, crps = text.split("### half: RMSE compared")[1].split("### half: CRPS compared")
+    assert "| gpr | 0.031 |" in rmse and "bilinear" not in crps
+    assert "the command" in text and "State of the code: abc" in text

@@ -1,0 +1,392 @@
+"""Blocked cross-validation: the folds, the scores, and the choice that follows from them."""
+
+import gpjax.kernels as gk
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from scipy.special import ndtr, ndtri
+
+import deconditional as dc
+from deconditional.datasets import split_cells, synthetic_fields
+from deconditional.outputs import UsageError
+from deconditional.posterior import Gaussians
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("cf_xarray")
+
+from deconditional.fields.pairing import Question, pair  # noqa: E402
+from deconditional.fields.validation import (  # noqa: E402
+    PLAUSIBLE_GAP,
+    Blocks,
+    HeldOut,
+    _chosen,
+    blocks,
+    compared,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+ROLES = ("tas", ["cloud"], ["water_vapour"])
+KERNEL, LINK = gk.RBF(lengthscale=jnp.ones(4)), gk.RBF(lengthscale=jnp.ones(4))
+FIXED = {"kernel.lengthscale": [0.7, 0.7, 0.7, 1.5], "kernel.variance": 1.3, "noise_std": 0.1}
+
+
+def example(matched, **options):
+    return split_cells(synthetic_fields(16, 32, **options), *ROLES, block=4, matched=matched)
+
+
+def paired(data):
+    return pair(data.fine, data.coarse, Question("tas", ("cloud",), ("water_vapour",)))
+
+
+def settings(fixed=None, **changes):
+    options = {"kernel": KERNEL, "mediator_kernel": LINK, "n_restarts": 1}
+    return options | {"model_options": {"fixed": fixed}} | changes
+
+
+@pytest.fixture(scope="module")
+def matched():
+    return example(1.0)
+
+
+@pytest.fixture(scope="module")
+def partly():
+    return example(0.5)
+
+
+# --- folds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folds", [2, 5, 12])
+def test_folds_divide_the_observations_evenly(folds):
+    region = {"extent": (30, 60, 0, 60), "projected": True}
+    fields = synthetic_fields(48, 64, **region)
+    data = split_cells(fields, *ROLES, block=4, matched=0.6)
+    pairing = paired(data)
+    parts = blocks(pairing, "space", folds, seed=0)
+    assert parts.fold.shape == parts.region.shape == pairing.z.shape
+    assert set(parts.fold) == set(range(folds))
+    sizes = np.bincount(parts.fold)
+    assert sizes.sum() == len(pairing.z)
+    assert sizes.max() - sizes.min() <= np.bincount(parts.region).max()
+    assert parts.how == f"{folds} folds of {4 * folds} regions"
+    again = blocks(pairing, "space", folds, seed=0)
+    np.testing.assert_array_equal(again.fold, parts.fold)
+
+
+def test_regions_are_contiguous_and_whole():
+    """All 12 x 16 cells of a plane are observed, so neighbours can be followed on the grid."""
+    fields = synthetic_fields(48, 64, extent=(30, 60, 0, 60), projected=True)
+    data = split_cells(fields, *ROLES, block=4, matched=1.0)
+    parts = blocks(paired(data), "space", 5, seed=3)
+    region = parts.region.reshape(12, 16)
+    index = np.arange(region.size).reshape(region.shape)
+    pairs = [(index[1:], index[:-1]), (index[:, 1:], index[:, :-1])]
+    pairs += [(index[1:, 1:], index[:-1, :-1]), (index[1:, :-1], index[:-1, 1:])]
+    one, other = (np.concatenate([p[k].ravel() for p in pairs]) for k in (0, 1))
+    same = parts.region[one] == parts.region[other]
+    links = csr_array((np.ones(same.sum()), (one[same], other[same])), shape=(192, 192))
+    assert connected_components(links, directed=False)[0] == len(np.unique(parts.region)) == 20
+    for label in np.unique(parts.region):
+        assert len(set(parts.fold[parts.region == label])) == 1
+
+
+def test_a_cell_is_in_one_region_at_all_times():
+    data = example(1.0, times=["2000-01-01", "2000-01-11", "2000-01-21"])
+    parts = blocks(paired(data), "space", 4, seed=0)
+    for one in (parts.fold, parts.region):
+        by_day = one.reshape(3, 32)
+        np.testing.assert_array_equal(by_day, by_day[[0, 0, 0]])
+
+
+def test_stretches_of_time_follow_the_calendar():
+    days = [f"2000-01-{day:02d}" for day in (9, 1, 5, 3, 7)]
+    data = example(1.0, times=days)
+    # The fine data has two of the times, so the units' times are in no order at all.
+    pairing = paired(data._replace(fine=data.fine.isel(time=[2, 0])))
+    parts = blocks(pairing, "time", 2, seed=0)
+    day = pairing.times[pairing.observed_unit // 32]
+    assert parts.how == "2 stretches of time"
+    early = day <= np.datetime64("2000-01-05")
+    np.testing.assert_array_equal(parts.fold, np.where(early, 0, 1))
+    np.testing.assert_array_equal(parts.region, parts.fold)
+
+
+def test_blocks_of_some_observations_are_numbered_anew():
+    parts = Blocks(np.array([0, 0, 1, 1]), np.array([0, 3, 5, 5]), "words")
+    some = parts.of(np.array([1, 3]))
+    assert (some.fold.tolist(), some.region.tolist(), some.how) == ([0, 1], [0, 1], "words")
+
+
+@pytest.mark.parametrize(
+    ("by", "folds", "message"),
+    [
+        ("latitude", 5, "by 'space' or by 'time', not 'latitude'"),
+        ("space", 1, "32 observations cannot be divided into 1 folds; choose 2 to 32"),
+        ("space", 33, "cannot be divided into 33 folds"),
+        ("time", 2, r"known at 1 time\(s\), too few for 2 folds in time; use fewer folds, or"),
+    ],
+)
+def test_folds_that_cannot_be_made(matched, by, folds, message):
+    with pytest.raises(UsageError, match=message):
+        blocks(paired(matched), by, folds, seed=0)
+
+
+def test_one_place_cannot_be_divided_in_space():
+    days = [f"2000-01-{day:02d}" for day in range(1, 7)]
+    fields = synthetic_fields(4, 4, times=days, extent=(40, 50, 0, 10))
+    pairing = paired(split_cells(fields, *ROLES, block=4, matched=1.0))
+    with pytest.raises(UsageError, match="known in one coarse cell; use by='time'"):
+        blocks(pairing, "space", 2, seed=0)
+    assert blocks(pairing, "time", 3, seed=0).fold.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+# --- scores and choice --------------------------------------------------------------------------
+
+REGION = np.repeat(np.arange(10), 4)
+Z = np.random.default_rng(0).standard_normal(40)
+
+
+def held_out(name, error, std=1.0, bag_gap=None):
+    """A model whose means are off by so much."""
+    mean = Z + np.broadcast_to(error, Z.shape)
+    return HeldOut(name, Gaussians(mean[None], np.full((1, 40), std**2)), Z, 1.234, bag_gap)
+
+
+def chosen(*models):
+    return _chosen(models, REGION)
+
+
+def test_the_first_model_is_kept_in_doubt():
+    wobble = np.where(REGION % 2, 0.8, 1.3)  # better in half of the regions, worse in the others
+    assert chosen(held_out("first", 1.0), held_out("other", wobble)) == "first"
+    assert chosen(held_out("first", 1.0), held_out("same", 1.0)) == "first"
+    assert chosen(held_out("first", 1.0), held_out("worse", 2.0)) == "first"
+
+
+def test_a_clearly_better_model_is_chosen():
+    better = 0.9 + 0.02 * np.sin(np.arange(40))
+    assert chosen(held_out("first", 1.0), held_out("better", better)) == "better"
+    best = held_out("best", 0.1)
+    assert chosen(held_out("first", 1.0), held_out("better", better), best) == "best"
+
+
+def crps(mean, std):
+    """Of a normal, by quadrature over its quantiles: twice the mean pinball loss."""
+    levels = (np.arange(20_000) + 0.5) / 20_000
+    quantiles = mean + std * ndtri(levels)[:, None]
+    return 2 * np.mean((levels[:, None] - (quantiles > Z)) * (Z - quantiles), axis=0)
+
+
+@pytest.mark.parametrize("standard_errors", [1.9, 2.1])
+def test_two_standard_errors_decide(standard_errors):
+    """The gain in CRPS, over its standard error among regions, is made to be just so."""
+    first = held_out("first", 1.0)
+    pattern = np.where(REGION % 2, 0.5, -0.5)
+    low, high = 0.0, 1.0
+    for _ in range(40):  # the more is taken off the error, the larger the ratio
+        less = 0.5 * (low + high)
+        other = held_out("other", 1.0 - less + pattern)
+        gain = crps(first.posterior.mean, 1.0) - crps(other.posterior.mean, 1.0)
+        by_region = gain.reshape(10, 4).mean(1)
+        ratio = gain.mean() / (by_region.std(ddof=1) / np.sqrt(10))
+        low, high = (less, high) if ratio < standard_errors else (low, less)
+    assert ratio == pytest.approx(standard_errors, abs=0.01)
+    assert chosen(first, other) == ("other" if standard_errors > 2 else "first")
+
+
+def test_models_that_are_far_from_the_bags_stand_back():
+    near, far = 0.5 * PLAUSIBLE_GAP, 1.25 * PLAUSIBLE_GAP
+    good, absurd = held_out("good", 1.0, bag_gap=near), held_out("absurd", 0.0, bag_gap=far)
+    assert chosen(good, absurd) == chosen(absurd, good) == "good"
+    assert chosen(held_out("first", 1.0, bag_gap=PLAUSIBLE_GAP), held_out("other", 0.0)) == "other"
+    worse = held_out("worse", 0.0, bag_gap=2 * PLAUSIBLE_GAP)
+    assert chosen(worse, absurd) == "absurd"  # the lesser evil
+
+
+def test_scores_are_in_the_units_of_the_target():
+    parts = Blocks(REGION % 5, REGION, "5 folds of 10 regions")
+    models = [held_out("a", 0.5, 0.8, bag_gap=0.7), held_out("b", 3.0, 0.8, bag_gap=1.5)]
+    found = compared(models, 4.0, parts)
+    row = found.rows[0]
+    assert row["rmse"] == pytest.approx(4.0 * 0.5)
+    assert row["crps"] == pytest.approx(4.0 * crps(Z + 0.5, 0.8).mean(), rel=1e-3)
+    density = np.exp(-0.5 * (0.5 / 0.8) ** 2) / (np.sqrt(2 * np.pi) * 4.0 * 0.8)
+    assert row["nll"] == pytest.approx(-np.log(density))
+    assert (row["coverage95"], row["coverage50"]) == (1.0, float(0.8 * ndtri(0.75) > 0.5))
+    assert found.rows[1]["coverage95"] == 0.0
+    assert (row["bag_gap"], row["seconds"]) == (0.7, 1.23)
+    np.testing.assert_allclose(found.pit["a"], ndtr(-0.5 / 0.8))
+    assert found.chosen == "a" and found.columns[0] == "model"
+    assert str(found).splitlines()[0] == "held-out coarse observations, 5 folds of 10 regions"
+    assert str(found).splitlines()[2].startswith("a *")
+
+
+# --- cross-validation of models -----------------------------------------------------------------
+
+
+def arrays_of(data):
+    """Standardised bags and observations, as a downscaler makes them."""
+    downscaler = dc.Downscaler(*ROLES, **settings())
+    downscaler._prepare(data.fine, data.coarse)
+    return downscaler
+
+
+def standardised_pit(mean, variance, z):
+    return ndtr((z - mean) / np.sqrt(variance))
+
+
+def test_refitting_is_a_loop_over_folds(matched):
+    """All but the noise is held, which is learnt anew without each fold."""
+    free = {name: value for name, value in FIXED.items() if name != "noise_std"}
+    options = settings(free)
+    found = dc.cross_validate(
+        matched.fine, matched.coarse, *ROLES, models=["bagg-gp"], folds=2, **options
+    )
+    downscaler = arrays_of(matched)
+    fold = blocks(downscaler.pairing_, "space", 2, seed=0).fold
+    assert np.bincount(fold).tolist() == [16, 16]
+    data = downscaler._data("bagg-gp")
+    seen, unseen = np.flatnonzero(fold == 1), np.flatnonzero(fold == 0)
+    model = dc.BaggGP(KERNEL, trend="linear", fixed=free, n_restarts=1)
+    model.fit(data.bags.select(seen), data.z[seen])
+    predicted = model.predict_bags(data.bags.select(unseen))
+    variance = predicted.variance + model.parameters_["noise_std"] ** 2
+    expected = standardised_pit(predicted.mean, variance, data.z[unseen])
+    np.testing.assert_allclose(found.pit["bagg-gp"][unseen], expected, rtol=1e-6)
+    assert found.how == "2 folds of 8 regions, parameters learnt without the fold"
+    assert found.chosen == "bagg-gp"
+
+
+def test_without_refitting_parameters_are_held(matched):
+    found = dc.cross_validate(
+        matched.fine, matched.coarse, *ROLES, models=["bagg-gp"], refit=False, **settings(FIXED)
+    )
+    downscaler = arrays_of(matched)
+    data = downscaler._data("bagg-gp")
+    fold = blocks(downscaler.pairing_, "space", 5, seed=0).fold
+    model = dc.BaggGP(KERNEL, trend="linear", fixed=FIXED, n_restarts=1).fit(data.bags, data.z)
+    predicted = model.predict_held_out(fold)
+    expected = standardised_pit(predicted.mean, predicted.variance, data.z)
+    np.testing.assert_allclose(found.pit["bagg-gp"], expected, rtol=1e-9)
+    rmse = np.sqrt(np.mean((predicted.mean - data.z) ** 2)) * matched.coarse.tas.values.std()
+    assert found.rows[0]["rmse"] == pytest.approx(rmse, rel=1e-9)
+    assert found.how == "5 folds of 20 regions, parameters held"
+
+
+def test_times_are_held_out():
+    days = ["2000-01-01", "2000-01-11"]
+    fields = synthetic_fields(16, 16, times=days)
+    data = split_cells(fields, *ROLES, block=4, matched=1.0)
+    options = settings(FIXED, models=["bagg-gp"], by="time", folds=2)
+    found = dc.cross_validate(data.fine, data.coarse, *ROLES, **options)
+    parts = arrays_of(data)._data("bagg-gp")
+    model = dc.BaggGP(KERNEL, trend="linear", fixed=FIXED, n_restarts=1)
+    first, second = np.arange(16), np.arange(16, 32)
+    predicted = model.fit(parts.bags.select(first), parts.z[:16]).predict_bags(
+        parts.bags.select(second)
+    )
+    expected = standardised_pit(predicted.mean, predicted.variance + 0.1**2, parts.z[16:])
+    np.testing.assert_allclose(found.pit["bagg-gp"][16:], expected, rtol=1e-6)
+    assert found.how == "2 stretches of time, parameters learnt without the fold"
+
+
+class Seen:
+    """A model whose answers tell what it was asked, and how many observations it has seen."""
+
+    def __init__(self, n, noise):
+        self.n, self.parameters_ = n, {"noise_std": noise}
+
+    def predict_bags(self, bags):
+        return Gaussians(bags.means()[None, :, -1], np.full((1, len(bags)), 1.0 + self.n))
+
+    def predict_coarse(self, mediator):
+        return Gaussians(mediator[None, :, -1], np.full((1, len(mediator)), 2.0 + self.n))
+
+
+@pytest.mark.parametrize("two_stages", [False, True])
+def test_refitting_predicts_through_own_bags_and_mediators(partly, monkeypatch, two_stages):
+    def fitted(self, name, data, z):
+        assert len(data.mediator) == len(data.own_bag) == len(z) and data.bags.n_bags == 24
+        model = Seen(len(z), 0.5)
+        if two_stages:
+            model.model_, model.regressor_ = Seen(len(z), 0.5), Seen(len(z), 0.7)
+            model.parameters_ = None
+        return model
+
+    monkeypatch.setattr(dc.Downscaler, "_fitted_model", fitted)
+    found = dc.cross_validate(partly.fine, partly.coarse, *ROLES, models="cmp", folds=3)
+    downscaler = arrays_of(partly)
+    fold = blocks(downscaler.pairing_, "space", 3, seed=0).fold
+    data = downscaler._data("cmp")
+    direct = data.own_bag >= 0
+    assert 0 < direct.sum() < len(direct)
+    seen = len(fold) - np.bincount(fold)[fold]
+    mean = np.where(direct, data.bags.means()[data.own_bag, -1], data.mediator[:, -1])
+    noise = np.where(direct, 0.5, 0.7 if two_stages else 0.5) ** 2
+    variance = np.where(direct, 1.0, 2.0) + seen + noise
+    np.testing.assert_allclose(found.pit["cmp"], standardised_pit(mean, variance, data.z))
+
+
+class Standard:
+    """A model that has learnt nothing: every held-out observation is standard normal."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def predict_held_out(self, folds):
+        assert len(folds) == self.n
+        return Gaussians(np.zeros((1, self.n)), np.ones((1, self.n)))
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Everything but the fits as it is."""
+    monkeypatch.setattr(
+        dc.Downscaler, "_fitted_model", lambda self, name, data, z: Standard(len(z))
+    )
+
+
+def test_models_are_compared_on_the_observations_they_share(matched, at_once):
+    """Some cells lack mediators, which only one of the models needs."""
+    known = matched.coarse.lon < 100
+    coarse = matched.coarse.assign(water_vapour=matched.coarse.water_vapour.where(known))
+    models = {"models": ["bagg-gp", "cmp"], "refit": False}
+    found = dc.cross_validate(matched.fine, coarse, *ROLES, **models)
+    z = matched.coarse.tas.values
+    shared = np.broadcast_to(known, z.shape)
+    expected = ndtr((z - z.mean()) / z.std())[shared]
+    for name in models["models"]:
+        np.testing.assert_allclose(found.pit[name], expected)
+    rmse = np.sqrt(np.mean((z - z.mean())[shared] ** 2))
+    assert [row["rmse"] for row in found.rows] == pytest.approx([rmse, rmse])
+
+
+def test_models_are_those_of_auto_unless_named(matched, partly, at_once):
+    def names(data, **options):
+        found = dc.cross_validate(data.fine, data.coarse, *ROLES, refit=False, **options)
+        return [row["model"] for row in found.rows]
+
+    assert names(matched) == ["bagg-gp"]
+    assert names(partly) == ["bagg-gp", "u-cmp"]
+    assert names(partly, model="cmp") == ["cmp"]
+    assert names(partly, models=["varcmp", "gpr"]) == ["varcmp", "gpr"]
+    assert names(matched, model=dc.BaggGP()) == ["BaggGP"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"models": ["bagg-gp", "bag"]}, "there is no model 'bag'"),
+        ({"by": "place"}, "'space' or by 'time', not 'place'"),
+        ({"folds": 40}, "32 observations cannot be divided into 40 folds"),
+        ({"by": "time"}, r"known at 1 time\(s\), too few for 5 folds in time"),
+        ({"colour": "red"}, "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_cross_validation_that_cannot_be_done(matched, changes, message):
+    options = settings(FIXED, model="bagg-gp", refit=False) | changes
+    with pytest.raises(UsageError, match=message):
+        dc.cross_validate(matched.fine, matched.coarse, *ROLES, **options)
