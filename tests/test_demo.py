@@ -19,12 +19,12 @@ pytest.importorskip("netCDF4")
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
-from deconditional.fields import estimators  # noqa: E402
+from deconditional.fields import downscaler, estimators  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-FIELD = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0, "noise_std": 0.1}
-LINK = {"mediator_kernel.lengthscale": 1.0, "ridge": 0.003}
+FIXED = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0, "noise_std": 0.1}
+FIXED |= {"mediator_kernel.lengthscale": 1.0, "ridge": 0.003}
 
 
 def tiny(month, synthetic):
@@ -34,13 +34,11 @@ def tiny(month, synthetic):
 
 
 def held(estimator):
-    """Estimators of simple kernels whose parameters are held, all but those of the regression."""
+    """Estimators of simple kernels whose parameters are held."""
 
-    def build(recipe, name, matched):
-        model = estimator(recipe, name, matched)
-        if name == "u-cmp":
-            return model.set_params(kernel=gk.RBF(), mediator_kernel=gk.RBF(), fixed=FIELD | LINK)
-        return model.set_params(mediator_kernel=gk.RBF(), base__kernel=gk.RBF(), base__fixed=FIELD)
+    def build(*given):
+        kernels = {"kernel": gk.RBF(), "mediator_kernel": gk.RBF()}
+        return estimator(*given).set_params(**kernels, fixed=FIXED)
 
     return build
 
@@ -52,6 +50,7 @@ def done(tmp_path_factory, quick_compilation):
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         patch.setattr(demo, "fields", tiny)
+        patch.setattr(downscaler, "candidates", lambda *_: ("cmp", "u-cmp"))
         patch.setattr(estimators.Recipe, "estimator", held(estimators.Recipe.estimator))
         code = cli.main(["demo", "--synthetic", "--month", "3", "--out", str(folder)])
     assert code == 0
@@ -82,7 +81,7 @@ def test_what_is_written(done, example):
 def test_scores_are_those_of_the_result(done, example):
     folder, _ = done
     scores = json.loads((folder / "scores.json").read_text())
-    assert list(scores) == ["bagg-gp", "u-cmp", "bilinear"]
+    assert list(scores) == ["cmp", "u-cmp", "bilinear"]
     truth = example.truth.values
     with xr.open_dataset(folder / "demo.nc") as result:
         facts = json.loads(result.attrs["deconditional"])

@@ -703,7 +703,7 @@ def test_what_was_understood_is_said():
         "coarse grid": "4 cells of lat from -90 to 90° by 6 cells of lon from -180 to 180°",
         "covariates": "position, altitude, cloud, known in 75.0% of 288 fine cells",
         "mediators": "position, water_vapour, missing for 0 of 18 bags and 0 of 18 observations",
-        "bags": "18 coarse cells with fine covariates, 12 to 12 fine cells in each",
+        "bags": "18 coarse cells with fine covariates, 12 fine cells in each",
         "observations": "18 of 24 coarse cells have tas",
         "matching": "12 observations have a bag of their own, 6 are linked through the mediators",
     }

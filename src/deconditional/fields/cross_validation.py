@@ -65,12 +65,12 @@ def cross_validate(
     Examples
     --------
     >>> import deconditional as dc
-    >>> fields = dc.datasets.synthetic_fields(n_lat=24, n_lon=48)
+    >>> fields = dc.datasets.synthetic_fields(n_lat=12, n_lon=24)
     >>> data = dc.datasets.split_cells(
-    ...     fields, "tas", ["altitude"], ["water_vapour"], block=4, matched=1.0
+    ...     fields, "tas", ["altitude"], ["water_vapour"], block=3, matched=1.0
     ... )
     >>> table = dc.cross_validate(
-    ...     data.fine, data.coarse, "tas", ["altitude"], models=["bagg-gp", "gpr"], refit=False
+    ...     data.fine, data.coarse, "tas", ["altitude"], models=["gpr"], refit=False
     ... )
     >>> table.columns[:3]
     ('model', 'rmse', 'crps')

@@ -142,9 +142,9 @@ class Downscaler(BaseEstimator):
     Examples
     --------
     >>> import deconditional as dc
-    >>> fields = dc.datasets.synthetic_fields(n_lat=24, n_lon=48)
-    >>> data = dc.datasets.split_cells(fields, "tas", ["altitude"], ["water_vapour"], block=4)
-    >>> downscaler = dc.Downscaler("tas", ["altitude"], ["water_vapour"], n_restarts=1)
+    >>> fields = dc.datasets.synthetic_fields(n_lat=12, n_lon=24)
+    >>> data = dc.datasets.split_cells(fields, "tas", ["altitude"], ["water_vapour"], block=2)
+    >>> downscaler = dc.Downscaler("tas", ["altitude"], ["water_vapour"], model="gpr")
     >>> out = downscaler.fit(data.fine, data.coarse).predict(data.everywhere)
     >>> out["mean"].dims, out["mean"].attrs["units"]
     (('lat', 'lon'), 'K')
@@ -776,9 +776,9 @@ def downscale(
     Examples
     --------
     >>> import deconditional as dc
-    >>> fields = dc.datasets.synthetic_fields(n_lat=24, n_lon=48)
+    >>> fields = dc.datasets.synthetic_fields(n_lat=12, n_lon=24)
     >>> data = dc.datasets.split_cells(
-    ...     fields, "tas", ["altitude"], ["water_vapour"], block=4, matched=1.0
+    ...     fields, "tas", ["altitude"], ["water_vapour"], block=3, matched=1.0
     ... )
     >>> out = dc.downscale(data.fine, data.coarse, "tas", ["altitude"], quantiles=[0.05, 0.95])
     >>> sorted(out.data_vars)[-3:]
