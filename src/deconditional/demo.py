@@ -83,7 +83,15 @@ def run(
         f"other half their mean {TARGET}, linked by {', '.join(MEDIATORS)}."
     )
     example = datasets.split_cells(data, TARGET, COVARIATES, MEDIATORS, block=block, seed=seed)
-    downscaler = Downscaler(TARGET, COVARIATES, MEDIATORS, n_restarts=1, seed=seed, progress=True)
+    downscaler = Downscaler(
+        TARGET,
+        COVARIATES,
+        MEDIATORS,
+        points_per_bag=12,
+        n_restarts=1,
+        seed=seed,
+        progress=True,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # notes are in the report
         downscaler.fit(example.fine, example.coarse)
