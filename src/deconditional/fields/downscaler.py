@@ -53,8 +53,11 @@ __all__ = ["Downscaler", "FitData", "downscale", "new_downscaler", "quantile_lev
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-LOG_PASSES = 3
-"""Fits of a logarithmic field, each with a better idea of the spread within bags."""
+LOG_PASSES = 6
+"""Most fits of a logarithmic field, each with a better idea of the spread within bags."""
+
+LOG_TOLERANCE = 0.01
+"""Change of the logarithms of the observations that is worth another fit."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Downscaler(BaseEstimator):
         Least and greatest physical value, as in ``(0, None)``; predictions stay within.
     consistency
         ``"exact"`` makes area means of the posterior mean equal the observed coarse values,
-        wherever the cells of an observation are all predicted.
+        wherever predicted cells cover at least `min_cover` of an observation's cell.
     trend, fine_noise
         As in :class:`~deconditional.BaggGP`; ``"auto"`` is linear for models of bags (Bagg-GP, GPR
         and their variational kin) and constant for conditional mean processes.
@@ -397,9 +400,11 @@ class Downscaler(BaseEstimator):
     def _with_spread(self, name: str, model: Any, data: FitData) -> Any:
         """Fit again with what the mean of logarithms lacks of the logarithm of the mean."""
         scale = self.target_scaling_.scale
+        missing = np.zeros(len(data.z))
         for _ in range(LOG_PASSES - 1):
-            gap = _log_gap(model, scale) / scale
-            missing = self._at_observations(gap, data)
+            before, missing = missing, self._at_observations(_log_gap(model, scale) / scale, data)
+            if np.sqrt(np.mean((missing - before) ** 2)) * scale < LOG_TOLERANCE:
+                break
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FitWarning)
                 model = self._fitted_model(name, data, data.z - missing)
