@@ -22,6 +22,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from deconditional.bags import Bags
 from deconditional.fields import result as results
 from deconditional.fields.consistency import ConsistentPosterior
+from deconditional.fields.description import described
 from deconditional.fields.estimators import (
     BASELINES,
     MODELS,
@@ -307,7 +308,7 @@ class Downscaler(BaseEstimator):
         self.mediator_scaling_ = InputScaling.of(
             known if len(known) else np.zeros((1, both.shape[1])), pairing.n_position, spherical
         )
-        self._coarse = coarse
+        self.coarse_ = coarse
         self._blocks: Blocks | None = None
         n_places = len(np.unique(pairing.observed_unit % pairing.coarse.n_cells))
         if len(pairing.z) >= 2 * self.folds and n_places > 1:
@@ -343,7 +344,7 @@ class Downscaler(BaseEstimator):
             options=dict(self.model_options or {}),
         )
 
-    def _is_matched(self, name: str) -> bool:
+    def is_matched(self, name: str) -> bool:
         """Whether the model sees every observation as the mean of a bag."""
         takes_bags = name in BASELINES or (
             not isinstance(self.model, str) and not _takes_mediator(self.model)
@@ -359,7 +360,7 @@ class Downscaler(BaseEstimator):
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise UsageError(f"points_per_bag must be 'auto', None or a number, not {size!r}.")
         bags = replace(p.bags, points=self.input_scaling_(p.bags.points))
-        if self._is_matched(name):
+        if self.is_matched(name):
             kept = p.own_bag
             bags = bags.select(kept)
             bags = bags if size is None else bags.condense(size, self.seed)
@@ -387,7 +388,7 @@ class Downscaler(BaseEstimator):
 
     def _fitted_model(self, name: str, data: FitData, z: Floats) -> Any:
         if isinstance(self.model, str):
-            model = self._recipe().estimator(name, self._is_matched(name))
+            model = self._recipe().estimator(name, self.is_matched(name))
         else:
             model = clone(self.model)
         try:
@@ -446,7 +447,7 @@ class Downscaler(BaseEstimator):
             self.pairing_.n_position,
             self.pairing_.coarse.spherical,
             self.target_scaling_,
-            str(self._coarse[question.target].attrs.get("units", "")),
+            str(self.coarse_[question.target].attrs.get("units", "")),
         )
 
     # ------------------------------------------------------------------ predicting
@@ -511,9 +512,9 @@ class Downscaler(BaseEstimator):
         means = _area_means(inside, fields["mean"][1], self.pairing_.target.size)
         bags = np.zeros(self.pairing_.target.size, dtype=bool)
         bags[self.pairing_.bag_unit] = True
-        out = out.merge(results.coarse_part(self._coarse, self.pairing_, means, bags))
+        out = out.merge(results.coarse_part(self.coarse_, self.pairing_, means, bags))
         timings = {**self.timings_, "predicting": time.perf_counter() - began}
-        return self._described(out, points, timings, command)
+        return described(self, out, points, timings, command)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "model_"):
@@ -580,114 +581,6 @@ class Downscaler(BaseEstimator):
             p.target[units],
             self.target_scaling_,
         )
-
-    # ------------------------------------------------------------------ what the result says
-
-    def _described(
-        self, out: xr.Dataset, points: FinePoints, timings: Mapping[str, float], command: str
-    ) -> xr.Dataset:
-        question = self.pairing_.question
-        source = self._coarse[question.target]
-        units = str(source.attrs.get("units", ""))
-        long_name = str(source.attrs.get("long_name", question.target))
-        standard = source.attrs.get("standard_name")
-        words = {
-            "mean": f"posterior mean of {long_name}",
-            "std": f"posterior standard deviation of {long_name}",
-            "quantiles": f"posterior quantiles of {long_name}",
-            "samples": f"posterior samples of {long_name}",
-            "latent_mean": f"posterior mean of {long_name} before its bounds",
-            "latent_std": f"posterior standard deviation of {long_name} before its bounds",
-            "coarse_observed": f"observed {long_name}",
-            "coarse_mean": f"area mean of the posterior mean of {long_name}",
-            "coarse_residual": f"observed less area mean of {long_name}",
-        }
-        for name, text in words.items():
-            if name not in out:
-                continue
-            attrs = {"long_name": text, "cell_methods": "area: mean"}
-            if units:
-                attrs["units"] = units
-            if standard and name != "coarse_residual":
-                suffix = " standard_error" if name in ("std", "latent_std") else ""
-                attrs["standard_name"] = f"{standard}{suffix}"
-            if points.grid.mapping and not name.startswith("coarse_"):
-                attrs["grid_mapping"] = points.grid.mapping
-            out[name].attrs = attrs
-        residuals = results.residual_summary(out["coarse_residual"].values)
-        facts = self._facts(units, long_name, residuals, timings)
-        past = str(self._coarse.attrs.get("history", "")).strip()
-        line = results.history_line(command)
-        out.attrs = {
-            "Conventions": "CF-1.11",
-            "title": f"{long_name}, downscaled",
-            "source": f"deconditional {results.versions()['deconditional']}, {self.model_name_}",
-            "history": f"{line}\n{past}" if past else line,
-            **{f"fit_{row['name'].replace('.', '_')}": row["value"] for row in self.parameters_},
-            "deconditional": results.as_json(facts),
-        }
-        return out
-
-    def _facts(
-        self,
-        units: str,
-        long_name: str,
-        residuals: Mapping[str, Any],
-        timings: Mapping[str, float],
-    ) -> dict[str, Any]:
-        question, report = self.pairing_.question, self.fit_report_
-        asked = {
-            name: value
-            for name, value in self.get_params(deep=False).items()
-            if name not in ("target", "covariates", "mediators", "progress")
-        }
-        low, high = self.target_scaling_.bounds
-        comparison = None
-        if self.comparison_ is not None:
-            table = self.comparison_
-            comparison = {
-                "columns": list(table.columns),
-                "rows": [list(row.values()) for row in table.rows],
-                "chosen": table.chosen,
-                "folds": table.how,
-                "pit": table.pit[table.chosen],
-            }
-        return {
-            "target": question.target,
-            "units": units,
-            "long_name": long_name,
-            "covariates": list(question.covariates),
-            "mediators": list(question.mediators),
-            "model": self.model_name_,
-            "mediation": self._mediation(),
-            "distribution": self.target_scaling_.distribution,
-            "bounds": [low if np.isfinite(low) else None, high if np.isfinite(high) else None],
-            "options": asked,
-            "understood": [list(pair) for pair in self.pairing_.understood],
-            "parameters": self.parameters_,
-            "fit": {
-                "converged": report.converged,
-                "iterations": report.iterations,
-                "log_evidence": report.log_evidence,
-                "notes": list(report.notes),
-                "details": dict(report.details),
-            },
-            "comparison": comparison,
-            "residuals": residuals,
-            "timings": {name: round(value, 2) for name, value in timings.items()},
-            "versions": results.versions(),
-        }
-
-    def _mediation(self) -> str:
-        matching = self.pairing_.matching
-        if self._is_matched(self.model_name_):
-            return "matched: every observation is the mean over its own bag"
-        how = (
-            "a regression on the mediators gives bags pseudo-targets with their covariance"
-            if hasattr(self.model_, "regressor_")
-            else "a conditional mean operator links observations to bags"
-        )
-        return f"{matching}: {how}"
 
 
 def _with_gap(each: HeldOut, fitted: Mapping[str, tuple[Any, FitData]]) -> HeldOut:
