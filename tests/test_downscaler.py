@@ -489,7 +489,7 @@ def test_data_of_models_by_instance_is_that_of_their_names(name, matched):
 
 def recipe(**changes):
     options = {
-        "kernel": None,
+        "kernel": "rough",
         "mediator_kernel": None,
         "n_position": 3,
         "n_covariates": 2,
@@ -523,9 +523,20 @@ def test_default_kernels():
     value = model.mediator_kernel(jnp.asarray(x[:4]), jnp.asarray(y[:4]))
     rest = np.exp(-0.5 * (x[3] - y[3]) ** 2)
     assert float(value) == pytest.approx(smooth_part + rest, rel=1e-12)
+    smooth = recipe(kernel="smooth").estimator("bagg-gp", matched=True)
+    value = smooth.kernel(jnp.asarray(x), jnp.asarray(y))
+    rest = np.exp(-0.5 * np.sum((x[3:] - y[3:]) ** 2))
+    assert float(value) == pytest.approx(smooth_part + rest, rel=1e-12)
     # Without position, or without anything else, a kernel has the parts that are left.
     assert type(field_kernel(0, 2)) is gk.RBF
     assert [type(part) for part in field_kernel(2, 0).kernels] == [gk.Matern32, gk.Matern12]
+
+
+def test_kernels_by_name_are_checked():
+    with pytest.raises(UsageError, match="no kernel 'rouhg'; choose one of rough, smooth"):
+        Downscaler("tas", ["altitude"], kernel="rouhg").question()
+    with pytest.raises(UsageError, match="give the estimator its own"):
+        Downscaler("tas", ["altitude"], model=BaggGP(), kernel="smooth").question()
 
 
 def test_trend_and_options_reach_the_models():

@@ -143,6 +143,19 @@ def test_the_oracle_sees_the_covariates_of_the_cells_that_give_the_target():
         np.testing.assert_array_equal(oracle.fine[name], expected)
 
 
+def test_random_cells_of_every_coarse_cell():
+    data = study._data(Task("cells", "5 random", 100))
+    kept = data.fine.altitude.notnull().values
+    np.testing.assert_array_equal(kept.reshape(4, 4, 8, 4).sum((1, 3)), 5)
+    assert data.coarse.tas.notnull().all()
+    other = study._data(Task("cells", "5 random", 101)).fine.altitude.notnull().values
+    assert not np.array_equal(kept, other)
+    sizes = {
+        name: study._downscaler(Task("cells", name, 100)).points_per_bag for name in MODELS["cells"]
+    }
+    assert sizes == {"16 condensed": 16, "16 random": None, "36 random": None, "all": None}
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_model_of_the_study_can_be_asked_for(kind):
     for name in set(MODELS[kind]) - {"bilinear"}:
@@ -152,9 +165,8 @@ def test_every_model_of_the_study_can_be_asked_for(kind):
     of = {name: study._downscaler(Task(kind, name, 100)) for name in MODELS[kind] if "," in name}
     if kind == "matched":
         smooth = of["bagg-gp, smooth kernel"]
-        assert smooth.model == "bagg-gp"
-        assert [type(part) for part in smooth.kernel.kernels] == [gk.Matern32, gk.RBF]
-    else:
+        assert (smooth.model, smooth.kernel) == ("bagg-gp", "smooth")
+    elif kind == "half":
         plug_in = of["bagg-gp, plug-in"].model
         assert isinstance(plug_in, PseudoTarget) and not plug_in.propagate
 
@@ -196,6 +208,17 @@ def test_a_study_is_resumed(tmp_path, at_once, monkeypatch):
     assert keys(more)[: len(first.records)] == keys(first)
     fresh = run(tmp_path, matching=["matched"], models=["gpr"], overwrite=True)
     assert keys(fresh) == [("matched", "gpr", 100)]
+
+
+def test_models_that_auto_fits_are_not_fitted_again(tmp_path, at_once, monkeypatch):
+    done = []
+    run_task = study.run_task
+    monkeypatch.setattr(study, "run_task", lambda task: done.append(task) or run_task(task))
+    results = run(tmp_path, matching=["half"], models=["bagg-gp", "auto", "u-cmp", "gpr"])
+    assert [task.model for task in done] == ["gpr", "auto"]
+    assert {r["model"] for r in results.records} == {"gpr", "auto", "bagg-gp", "u-cmp"}
+    matched = run(tmp_path, matching=["matched"], models=["bagg-gp", "auto"])
+    assert ("matched", "bagg-gp", 100) in matched
 
 
 def test_candidates_of_auto_have_records_of_their_own(tmp_path, at_once):
@@ -245,9 +268,10 @@ def test_maps_of_the_first_draw(tmp_path, at_once):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"matching": ["both"]}, "unknown matching 'both'; choose from matched, half"),
-        ({"models": ["cpm"]}, "unknown model 'cpm'; choose from auto, bagg-gp"),
+        ({"matching": ["both"]}, "unknown matching 'both'; choose from matched, half, cells"),
+        ({"models": ["cpm"]}, "unknown model 'cpm'; choose from 'bilinear', 'gpr'"),
         ({"months": (0,)}, "months run from 1 to 12, not 0"),
+        ({"jobs": 4096}, "4096 jobs on"),
     ],
 )
 def test_wrong_questions(tmp_path, changes, message):

@@ -148,6 +148,7 @@ def _reproduce_global_fields(args: argparse.Namespace, command: str) -> int:
         args.matching,
         args.models,
         out=args.out,
+        jobs=args.jobs,
         overwrite=args.overwrite,
         figures=not args.no_figures,
         command=command,
@@ -366,9 +367,14 @@ def _add_global_fields(experiments: argparse._SubParsersAction[_Parser]) -> None
     )
     study.add_argument("--draws", type=_positive, default=3, help="of each month (default: 3)")
     study.add_argument(
-        "--matching", nargs="+", default=["matched", "half"], metavar="M", help="matched, half"
+        "--matching",
+        nargs="+",
+        default=["matched", "half"],
+        metavar="M",
+        help="matched, half (default: both), cells (condensed, random or all fine cells)",
     )
     study.add_argument("--models", nargs="+", metavar="NAME", help="some models (default: all)")
+    study.add_argument("--jobs", type=_positive, default=1, help="fits at a time (default: 1)")
     study.add_argument("--overwrite", action="store_true", help="discard what the folder holds")
     study.add_argument(
         "--out", required=True, metavar="DIR", help="folder for records, tables, figures"

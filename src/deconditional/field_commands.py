@@ -103,6 +103,13 @@ def add_downscale_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{', '.join(MODELS)} (default: auto, by blocked cross-validation)",
     )
+    model.add_argument(
+        "--kernel",
+        default="rough",
+        choices=("rough", "smooth"),
+        help="smooth: Matérn-3/2 of position plus Gaussian of the covariates; rough, the default: "
+        "a Matérn-1/2 of position besides, for intervals wide enough on real fields",
+    )
     model.add_argument("--transform", choices=["log"], help="log for positive, skewed fields")
     model.add_argument(
         "--bounds",
@@ -185,6 +192,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
         args.covariates,
         args.mediators,
         model=args.model,
+        kernel=args.kernel,
         position=not args.no_position,
         transform=args.transform,
         bounds=args.bounds,

@@ -7,7 +7,9 @@ found from its means over 12 x 12 cells, with altitude, rain and cloud as fine c
     every coarse cell gives its temperature and its fine covariates;
 ``half``
     a random half of the coarse cells gives covariates, the other half temperature, and the water
-    vapour column links them. ``oracle`` is the matched model on the cells that give temperature.
+    vapour column links them. ``oracle`` is the matched model on the cells that give temperature;
+``cells``
+    as ``matched``, with some of the 144 fine cells of every coarse cell: condensed, random, all.
 
 A draw rolls the grid under the coarse cells by a random number of columns and, where cells are
 divided, divides them anew. These are climatologies, not the CMIP6 fields of the paper.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +35,7 @@ from deconditional.experiments.records import (
     values,
     wilcoxon_table,
 )
+from deconditional.experiments.workers import carry_out, check_jobs
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import code_digest, provenance_lines
 
@@ -62,7 +66,16 @@ MODELS = {
         "auto",
         "oracle",
     ),
+    "cells": (
+        "16 condensed",
+        "16 random",
+        "36 random",
+        "all",
+    ),
 }
+STUDIED = ("matched", "half")
+"""What is run unless asked for otherwise; an exact model of all fine cells wants an accelerator."""
+
 SCORES = ("rmse", "mae", "bias", "crps", "coverage95", "coverage50")
 
 
@@ -80,10 +93,11 @@ class Task(NamedTuple):
 def run(
     months: Sequence[int] = (1, 4, 7),
     draws: int = 3,
-    matching: Sequence[str] = ("matched", "half"),
+    matching: Sequence[str] = STUDIED,
     models: Sequence[str] | None = None,
     *,
     out: str | Path,
+    jobs: int = 1,
     overwrite: bool = False,
     figures: bool = True,
     command: str | None = None,
@@ -96,9 +110,11 @@ def run(
     months, draws
         Months of the climatology, and draws of each.
     matching, models
-        Which data and which models; all by default.
+        Which data (``matched``, ``half``, ``cells``) and which models of :data:`MODELS`.
     out, overwrite
         Folder of the results, and whether to discard what it holds.
+    jobs
+        Fits at a time, each in a process of its own.
     figures
         Draw maps of the first draw.
     command
@@ -113,13 +129,15 @@ def run(
     for kind in matching:
         if kind not in MODELS:
             raise UsageError(f"unknown matching {kind!r}; choose from {', '.join(MODELS)}.")
-    known = {name for names in MODELS.values() for name in names}
+    known = dict.fromkeys(name for kind in matching for name in MODELS[kind])
     for name in models or ():
         if name not in known:
-            raise UsageError(f"unknown model {name!r}; choose from {', '.join(sorted(known))}.")
+            choice = ", ".join(repr(each) for each in known)
+            raise UsageError(f"unknown model {name!r}; choose from {choice}.")
     for month in months:
         if month not in range(1, 13):
             raise UsageError(f"months run from 1 to 12, not {month}.")
+    check_jobs(jobs)
     if figures:
         can_draw()
     folder = output_folder(out)
@@ -134,24 +152,42 @@ def run(
         if models is None or model in models
     ]
     code = code_digest()
-    for task in _progress(
-        [t for t in tasks if (t.matching, t.model, t.seed) not in results], console
-    ):
-        try:
-            found, how, maps = run_task(task)
-        except Exception as error:  # one model's failure must not cost the others their turn
-            results.failures.append(f"{task}: {type(error).__name__}: {error}")
-            console.print(f"[red]failed[/red] {escape(results.failures[-1])}")
-            continue
-        results.add(found, {**how, "code": code})
-        if task.model == "auto" and maps is not None:
-            for other, its in _candidates(task, maps):
-                if (task.matching, other["model"], task.seed) not in results:
-                    results.add(other, {**its, "code": code})
-        if figures and task.seed == 100 * months[0] and maps is not None:
-            _draw(folder, task, maps)
+    picture_seed = 100 * months[0] if figures else None
+    work = partial(_worked, folder=folder, picture_seed=picture_seed)
+    for wave in _waves([t for t in tasks if t not in results]):
+        pending = [task for task in wave if task not in results]
+        for task, found in carry_out(pending, work, console, jobs):
+            if isinstance(found, Exception):  # must not cost the others their turn
+                results.failures.append(f"{task}: {type(found).__name__}: {found}")
+                console.print(f"[red]failed[/red] {escape(results.failures[-1])}")
+                continue
+            for record, how in found:
+                if (task.matching, record["model"], task.seed) not in results:
+                    results.add(record, {**how, "code": code})
     write_atomically(folder / "table.md", table(results, command))
     return results
+
+
+def _waves(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """The models that "auto" fits in any case wait until it has."""
+    asked = {(task.matching, task.seed) for task in tasks if task.model == "auto"}
+    later = [
+        task
+        for task in tasks
+        if (task.matching, task.seed) in asked and task.model in ("bagg-gp", "u-cmp")
+    ]
+    return [task for task in tasks if task not in later], later
+
+
+def _worked(task: Task, folder: Path, picture_seed: int | None) -> list[tuple[Record, Record]]:
+    """Records of a task, and of what else it fitted on the way; draws maps for one seed."""
+    found, how, maps = run_task(task)
+    if maps is None:
+        return [(found, how)]
+    if task.seed == picture_seed:
+        _draw(folder, task, maps)
+    others = _candidates(task, maps) if task.model == "auto" else ()
+    return [(found, how), *others]
 
 
 def run_task(task: Task) -> tuple[Record, Record, Mapping[str, Any] | None]:
@@ -232,14 +268,25 @@ def _data(task: Task) -> Any:
     fields = datasets.global_fields(month)
     shift = int(np.random.default_rng(draw).integers(BLOCK))
     fields = fields.roll(lon=shift, roll_coords=True)
-    matched = 1.0 if task.matching == "matched" else 0.0
+    matched = 0.0 if task.matching == "half" else 1.0
     data = datasets.split_cells(
         fields, TARGET, COVARIATES, MEDIATORS, block=BLOCK, matched=matched, seed=draw
     )
-    if task.model != "oracle":
-        return data
-    given = data.coarse[TARGET].notnull().values.repeat(BLOCK, 0).repeat(BLOCK, 1)
-    return data._replace(fine=data.everywhere.where(given))
+    if task.model == "oracle":
+        given = data.coarse[TARGET].notnull().values.repeat(BLOCK, 0).repeat(BLOCK, 1)
+        return data._replace(fine=data.everywhere.where(given))
+    if task.model.endswith(" random"):
+        drawn = _drawn(data.truth.shape, int(task.model.split()[0]), draw)
+        return data._replace(fine=data.everywhere.where(drawn))
+    return data
+
+
+def _drawn(shape: tuple[int, ...], size: int, seed: int) -> np.ndarray:
+    """Where the fine cells are that were drawn at random from every coarse cell."""
+    rows, columns = shape[0] // BLOCK, shape[1] // BLOCK
+    order = np.random.default_rng(seed).random((rows, columns, BLOCK**2)).argsort(-1).argsort(-1)
+    blocks = (order < size).reshape(rows, columns, BLOCK, BLOCK)
+    return blocks.transpose(0, 2, 1, 3).reshape(shape)
 
 
 def _downscaler(task: Task) -> Any:
@@ -250,28 +297,19 @@ def _downscaler(task: Task) -> Any:
     options: dict[str, Any] = {"model": task.model, "n_restarts": 1}
     n = len(COVARIATES)
     if task.model == "bagg-gp, smooth kernel":
-        options |= {"model": "bagg-gp", "kernel": mediator_kernel(3, n)}
+        options |= {"model": "bagg-gp", "kernel": "smooth"}
     elif task.model == "bagg-gp, plug-in":
         base = BaggGP(field_kernel(3, n), trend="linear", n_restarts=1)
         link = mediator_kernel(3, len(MEDIATORS))
         options["model"] = PseudoTarget(base, link, propagate=False, trend="linear", n_restarts=1)
     elif task.model == "oracle":
         options["model"] = "bagg-gp"
+    elif task.matching == "cells":
+        condensed = 16 if task.model == "16 condensed" else None
+        options |= {"model": "bagg-gp", "points_per_bag": condensed, "min_cover": 0.01}
     elif task.model.endswith(", linear trend"):
         options |= {"model": task.model.removesuffix(", linear trend"), "trend": "linear"}
     return Downscaler(TARGET, COVARIATES, MEDIATORS, **options)
-
-
-def _progress(tasks: Sequence[Task], console: Console) -> Iterator[Task]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        bar = progress.add_task("", total=len(tasks))
-        for task in tasks:
-            progress.update(bar, description=str(task))
-            yield task
-            progress.advance(bar)
 
 
 # ---------------------------------------------------------------------- tables and maps

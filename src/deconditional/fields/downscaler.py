@@ -25,6 +25,7 @@ from deconditional.fields.consistency import ConsistentPosterior
 from deconditional.fields.description import described
 from deconditional.fields.estimators import (
     BASELINES,
+    FIELD_KERNELS,
     MODELS,
     Recipe,
     candidates,
@@ -95,9 +96,10 @@ class Downscaler(BaseEstimator):
         ``"auto"``, one of ``cmp s-cmp u-cmp varcmp bagg-gp vbagg gpr vargpr``, or an estimator of
         this package. Auto compares by blocked cross-validation and keeps the better model.
     kernel, mediator_kernel
-        Any GPJax kernel in place of the default, which is a Matérn-3/2 (for the field also a
-        Matérn-1/2) of position plus a Gaussian of the rest. Inputs are position, on the unit sphere
-        (3) or in the plane (2), then the variables in the order given, standardised.
+        Any GPJax kernel. The default, and ``kernel="smooth"``, is a Matérn-3/2 of position plus a
+        Gaussian of the rest; ``kernel="rough"``, the default for the field, adds a Matérn-1/2 of
+        position. Inputs are position, on the unit sphere (3) or in the plane (2), then the
+        variables in the order given, standardised.
     position
         Use position as covariate and as mediator too.
     transform
@@ -161,7 +163,7 @@ class Downscaler(BaseEstimator):
         mediators: Sequence[str] = (),
         *,
         model: Any = "auto",
-        kernel: AbstractKernel | None = None,
+        kernel: AbstractKernel | str | None = None,
         mediator_kernel: AbstractKernel | None = None,
         position: bool = True,
         transform: str | None = None,
@@ -215,6 +217,13 @@ class Downscaler(BaseEstimator):
             raise UsageError(
                 f"there is no model {self.model!r}; choose auto or one of {', '.join(MODELS)}."
             )
+        if isinstance(self.kernel, str) and self.kernel not in FIELD_KERNELS:
+            raise UsageError(
+                f"there is no kernel {self.kernel!r}; choose one of {', '.join(FIELD_KERNELS)}, or "
+                "give a GPJax kernel."
+            )
+        if self.kernel is not None and not isinstance(self.model, str):
+            raise UsageError("kernel belongs to the named models; give the estimator its own.")
         names = {}
         for part in ("covariates", "mediators"):
             given = getattr(self, part)
@@ -332,7 +341,7 @@ class Downscaler(BaseEstimator):
     def _recipe(self) -> Recipe:
         question = self.pairing_.question
         return Recipe(
-            kernel=self.kernel,
+            kernel="rough" if self.kernel is None else self.kernel,
             mediator_kernel=self.mediator_kernel,
             n_position=self.pairing_.n_position,
             n_covariates=len(question.covariates),

@@ -48,14 +48,18 @@ EXACT_OBSERVATIONS = 3_000
 """Bags or observations beyond which "auto" turns to inducing points."""
 
 
-def field_kernel(n_position: int, n_covariates: int) -> AbstractKernel:
-    """Matérn-3/2 and Matérn-1/2 of position, Gaussian of the covariates, added.
+FIELD_KERNELS = ("rough", "smooth")
 
-    The rough part is what a smooth field and its covariates do not explain from one fine cell to
-    the next; without it intervals are too narrow on real fields (see the results).
+
+def field_kernel(n_position: int, n_covariates: int, name: str = "rough") -> AbstractKernel:
+    """Matérn-3/2 of position and Gaussian of the covariates, added: the kernel ``"smooth"``.
+
+    ``"rough"`` adds a Matérn-1/2 of position, for what a smooth field and its covariates do not
+    explain from one fine cell to the next; without it intervals are too narrow on real fields (see
+    the results).
     """
     parts = _pattern(n_position, n_covariates)
-    if n_position:
+    if n_position and name == "rough":
         parts.append(gk.Matern12(active_dims=list(range(n_position))))
     return _sum(parts)
 
@@ -108,7 +112,7 @@ def condensed_size(name: str, n_bags: int) -> int:
 class Recipe:
     """What all candidates of one fit share."""
 
-    kernel: AbstractKernel | None
+    kernel: AbstractKernel | str
     mediator_kernel: AbstractKernel | None
     n_position: int
     n_covariates: int
@@ -121,7 +125,9 @@ class Recipe:
 
     def estimator(self, name: str, matched: bool) -> Any:
         """The unfitted estimator of a name."""
-        kernel = self.kernel or field_kernel(self.n_position, self.n_covariates)
+        kernel = self.kernel
+        if isinstance(kernel, str):
+            kernel = field_kernel(self.n_position, self.n_covariates, kernel)
         mediator = self.mediator_kernel
         if self.n_position + self.n_mediators == 0:
             if name in CONDITIONAL_MEAN:

@@ -1,0 +1,162 @@
+"""Independent tasks, one after another or on several processes.
+
+Every process keeps to cores of its own, so that fits side by side do not slow each other down more
+than they must.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from deconditional.outputs import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["carry_out", "check_jobs"]
+
+Task = TypeVar("Task")
+Outcome = TypeVar("Outcome")
+
+
+def check_jobs(jobs: int) -> None:
+    """Refuse a number of processes that cannot be used."""
+    if jobs < 1:
+        raise UsageError(f"the number of jobs must be at least 1, not {jobs}.")
+    if jobs > len(_cores()):
+        raise UsageError(f"{jobs} jobs on {len(_cores())} core(s) would only wait for each other.")
+
+
+def carry_out(
+    tasks: Sequence[Task],
+    work: Callable[[Task], Outcome],
+    console: Console,
+    jobs: int = 1,
+) -> Iterator[tuple[Task, Outcome | Exception]]:
+    """Tasks as they are done, each with what `work` returned or the exception it raised.
+
+    Parameters
+    ----------
+    tasks, work
+        With several jobs both travel to other processes: `work` is a function of a module, or a
+        :func:`functools.partial` of one.
+    console
+        Where the progress bar goes.
+    jobs
+        Number of processes; 1 stays in this one.
+
+    Examples
+    --------
+    >>> from rich.console import Console
+    >>> list(carry_out([4, 0], lambda n: 8 // n, Console(quiet=True)))
+    [(4, 2), (0, ZeroDivisionError('integer division or modulo by zero'))]
+    """
+    check_jobs(jobs)
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    # Fits take seconds to minutes: an estimate from the last half minute would come and go.
+    with Progress(*columns, console=console, speed_estimate_period=3600) as progress:
+        bar = progress.add_task("", total=len(tasks))
+
+        def describe(text: str) -> None:
+            progress.update(bar, description=text.replace("[", r"\["))
+
+        outcomes = (
+            _here(tasks, work, describe) if jobs == 1 else _elsewhere(tasks, work, jobs, describe)
+        )
+        for task, outcome in outcomes:
+            progress.advance(bar)
+            yield task, outcome
+        describe("done")
+
+
+def _here(
+    tasks: Sequence[Task], work: Callable[[Task], Outcome], describe: Callable[[str], None]
+) -> Iterator[tuple[Task, Outcome | Exception]]:
+    for task in tasks:
+        describe(str(task))
+        yield task, _tried(work, task)
+
+
+def _elsewhere(
+    tasks: Sequence[Task],
+    work: Callable[[Task], Outcome],
+    jobs: int,
+    describe: Callable[[str], None],
+) -> Iterator[tuple[Task, Outcome | Exception]]:
+    # Forked processes would share the locks of JAX's threads.
+    context = multiprocessing.get_context("spawn")
+    shares: Any = context.Queue()
+    for share in _divided(_cores(), jobs):
+        shares.put(share)
+    pool = ProcessPoolExecutor(jobs, context, initializer=_settle, initargs=(shares,))
+    try:
+        futures: dict[Future[Outcome | Exception], Task] = {
+            pool.submit(_tried, work, task): task for task in tasks
+        }
+        describe(f"{min(jobs, len(tasks))} at a time")
+        for future in as_completed(futures):
+            task = futures[future]
+            try:
+                outcome = future.result()
+            except BrokenProcessPool:
+                outcome = RuntimeError("a process died, perhaps for want of memory")
+            except Exception as error:  # an outcome that cannot travel
+                outcome = error
+            yield task, outcome
+            describe(f"last done: {task}")
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _tried(work: Callable[[Task], Outcome], task: Task) -> Outcome | Exception:
+    try:
+        return work(task)
+    except Exception as error:
+        return error
+
+
+def _settle(shares: Any) -> None:
+    """Keep this process to its share of the cores; JAX starts as many threads as it then sees."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began the work ends it
+    share = shares.get()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, share)
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _divided(cores: Sequence[int], parts: int) -> list[list[int]]:
+    """Disjoint shares that differ by at most one core."""
+    ends = [len(cores) * k // parts for k in range(parts + 1)]
+    return [list(cores[a:b]) for a, b in pairwise(ends)]
