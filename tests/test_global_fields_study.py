@@ -203,7 +203,7 @@ def test_a_study_is_resumed(tmp_path, at_once, monkeypatch):
     monkeypatch.setattr(study, "run_task", lambda task: done.append(task) or run_task(task))
     again = run(tmp_path)
     assert again.records == json.loads(json.dumps(first.records)) and done == []
-    more = run(tmp_path, months=(1, 2), matching=["matched"])
+    more = run(tmp_path, months=(1, 2), matching=["matched"], models=["bilinear", "gpr"])
     assert done == [Task("matched", "bilinear", 200), Task("matched", "gpr", 200)]
     assert keys(more)[: len(first.records)] == keys(first)
     fresh = run(tmp_path, matching=["matched"], models=["gpr"], overwrite=True)
@@ -217,8 +217,6 @@ def test_models_that_auto_fits_are_not_fitted_again(tmp_path, at_once, monkeypat
     results = run(tmp_path, matching=["half"], models=["bagg-gp", "auto", "u-cmp", "gpr"])
     assert [task.model for task in done] == ["gpr", "auto"]
     assert {r["model"] for r in results.records} == {"gpr", "auto", "bagg-gp", "u-cmp"}
-    matched = run(tmp_path, matching=["matched"], models=["bagg-gp", "auto"])
-    assert ("matched", "bagg-gp", 100) in matched
 
 
 def test_candidates_of_auto_have_records_of_their_own(tmp_path, at_once):
