@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "Panel",
     "category_map",
     "coverage_curve",
     "demo_maps",
     "field_map",
+    "map_grid",
     "pit_histogram",
     "plain_text",
     "png",
@@ -150,6 +153,59 @@ def category_map(
         for colour, name, count in zip(colours, names, counts, strict=True)
     ]
     figure.legend(handles=patches, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    return figure
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One map of a figure; `limits` are the ends of its colour scale if not those of the field."""
+
+    field: Any
+    title: str
+    label: str = ""
+    kind: Kind = "value"
+    limits: tuple[float, float] | None = None
+
+
+def map_grid(
+    panels: Sequence[Panel],
+    columns: int,
+    extent: tuple[float, float, float, float] | None = None,
+    title: str = "",
+) -> Figure:
+    """Several maps, each with a colour bar of its own.
+
+    Parameters
+    ----------
+    panels
+        The maps, row by row.
+    columns
+        Maps beside each other.
+    extent
+        West, east, south and north ends of plain arrays.
+    title
+        Of the figure.
+
+    Examples
+    --------
+    >>> figure = map_grid([Panel(np.eye(3), "one"), Panel(np.eye(3), "two")], 2, title="both")
+    >>> [axes.get_title() for axes in figure.axes]
+    ['one', 'two']
+    """
+    planes = [plane(panel.field, extent) for panel in panels]
+    rows = -(-len(panels) // columns)
+    width = 10.0 / columns
+    tall = float(np.clip(max(drawn.tallness for drawn in planes), 0.4, 1.6))
+    figure = _figure(10.0, rows * (0.75 * width * tall + 0.65) + 0.4, title)
+    for place, (panel, drawn) in enumerate(zip(panels, planes, strict=True)):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        image = _draw(axes, drawn, panel.kind, panel.limits or _limits([drawn], panel.kind))
+        axes.set_title(plain_text(panel.title))
+        if place % columns:
+            axes.set_ylabel("")
+        if place < len(panels) - columns:
+            axes.set_xlabel("")
+        _colour_bar(axes, image, panel.label)
     return figure
 
 

@@ -67,6 +67,8 @@ def code_digest() -> str:
         "benchmarks",
         "experiments",
         "cli.py",
+        "command_options.py",
+        "reproduce_commands.py",
         "demo.py",
         "outputs.py",
         "field_commands.py",

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import deconditional as dc
 from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
 from deconditional.experiments.records import Record, Results
 from deconditional.experiments.swiss_roll_table import table
+from deconditional.experiments.workers import carry_out, check_jobs
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import code_digest
 
@@ -106,6 +108,7 @@ def run(
     n_points: int = 5000,
     n_bags: int = 50,
     *,
+    jobs: int = 1,
     overwrite: bool = False,
     figures: bool = True,
     command: str | None = None,
@@ -126,6 +129,8 @@ def run(
         what is missing is added.
     n_points, n_bags
         Size of a roll.
+    jobs
+        Fits at a time, each in a process of its own.
     overwrite
         Discard what the folder holds.
     figures
@@ -167,6 +172,7 @@ def run(
 
     console = Console() if console is None else console
     tasks = _tasks(matching, models, seeds, first_seed, console)
+    check_jobs(jobs)
     if figures:
         can_draw()
     _check_data(matching, range(first_seed, first_seed + seeds), n_points, n_bags)
@@ -183,7 +189,7 @@ def run(
         _remove_outputs(folder)
     if figures:
         _draw_data(folder, matching, first_seed, settings)
-    _work(tasks, results, settings, first_seed if figures else None, console)
+    _work(tasks, results, settings, first_seed if figures else None, jobs, console)
     write_atomically(folder / "table.md", table(results, list(MODELS), settings, command))
     return results
 
@@ -256,60 +262,39 @@ def _work(
     results: Results,
     settings: Mapping[str, Any],
     picture_seed: int | None,
+    jobs: int,
     console: Console,
 ) -> None:
     """Fit what has no record or no picture yet."""
+    from rich.markup import escape
+
     code = code_digest()
-    for task in _progress([t for t in tasks if _missing(t, results, picture_seed)], console):
-        try:
-            fitted = _fit(task, settings)
-            record = _record(task, fitted)
-        except Exception as error:  # one model's failure must not cost the others their turn
-            results.failures.append(f"{task}: {type(error).__name__}: {error}")
-            console.print(f"[red]failed[/red] {results.failures[-1]}", highlight=False)
-            continue
-        if task.key not in results:
-            how = {
-                "compile_seconds": fitted.compile_seconds,
-                "warnings": fitted.warnings,
-                "code": code,
-            }
-            results.add(record, how)
-        if task.seed == picture_seed:
-            _draw_posterior(results.folder, task, fitted)
+    pending = [task for task in tasks if _missing(task, results, picture_seed)]
+    work = partial(_worked, settings=settings, folder=results.folder, picture_seed=picture_seed)
+    for task, outcome in carry_out(pending, work, console, jobs):
+        if isinstance(outcome, Exception):  # must not cost the others their turn
+            results.failures.append(f"{task}: {type(outcome).__name__}: {outcome}")
+            message = f"[red]failed[/red] {escape(results.failures[-1])}"
+            console.print(message, highlight=False)
+        elif task.key not in results:
+            record, how = outcome
+            results.add(record, {**how, "code": code})
+
+
+def _worked(
+    task: Task, settings: Mapping[str, Any], folder: Path, picture_seed: int | None
+) -> tuple[Record, Record]:
+    """The record of a task, and how its fit went; draws the posterior of one seed."""
+    fitted = _fit(task, settings)
+    record = _record(task, fitted)
+    if task.seed == picture_seed:
+        _draw_posterior(folder, task, fitted)
+    return record, {"compile_seconds": fitted.compile_seconds, "warnings": fitted.warnings}
 
 
 def _missing(task: Task, results: Results, picture_seed: int | None) -> bool:
     picture = results.folder / _picture(task.matching, task.model)
     return task.key not in results or (task.seed == picture_seed and not picture.exists())
-
-
-def _progress(tasks: Sequence[Task], console: Console) -> Iterator[Task]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        # Fits take seconds to minutes: an estimate from the last half minute would come and go.
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, speed_estimate_period=3600) as progress:
-        bar = progress.add_task("", total=len(tasks))
-        for task in tasks:
-            progress.update(bar, description=str(task))
-            yield task
-            progress.advance(bar)
-        progress.update(bar, description="done")
 
 
 def _fit(task: Task, settings: Mapping[str, Any]) -> Fitted:
