@@ -136,3 +136,49 @@ def test_crps_prefers_the_right_spread():
 def test_wrong_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# --- structural similarity ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data_range", [None, 1.0, 40.0])
+def test_ssim_is_that_of_scikit_image(data_range):
+    metrics = pytest.importorskip("skimage.metrics")
+    rng = np.random.default_rng(0)
+    truth = 280 + 10 * np.cumsum(rng.standard_normal((40, 60)), 0) / 6
+    prediction = truth + rng.standard_normal(truth.shape)
+    span = np.ptp(truth) if data_range is None else data_range
+    expected = metrics.structural_similarity(
+        prediction,
+        truth,
+        data_range=span,
+        gaussian_weights=True,
+        sigma=1.5,
+        use_sample_covariance=False,
+    )
+    assert scores.ssim(prediction, truth, data_range) == pytest.approx(expected, rel=1e-9)
+
+
+def test_ssim_leaves_out_windows_with_missing_values():
+    rng = np.random.default_rng(1)
+    truth = rng.standard_normal((30, 60))
+    prediction = truth + 0.3 * rng.standard_normal(truth.shape)
+    left = scores.ssim(prediction[:, :40], truth[:, :40], 4.0)
+    holed = prediction.copy()
+    holed[:, 40:] = np.nan
+    assert scores.ssim(holed, truth, 4.0) == pytest.approx(left, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        ((np.ones((20, 20)), np.ones((20, 21))), "one shape"),
+        ((np.ones((9, 20)), np.ones((9, 20))), "more than 10 cells"),
+        ((np.ones((20, 20)), np.ones((20, 20))), "data_range must be positive"),
+        ((np.full((20, 20), np.nan), np.eye(20)), "data_range must be positive"),
+        ((np.where(np.eye(20) > 0, np.nan, 1.0)[:, ::-1], np.eye(20)), "no window"),
+    ],
+)
+def test_maps_that_have_no_ssim(maps, message):
+    with pytest.raises(ValueError, match=message):
+        scores.ssim(*maps)

@@ -4,16 +4,19 @@
 # once imported elsewhere, would take the function's place. None of them imports xarray by itself.
 from deconditional.datasets.cells import FieldsExample, coarsen, split_cells
 from deconditional.datasets.global_fields import global_fields
+from deconditional.datasets.shrinkage_toy import ShrinkageToy, shrinkage_toy
 from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
 from deconditional.datasets.synthetic_fields import synthetic_fields
 from deconditional.datasets.synthetic_globe import SyntheticGlobe, synthetic_globe
 
 __all__ = [
     "FieldsExample",
+    "ShrinkageToy",
     "SwissRoll",
     "SyntheticGlobe",
     "coarsen",
     "global_fields",
+    "shrinkage_toy",
     "split_cells",
     "swiss_roll",
     "synthetic_fields",

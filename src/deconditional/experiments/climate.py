@@ -63,7 +63,7 @@ CLIMATOLOGY = Layout("tas", ("altitude", "rain", "cloud"), "water_vapour", 12)
 
 @dataclass(frozen=True)
 class Fields:
-    """Fine fields, rows from south to north, and their block means.
+    """Fine fields, from south to north and west to east, and their block means.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ def fields(data: str | Path | None = None, month: int = 3, thin: int = 1) -> Fie
 def _maps(
     dataset: Any, names: Sequence[str], source: str
 ) -> tuple[Floats, Floats, dict[str, Floats]]:
-    """Latitudes, longitudes, and the variables with rows from south to north."""
+    """Latitudes, longitudes, and the variables, from south to north and west to east."""
     from deconditional.fields.grids import find_grid
 
     missing = [name for name in names if name not in dataset.data_vars]
@@ -163,8 +163,9 @@ def _maps(
             raise UsageError(f"{source}: {name} has {long[0]}; the experiment takes a single one.")
         maps[name] = np.asarray(field.squeeze(other).transpose(y, x).values, dtype=float)
     lat, lon = grid.y.centres, grid.x.centres
-    up = np.argsort(lat)
-    return lat[up], lon, {name: values[up] for name, values in maps.items()}
+    up, across = np.argsort(lat), np.argsort(lon)
+    inner = np.ix_(up, across)
+    return lat[up], lon[across], {name: values[inner] for name, values in maps.items()}
 
 
 def _block_means(values: Floats, block: tuple[int, ...]) -> Floats:
