@@ -149,7 +149,7 @@ def stand_ins(monkeypatch):
 
 def test_all_models_by_default(stand_ins, tmp_path):
     results = quiet_run(seeds=2, out=tmp_path, figures=False)
-    assert len(results.records) == 2 * 9 + 2 * 11
+    assert len(results.records) == 2 * 9 + 2 * 15
     assert not list(tmp_path.glob("*.png")) and not list(tmp_path.glob(".*"))
 
 
@@ -276,3 +276,16 @@ def test_wilcoxon_table_of_equal_and_of_few():
     few = {"cmp": np.arange(5.0), "gpr": np.ones(5)}
     (line,) = wilcoxon_table(results_with(few), "direct", list(few), "rmse")
     assert "at most 5 seed(s)" in line and "no power" in line
+
+
+def test_misordered_bags_get_the_pseudo_targets_of_others():
+    data = datasets.swiss_roll(400, 20, "indirect", 0.05, seed=3)
+    wrong = swiss_roll._misordered(data.bags, seed=3)
+    order = np.random.default_rng(3).permutation(10)
+    assert not np.array_equal(order, np.arange(10))
+    np.testing.assert_array_equal(wrong.mediator, data.bags.mediator[order])
+    np.testing.assert_array_equal(wrong.points, data.bags.points)
+    settings = {"n_points": 400, "n_bags": 20, "noise_std": 0.05}
+    fitted = swiss_roll._fit(swiss_roll.Task("indirect", "gpr-misordered", 3), settings)
+    model = swiss_roll.MODELS["gpr-plugin"]("indirect").fit(wrong, data.z, data.mediator)
+    np.testing.assert_allclose(fitted.posterior.mean, model.predict(data.x).mean)

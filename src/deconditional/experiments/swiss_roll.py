@@ -11,10 +11,12 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import deconditional as dc
 from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
@@ -59,12 +61,25 @@ MODELS: dict[str, Callable[[str], Any]] = {
     "gpr": lambda matching: _mediated(dc.CentroidGP(), matching, propagate=True),
     "vargpr": lambda matching: _mediated(dc.VarCentroidGP(), matching, propagate=True),
     "bagg-gp-plugin": lambda matching: _mediated(dc.BaggGP(), matching, propagate=False),
+    "vbagg-plugin": lambda matching: _mediated(
+        dc.VBagg(n_inducing=INDUCING), matching, propagate=False
+    ),
     "gpr-plugin": lambda matching: _mediated(dc.CentroidGP(), matching, propagate=False),
+    "bagg-gp-misordered": lambda matching: MODELS["bagg-gp-plugin"](matching),
+    "vbagg-misordered": lambda matching: MODELS["vbagg-plugin"](matching),
+    "gpr-misordered": lambda matching: MODELS["gpr-plugin"](matching),
 }
-"""Name of a model -> what makes it for ``"direct"`` or ``"indirect"`` data."""
+"""Name of a model -> what makes it for ``"direct"`` or ``"indirect"`` data.
 
-INDIRECT_ONLY = ("bagg-gp-plugin", "gpr-plugin")
-"""Pseudo-targets at face value, as the paper takes them; matched data needs no pseudo-targets."""
+``-plugin``
+    takes pseudo-targets at face value, as the paper does;
+``-misordered``
+    and gives them to the wrong bags, as the published code does: it computes them for bags in
+    ascending order and hands them to bags in random order.
+"""
+
+INDIRECT_ONLY = tuple(name for name in MODELS if name.endswith(("-plugin", "-misordered")))
+"""Matched data needs no pseudo-targets."""
 
 NOISE_STD = 0.05
 SCORES = ("rmse", "mae", "crps", "coverage95", "nll")
@@ -304,10 +319,13 @@ def _fit(task: Task, settings: Mapping[str, Any]) -> Fitted:
     data = swiss_roll(*size, task.matching, settings["noise_std"], task.seed)
     model = MODELS[task.model](task.matching)
     mediator = {} if task.matching == "direct" else {"mediator": data.mediator}
+    bags = data.bags
+    if task.model.endswith("-misordered"):
+        bags = _misordered(bags, task.seed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
         began = time.perf_counter()
-        model.fit(data.bags, data.z, **mediator)
+        model.fit(bags, data.z, **mediator)
         fitted = time.perf_counter()
         posterior = model.predict(data.x)
         _ = posterior.mean  # a posterior computes its moments when they are first asked for
@@ -318,6 +336,13 @@ def _fit(task: Task, settings: Mapping[str, Any]) -> Fitted:
             warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
     compiling = model.fit_report_.compile_seconds
     return Fitted(data, posterior, fitted - began, predicted - fitted, compiling, notes)
+
+
+def _misordered(bags: dc.Bags, seed: int) -> dc.Bags:
+    """The bags with each other's mediators, hence with each other's pseudo-targets."""
+    assert bags.mediator is not None
+    order = np.random.default_rng(seed).permutation(bags.n_bags)
+    return replace(bags, mediator=bags.mediator[order])
 
 
 def _record(task: Task, fitted: Fitted) -> Record:
