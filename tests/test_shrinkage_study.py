@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from deconditional.datasets.shrinkage_toy import shrinkage_toy
-from deconditional.experiments import shrinkage
+from deconditional.experiments import shrinkage, shrinkage_output
 from deconditional.experiments.shrinkage import embeddings, median_distance
 from deconditional.outputs import UsageError
 from helpers import assert_close
@@ -340,7 +340,7 @@ def test_a_finished_study_is_kept_and_other_settings_are_refused(study, monkeypa
 
 def test_what_cannot_be_solved_is_extrapolated_and_said_to_be(study, tmp_path, monkeypatch):
     monkeypatch.setattr(shrinkage, "STUDIES", {"times": shrinkage.times_study})
-    monkeypatch.setattr(shrinkage, "_table", lambda results, settings, command: "")
+    monkeypatch.setattr(shrinkage_output, "table", lambda results, settings, command: "")
     monkeypatch.setattr(shrinkage, "DENSE_UP_TO_QUICK", 9)
     options = {"out": tmp_path, "figures": False, "console": QUIET}
     rows = shrinkage.run(quick=True, **options)["times"]

@@ -32,7 +32,7 @@ from scipy.linalg import cholesky, solve_triangular
 from deconditional.benchmarks.timing import best_seconds
 from deconditional.datasets.shrinkage_toy import ShrinkageToy, shrinkage_toy
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
-from deconditional.provenance import machine, provenance_lines
+from deconditional.provenance import machine
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,14 +53,6 @@ FIXED_GRID = ((-4.0, 3.0), (-4.0, 4.0))
 FACTORS = ("1", "N", "nj", "n")
 """What the 0.1 can be multiplied by before it is added to a diagonal."""
 
-SENSES = {
-    ("n", "N"): "the paper's formulas: 0.1 n and 0.1 N",
-    ("1", "1"): "0.1 added to both diagonals",
-    ("N", "N"): "0.1 N added to both",
-    ("n", "n"): "0.1 n added to both",
-}
-"""Readings of "the regularisation for both is set to 0.1"; all 16 pairs are measured."""
-
 LAMBDAS = np.geomspace(1e-12, 1.0, 37)
 DENSE_UP_TO, DENSE_UP_TO_QUICK = 30_000, 3000
 """Points up to which the dense system is solved and timed."""
@@ -70,12 +62,9 @@ DENSE_CHECKS_UP_TO = 3000
 """Points up to which it is solved for every seed and sense."""
 
 PAPER_RMSE = {(50, 500): 0.03, (500, 50): 0.02}
-PAPER = {
-    (3, 50): "about 0.01 s both, RMSE negligible",
-    (50, 3): "about 0.03 s both, RMSE small",
-    (50, 500): "600x, RMSE 0.03",
-    (500, 50): "200x, RMSE 0.02",
-}
+"""The paper's RMSE between the two embeddings, where it prints one."""
+
+KINDS = ("standard", "shrinkage")
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
@@ -104,13 +93,19 @@ def median_distance(values: np.ndarray) -> float:
     def within(distance: float) -> int:
         return int((np.searchsorted(ordered, ordered + distance, side="right") - place).sum())
 
-    low, high = 0.0, float(ordered[-1] - ordered[0])
-    if within(low) >= middle:
-        return low
-    for _ in range(60):
+    if within(0.0) >= middle:
+        return 0.0
+    found = _smallest(lambda d: within(d) >= middle, float(ordered[-1] - ordered[0]), steps=60)
+    return float(f"{found:.12g}")
+
+
+def _smallest(enough: Callable[[float], bool], high: float, steps: int) -> float:
+    """The smallest number between 0 and `high` that is enough, by bisection."""
+    low = 0.0
+    for _ in range(steps):
         half = 0.5 * (low + high)
-        low, high = (low, half) if within(half) >= middle else (half, high)
-    return float(f"{high:.12g}")
+        low, high = (low, half) if enough(half) else (half, high)
+    return high
 
 
 def dense_coefficients(
@@ -203,6 +198,11 @@ class Embeddings:
         assert self.toy.bags.mediator is not None
         return self.toy.bags.mediator[:, 0]
 
+    @property
+    def repeated(self) -> np.ndarray:
+        """The mediator of every point."""
+        return self.mediator[self.toy.bags.bag]
+
     @cached_property
     def bag_means(self) -> np.ndarray:
         """The empirical embedding of every bag, (grid in x, N)."""
@@ -220,10 +220,11 @@ class Embeddings:
 
     def dense(self, diagonal: float) -> np.ndarray:
         """The standard estimate from the n x n system, with something on its diagonal."""
-        bags = self.toy.bags
-        repeated = self.mediator[bags.bag]
-        coefficients = dense_coefficients(repeated, self.y, self.l_scale, diagonal)
-        away = np.subtract.outer(self.x, bags.points[:, 0]) / self.k_scale
+        return self.from_points(dense_coefficients(self.repeated, self.y, self.l_scale, diagonal))
+
+    def from_points(self, coefficients: np.ndarray) -> np.ndarray:
+        """The embedding with coefficients for every point."""
+        away = np.subtract.outer(self.x, self.toy.bags.points[:, 0]) / self.k_scale
         return np.exp(-0.5 * away**2) @ coefficients
 
     def standard_ridge(self, diagonal: float) -> np.ndarray:
@@ -233,6 +234,21 @@ class Embeddings:
     def shrinkage_ridge(self, diagonal: float) -> np.ndarray:
         """The same number for every bag."""
         return np.full(self.toy.bags.n_bags, float(diagonal))
+
+    def with_diagonal(self, diagonal: float) -> tuple[np.ndarray, np.ndarray]:
+        """The standard and the shrinkage estimate with the same on both diagonals."""
+        return (
+            self.from_bags(self.standard_ridge(diagonal)),
+            self.from_bags(self.shrinkage_ridge(diagonal)),
+        )
+
+    def with_lambda(self, value: float) -> tuple[np.ndarray, np.ndarray]:
+        """Both estimates by the paper's formulas: λn and λN on the diagonals."""
+        from deconditional.mediation import ridge_shape
+
+        sizes = self.toy.bags.effective_sizes
+        standard, shrinkage = (self.from_bags(value * ridge_shape(kind, sizes)) for kind in KINDS)
+        return standard, shrinkage
 
 
 def embeddings(toy: ShrinkageToy, grid: str = "data", scale: float = 1.0) -> Embeddings:
@@ -294,7 +310,8 @@ def _compiled() -> tuple[Any, Any]:
     return jax.jit(means), jax.jit(weights)
 
 
-def _rms(difference: np.ndarray) -> float:
+def rms(difference: np.ndarray) -> float:
+    """Root of the mean square."""
     return float(np.sqrt(np.mean(difference**2)))
 
 
@@ -324,11 +341,10 @@ def senses_study(settings: Row, tell: Tell) -> list[Row]:
             standard, shrinkage, left = {}, {}, {}
             for name, times in factor.items():
                 diagonal = RIDGE * times
-                standard[name] = problem.from_bags(problem.standard_ridge(diagonal))
-                shrinkage[name] = problem.from_bags(problem.shrinkage_ridge(diagonal))
+                standard[name], shrinkage[name] = problem.with_diagonal(diagonal)
                 if n_bags * size <= DENSE_CHECKS_UP_TO:
                     matched = problem.from_bags(problem.shrinkage_ridge(diagonal / size))
-                    left[name] = _rms(problem.dense(diagonal) - matched)
+                    left[name] = rms(problem.dense(diagonal) - matched)
             wanted = PAPER_RMSE.get((n_bags, size))
             ratio = None if wanted is None else _ridge_ratio(problem, RIDGE * n_bags, wanted)
             rows += [
@@ -338,11 +354,11 @@ def senses_study(settings: Row, tell: Tell) -> list[Row]:
                     "seed": seed,
                     "standard": one,
                     "shrinkage": other,
-                    "rmse": _rms(standard[one] - shrinkage[other]),
+                    "rmse": rms(standard[one] - shrinkage[other]),
                     "rmse_matched_dense": left.get(one),
                     "ridge_ratio_of_paper": ratio,
-                    "standard_error": _rms(standard[one] - problem.truth),
-                    "shrinkage_error": _rms(shrinkage[other] - problem.truth),
+                    "standard_error": rms(standard[one] - problem.truth),
+                    "shrinkage_error": rms(shrinkage[other] - problem.truth),
                 }
                 for one in FACTORS
                 for other in FACTORS
@@ -353,48 +369,45 @@ def senses_study(settings: Row, tell: Tell) -> list[Row]:
 def _ridge_ratio(problem: Embeddings, ridge: float, rmse: float) -> float:
     """How much larger than `ridge` another one is whose embedding is that far away."""
     start = problem.from_bags(problem.shrinkage_ridge(ridge))
-    low, high = 0.0, 10.0
-    for _ in range(25):
-        half = 0.5 * (low + high)
-        other = problem.from_bags(problem.shrinkage_ridge(ridge * np.exp(half)))
-        low, high = (half, high) if _rms(other - start) < rmse else (low, half)
-    return float(np.exp(high))
+
+    def far(log_ratio: float) -> bool:
+        other = problem.from_bags(problem.shrinkage_ridge(ridge * np.exp(log_ratio)))
+        return rms(other - start) >= rmse
+
+    return float(np.exp(_smallest(far, 10.0, steps=25)))
 
 
-CHOICES: dict[str, Row] = {
-    "as in the first table": {},
-    "N(0, 2): a standard deviation of 2": {"mediator_std": 2.0},
-    "fixed grid": {"grid": "fixed"},
-    "length scales: median / √2": {"scale": 0.5**0.5},
-    "all three": {"mediator_std": 2.0, "grid": "fixed", "scale": 0.5**0.5},
+CHOICES = {
+    "as in the first table": (2.0**0.5, "data", 1.0),
+    "N(0, 2): a standard deviation of 2": (2.0, "data", 1.0),
+    "fixed grid": (2.0**0.5, "fixed", 1.0),
+    "length scales: median / √2": (2.0**0.5, "data", 0.5**0.5),
+    "all three": (2.0, "fixed", 0.5**0.5),
 }
+"""Standard deviation of mediators, grid, and length scales over the median distance."""
 
 
 def choices_study(settings: Row, tell: Tell) -> list[Row]:
     """The RMSE of 0.1 on both diagonals, and of two median heuristics, under other choices."""
     rows = []
-    for name, given in CHOICES.items():
-        options = dict(given)
-        drawn = {k: options.pop(k) for k in ("mediator_std",) if k in options}
+    for name, (std, grid, scale) in CHOICES.items():
         for n_bags, size in settings["sizes"]:
             for seed in range(settings["seeds"]):
                 tell(f"{name}, {n_bags} bags of {size}, seed {seed}")
-                problem = embeddings(shrinkage_toy(n_bags, size, seed=seed, **drawn), **options)
+                toy = shrinkage_toy(n_bags, size, mediator_std=std, seed=seed)
+                problem = embeddings(toy, grid, scale)
+                standard, shrinkage = problem.with_diagonal(RIDGE)
                 formula = problem.shrinkage_ridge(RIDGE * n_bags)
-                repeated = median_distance(np.repeat(problem.mediator, size))
-                own = options.get("scale", 1.0) * repeated
-                direct = problem.from_bags(problem.shrinkage_ridge(RIDGE))
-                by_point = problem.from_bags(problem.standard_ridge(RIDGE))
+                own = scale * median_distance(problem.repeated)
+                apart = problem.from_bags(formula, own) - problem.from_bags(formula)
                 rows.append(
                     {
                         "choice": name,
                         "n_bags": n_bags,
                         "bag_size": size,
                         "seed": seed,
-                        "rmse_direct": _rms(by_point - direct),
-                        "rmse_own_median": _rms(
-                            problem.from_bags(formula, own) - problem.from_bags(formula)
-                        ),
+                        "rmse_direct": rms(standard - shrinkage),
+                        "rmse_own_median": rms(apart),
                         "median_ratio": own / problem.l_scale,
                     }
                 )
@@ -403,100 +416,82 @@ def choices_study(settings: Row, tell: Tell) -> list[Row]:
 
 def ridge_study(settings: Row, tell: Tell) -> list[Row]:
     """Errors against the truth over λ, with the paper's formulas for both operators."""
-    from deconditional.mediation import ridge_shape
-
     rows = []
+    lambdas = settings["lambdas"]
     draws = [(n, size, size) for n, size in settings["sizes"]] + settings["unequal"]
     for n_bags, smallest, largest in draws:
         for seed in range(settings["seeds"]):
             tell(f"{n_bags} bags of {smallest} to {largest}, seed {seed}")
             sizes = unequal_sizes(n_bags, smallest, largest, seed)
             problem = embeddings(shrinkage_toy(n_bags, sizes, seed=seed))
-            bags = problem.toy.bags
-            at: dict[float, tuple[np.ndarray, np.ndarray]] = {}
-            for value in (RIDGE, *settings["lambdas"]):
-                one, other = (
-                    problem.from_bags(value * ridge_shape(kind, bags.effective_sizes))
-                    for kind in ("standard", "shrinkage")
-                )
-                at[value] = one, other
-            left = None
-            if bags.n_points <= DENSE_CHECKS_UP_TO:
-                left = _rms(problem.dense(RIDGE * bags.n_points) - at[RIDGE][0])
-            truth = problem.truth
-            lambdas = settings["lambdas"]
-            curves = [[_rms(at[v][k] - truth) for v in lambdas] for k in (0, 1)]
-            rows.append(
-                {
-                    "n_bags": n_bags,
-                    "smallest": smallest,
-                    "largest": largest,
-                    "n_points": bags.n_points,
-                    "seed": seed,
-                    "rmse": _rms(at[RIDGE][0] - at[RIDGE][1]),
-                    "rmse_dense": left,
-                    "standard_error": _rms(at[RIDGE][0] - truth),
-                    "shrinkage_error": _rms(at[RIDGE][1] - truth),
-                    "standard_best": min(curves[0]),
-                    "shrinkage_best": min(curves[1]),
-                    "standard_best_lambda": lambdas[int(np.argmin(curves[0]))],
-                    "shrinkage_best_lambda": lambdas[int(np.argmin(curves[1]))],
-                    "standard_curve": curves[0],
-                    "shrinkage_curve": curves[1],
+            n = problem.toy.bags.n_points
+            both = problem.with_lambda(RIDGE)
+            row: Row = {
+                "n_bags": n_bags,
+                "smallest": smallest,
+                "largest": largest,
+                "n_points": n,
+                "seed": seed,
+                "rmse": rms(both[0] - both[1]),
+                "rmse_dense": (
+                    rms(problem.dense(RIDGE * n) - both[0]) if n <= DENSE_CHECKS_UP_TO else None
+                ),
+            }
+            over = [problem.with_lambda(value) for value in lambdas]
+            for kind, estimate, others in zip(KINDS, both, zip(*over, strict=True), strict=True):
+                curve = [rms(other - problem.truth) for other in others]
+                row |= {
+                    f"{kind}_error": rms(estimate - problem.truth),
+                    f"{kind}_best": min(curve),
+                    f"{kind}_best_lambda": lambdas[int(np.argmin(curve))],
+                    f"{kind}_curve": curve,
                 }
-            )
+            rows.append(row)
     return rows
 
 
 def times_study(settings: Row, tell: Tell) -> list[Row]:
     """Seconds for the coefficients on the grid, compilation excluded, and how far they agree."""
     rows = []
+    limit = DENSE_UP_TO_QUICK if settings["quick"] else DENSE_UP_TO
     for n_bags, size in settings["sizes"]:
         n = n_bags * size
         problem = embeddings(shrinkage_toy(n_bags, size, seed=0))
-        scale, mediator, y = problem.l_scale, problem.mediator, problem.y
-        repeated = mediator[problem.toy.bags.bag]
+        scale, y = problem.l_scale, problem.y
         ridges = {
             "standard": problem.standard_ridge(RIDGE * n),
             "shrinkage": problem.shrinkage_ridge(RIDGE * n_bags),
         }
         tell(f"{n_bags} bags of {size}, from bags")
         row: Row = {"n_bags": n_bags, "bag_size": size, "n_points": n}
-        for name, ridge in ridges.items():
-            row[f"{name}_seconds"] = best_seconds(
-                partial(_weights, scale, mediator, ridge, y), budget=1.0
-            )
-        row["bag_means_seconds"] = best_seconds(
-            partial(_bag_means, problem.k_scale, problem.x, problem.toy.bags.layout), budget=1.0
-        )
+        for kind, ridge in ridges.items():
+            solve = partial(_weights, scale, problem.mediator, ridge, y)
+            row[f"{kind}_seconds"] = best_seconds(solve, budget=1.0)
+        means = partial(_bag_means, problem.k_scale, problem.x, problem.toy.bags.layout)
+        row["bag_means_seconds"] = best_seconds(means, budget=1.0)
         tell(f"{n_bags} bags of {size}, dense system of {n} points")
-        limit = DENSE_UP_TO_QUICK if settings["quick"] else DENSE_UP_TO
         if n <= limit and _fits_memory(n):
-            seconds, dense = _timed_dense(problem, repeated, RIDGE * n)
+            seconds, dense = _timed_dense(problem, RIDGE * n)
             row |= {"dense": "measured", "dense_seconds": seconds}
-            from_bags = [problem.from_bags(ridge) for ridge in ridges.values()]
-            row["rmse_dense_standard"] = _rms(dense - from_bags[0])
-            row["rmse_dense_shrinkage"] = _rms(dense - from_bags[1])
+            for kind, ridge in ridges.items():
+                row[f"rmse_dense_{kind}"] = rms(dense - problem.from_bags(ridge))
         else:
-            few = repeated[:: -(-n // DENSE_UP_TO_QUICK)]
+            few = problem.repeated[:: -(-n // DENSE_UP_TO_QUICK)]
             seconds = best_seconds(partial(dense_coefficients, few, y, scale, RIDGE * len(few)))
             row |= {"dense": "extrapolated", "dense_seconds": seconds * (n / len(few)) ** 3}
-            row |= {"rmse_dense_standard": None, "rmse_dense_shrinkage": None}
+            row |= {f"rmse_dense_{kind}": None for kind in KINDS}
         rows.append(row)
     return rows
 
 
-def _timed_dense(
-    problem: Embeddings, repeated: np.ndarray, diagonal: float
-) -> tuple[float, np.ndarray]:
+def _timed_dense(problem: Embeddings, diagonal: float) -> tuple[float, np.ndarray]:
+    solve = partial(dense_coefficients, problem.repeated, problem.y, problem.l_scale, diagonal)
     began = time.perf_counter()
-    coefficients = dense_coefficients(repeated, problem.y, problem.l_scale, diagonal)
+    coefficients = solve()
     seconds = time.perf_counter() - began
     if seconds < 1.0:
-        given = repeated, problem.y, problem.l_scale, diagonal
-        seconds = best_seconds(lambda: dense_coefficients(*given), budget=1.0)
-    away = np.subtract.outer(problem.x, problem.toy.bags.points[:, 0]) / problem.k_scale
-    return seconds, np.exp(-0.5 * away**2) @ coefficients
+        seconds = best_seconds(solve, budget=1.0)
+    return seconds, problem.from_points(coefficients)
 
 
 def _fits_memory(n: int) -> bool:
@@ -552,6 +547,8 @@ def run(
     from rich.console import Console
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+    from deconditional.experiments import shrinkage_output
+
     console = Console() if console is None else console
     seeds = (2 if quick else 10) if seeds is None else seeds
     if seeds < 1:
@@ -578,9 +575,9 @@ def run(
         console.print(f"{name}: {time.perf_counter() - began:.0f} s")
         kept = {"settings": settings, "machine": machine(), **results}
         write_atomically(folder / "results.json", json.dumps(kept, indent=1) + "\n")
-    write_atomically(folder / "table.md", _table(results, settings, command))
+    write_atomically(folder / "table.md", shrinkage_output.table(results, settings, command))
     if figures:
-        _draw(folder, results, settings)
+        shrinkage_output.draw(folder, results, settings)
     return results
 
 
@@ -600,259 +597,3 @@ def _earlier(path: Path, settings: Row) -> dict[str, Any]:
         f"{str(path)!r} holds results of other settings. Choose another folder, or discard them "
         "with --overwrite."
     )
-
-
-# ---------------------------------------------------------------------- table and pictures
-
-
-def _values(rows: list[Row], name: str, **where: Any) -> np.ndarray:
-    chosen = [row[name] for row in rows if all(row[k] == v for k, v in where.items())]
-    return np.array([value for value in chosen if value is not None], dtype=float)
-
-
-def _mean(rows: list[Row], name: str, digits: str = ".3f", **where: Any) -> str:
-    values = _values(rows, name, **where)
-    return f"{values.mean():{digits}}" if len(values) else "–"
-
-
-def _range(rows: list[Row], name: str, digits: str = ".3f", **where: Any) -> str:
-    values = _values(rows, name, **where)
-    if not len(values):
-        return "–"
-    if values.max() < 1e-9:
-        return f"< {10.0 ** np.ceil(np.log10(values.max())):.0e}" if values.any() else "0"
-    return f"{values.mean():{digits}} ({values.min():{digits}} to {values.max():{digits}})"
-
-
-def _table(results: dict[str, Any], settings: Row, command: str | None) -> str:
-    sizes = [dict(zip(("n_bags", "bag_size"), size, strict=True)) for size in settings["sizes"]]
-    heads = " | ".join(f"{s['n_bags']} bags of {s['bag_size']}" for s in sizes)
-    rule = "|---" * (1 + len(sizes)) + "|"
-    lines = [
-        "# Standard and shrinkage embeddings",
-        "",
-        f"Means over {settings['seeds']} seed(s), smallest and largest in brackets; true "
-        "embeddings lie between 0 and 1.",
-        "",
-        "## What 0.1 can mean",
-        "",
-        "RMSE between the standard and the shrinkage embedding on the grid.",
-        "",
-        f"| what is added to the diagonals | {heads} |",
-        rule,
-    ]
-    rows = results["senses"]
-    for (one, other), words in SENSES.items():
-        cells = [_range(rows, "rmse", standard=one, shrinkage=other, **size) for size in sizes]
-        lines.append(f"| {words} | {' | '.join(cells)} |")
-    cells = [_range(rows, "rmse_matched_dense", **size) for size in sizes]
-    lines.append(f"| matched ridges, dense system against shrinkage | {' | '.join(cells)} |")
-    cells = [_range(rows, "ridge_ratio_of_paper", ".2f", **size) for size in sizes]
-    lines += [f"| ratio of ridges that gives the paper's RMSE | {' | '.join(cells)} |", ""]
-    lines += [
-        "All 16 pairs, what multiplies 0.1 for the standard and for the shrinkage operator (N bags "
-        "of nj points, n in all), means:",
-        "",
-        f"| standard | shrinkage | {heads} |",
-        "|---" + rule,
-    ]
-    for one in FACTORS:
-        for other in FACTORS:
-            cells = [
-                _mean(rows, "rmse", ".2g", standard=one, shrinkage=other, **size) for size in sizes
-            ]
-            lines.append(f"| {one} | {other} | {' | '.join(cells)} |")
-    lines += ["", "RMSE against the true embedding:", "", f"| estimate | {heads} |", rule]
-    for (one, other), words in list(SENSES.items())[:2]:
-        for kind in ("standard", "shrinkage"):
-            cells = [
-                _mean(rows, f"{kind}_error", standard=one, shrinkage=other, **size)
-                for size in sizes
-            ]
-            lines.append(f"| {kind}, {words} | {' | '.join(cells)} |")
-    lines += ["", "## What the paper leaves open", "", f"| choice | {heads} |", rule]
-    for name, words in (
-        ("rmse_direct", "0.1 added to both diagonals"),
-        ("rmse_own_median", "the formulas, each operator with the median of its own mediators"),
-    ):
-        for choice in CHOICES:
-            cells = [
-                _range(results["choices"], name, ".4f", choice=choice, **size) for size in sizes
-            ]
-            lines.append(f"| {words}; {choice} | {' | '.join(cells)} |")
-    lambdas = settings["lambdas"]
-    lines += [
-        "",
-        "## Errors against the truth over λ",
-        "",
-        f"The paper's formulas, 0.1 and the best λ of {len(lambdas)} between {min(lambdas):g} and "
-        f"{max(lambdas):g} for each operator, its median in brackets. Dense: RMSE of the n x n "
-        "system against the standard form from bags.",
-        "",
-        "| bags | points of each | points | RMSE between | dense | standard, 0.1 | shrinkage, 0.1 "
-        "| standard, best (λ) | shrinkage, best (λ) | seeds on which standard is better: 0.1, best "
-        "|",
-        "|---" * 10 + "|",
-    ]
-    rows = results["ridge"]
-    for key in dict.fromkeys((r["n_bags"], r["smallest"], r["largest"]) for r in rows):
-        where = dict(zip(("n_bags", "smallest", "largest"), key, strict=True))
-        standard, shrinkage = (
-            f"{_mean(rows, f'{kind}_best', '.4f', **where)} "
-            f"({np.median(_values(rows, f'{kind}_best_lambda', **where)):.1g})"
-            for kind in ("standard", "shrinkage")
-        )
-        better = [
-            int(
-                np.sum(
-                    _values(rows, f"shrinkage_{which}", **where)
-                    - _values(rows, f"standard_{which}", **where)
-                    > 1e-9
-                )
-            )
-            for which in ("error", "best")
-        ]
-        spread = str(key[1]) if key[1] == key[2] else f"{key[1]} to {key[2]}"
-        cells = [
-            str(key[0]),
-            spread,
-            _mean(rows, "n_points", ".0f", **where),
-            _range(rows, "rmse", ".4f", **where),
-            _range(rows, "rmse_dense", **where),
-            _mean(rows, "standard_error", ".4f", **where),
-            _mean(rows, "shrinkage_error", ".4f", **where),
-            standard,
-            shrinkage,
-            f"{better[0]}, {better[1]} of {settings['seeds']}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "## Times",
-        "",
-        "Seconds for the coefficients at the 41 mediators of the grid, seed 0, float64, one "
-        "thread of BLAS, compilation excluded: the n x n system by Cholesky in NumPy and SciPy, "
-        "the others by the package. Bag means, the embeddings of the bags at the 41 points of the "
-        "grid, are needed by all three and are timed apart. RMSE: of the dense standard "
-        "embedding against both.",
-        "",
-        "| bags | points of each | dense | standard from bags | shrinkage | bag means | dense / "
-        "standard from bags | dense / shrinkage | RMSE | RMSE | the paper |",
-        "|---" * 11 + "|",
-    ]
-    for row in results["times"]:
-        dense, standard, shrinkage = (
-            row[f"{name}_seconds"] for name in ("dense", "standard", "shrinkage")
-        )
-        star = "" if row["dense"] == "measured" else " (extrapolated)"
-        left = (row["rmse_dense_standard"], row["rmse_dense_shrinkage"])
-        cells = [
-            str(row["n_bags"]),
-            str(row["bag_size"]),
-            f"{dense:.3g} s{star}",
-            f"{1e3 * standard:.3g} ms",
-            f"{1e3 * shrinkage:.3g} ms",
-            f"{1e3 * row['bag_means_seconds']:.3g} ms",
-            f"{dense / standard:.3g}{star}",
-            f"{dense / shrinkage:.3g}{star}",
-            *("–" if value is None else f"{value:.1e}" for value in left),
-            PAPER.get((row["n_bags"], row["bag_size"]), "–"),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", "## How this was made", "", *provenance_lines(command), ""])
-
-
-def _draw(folder: Path, results: dict[str, Any], settings: Row) -> None:
-    from deconditional import plots
-    from deconditional.mediation import ridge_shape
-
-    rows = []
-    for n_bags, size in settings["sizes"]:
-        problem = embeddings(shrinkage_toy(n_bags, size, seed=0))
-        ridges = problem.standard_ridge(RIDGE), problem.shrinkage_ridge(RIDGE)
-        standard, shrinkage = map(problem.from_bags, ridges)
-        rows.append((f"{n_bags} bags of {size}", problem, standard, shrinkage))
-    title = "0.1 added to both diagonals: the standard operator has the smaller ridge, 0.1/nj"
-    plots.save(_heat_maps(rows, title), folder / "shrinkage-equal.png", dpi=100)
-    rows = []
-    for n_bags, smallest, largest in settings["unequal"]:
-        sizes = unequal_sizes(n_bags, smallest, largest, seed=0)
-        problem = embeddings(shrinkage_toy(n_bags, sizes, seed=0))
-        ridge = [
-            RIDGE * ridge_shape(kind, problem.toy.bags.effective_sizes)
-            for kind in ("standard", "shrinkage")
-        ]
-        label = f"{n_bags} bags of {smallest} to {largest}"
-        standard, shrinkage = map(problem.from_bags, ridge)
-        rows.append((label, problem, standard, shrinkage))
-    title = "Unequal bags, the paper's formulas with λ = 0.1"
-    plots.save(_heat_maps(rows, title), folder / "shrinkage-unequal.png", dpi=100)
-    panels = []
-    for key in dict.fromkeys((r["n_bags"], r["smallest"], r["largest"]) for r in results["ridge"]):
-        mine = [r for r in results["ridge"] if (r["n_bags"], r["smallest"], r["largest"]) == key]
-        if key[1] == key[2]:
-            continue
-        panels.append(
-            {
-                "lines": {
-                    kind: (settings["lambdas"], [row[f"{kind}_curve"] for row in mine])
-                    for kind in ("standard", "shrinkage")
-                },
-                "title": f"{key[0]} bags of {key[1]} to {key[2]}",
-                "xlabel": "λ",
-                "ylabel": "RMSE against the true embedding",
-                "xscale": "log",
-                "yscale": "log",
-            }
-        )
-    figure = plots.curves(panels, "Unequal bags (line: mean, band: range over seeds)", 5.0)
-    plots.save(figure, folder / "shrinkage-ridge.png", dpi=100)
-
-
-def _heat_maps(rows: list[tuple[str, Embeddings, np.ndarray, np.ndarray]], title: str) -> Any:
-    """Data, truth, both embeddings and their difference, a row for every setting."""
-    from matplotlib.figure import Figure
-
-    from deconditional.plots import DIVERGING, SEQUENTIAL
-
-    figure = Figure(figsize=(15.5, 2.9 * len(rows) + 0.7))
-    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
-    figure.suptitle(title, fontsize=13)
-    grid: Any = figure.subplots(len(rows), 5, squeeze=False, sharey="row", sharex="row")
-    for line, (name, problem, standard, shrinkage) in zip(grid, rows, strict=True):
-        bags, y, x = problem.toy.bags, problem.y, problem.x
-        many = bags.n_points > 3000
-        line[0].plot(
-            problem.mediator[bags.bag],
-            bags.points[:, 0],
-            ".",
-            color="#0072b2",
-            markersize=1 if many else 3,
-            alpha=0.15 if many else 0.6,
-            rasterized=True,
-        )
-        line[0].plot(y, problem.toy.conditional_mean(y), color="#d55e00", linewidth=1)
-        line[0].set(title=f"data, {name}", ylabel="x")
-        shared = {
-            "cmap": SEQUENTIAL,
-            "vmin": min(v.min() for v in (problem.truth, standard, shrinkage)),
-            "vmax": max(v.max() for v in (problem.truth, standard, shrinkage)),
-        }
-        for place, values, what in (
-            (line[1], problem.truth, "true embedding"),
-            (line[2], standard, "standard"),
-            (line[3], shrinkage, "shrinkage"),
-        ):
-            image = place.pcolormesh(y, x, values, shading="nearest", rasterized=True, **shared)
-            place.set_title(what)
-        figure.colorbar(image, ax=line[3], shrink=0.9)
-        gap = standard - shrinkage
-        largest = float(np.abs(gap).max()) or 1.0
-        image = line[4].pcolormesh(
-            y, x, gap, cmap=DIVERGING, vmin=-largest, vmax=largest, shading="nearest"
-        )
-        line[4].set_title(f"standard − shrinkage, RMSE {_rms(gap):.3f}")
-        figure.colorbar(image, ax=line[4], shrink=0.9)
-    for place in grid[-1]:
-        place.set_xlabel("y")
-    return figure
