@@ -26,6 +26,7 @@ _HOME = {
     "CMP": "models",
     "CentroidGP": "models",
     "Comparison": "fields",
+    "DeconditionalRegressor": "operators",
     "DeepKernel": "kernels",
     "Downscaler": "fields",
     "FeatureError": "approximation",
@@ -45,10 +46,11 @@ _HOME = {
     "downscale": "fields",
     "feature_error": "approximation",
 }
-_MODULES = ("datasets", "scores")
+_MODULES = ("datasets", "operators", "scores")
 
 if TYPE_CHECKING:
     from deconditional import datasets as datasets
+    from deconditional import operators as operators
     from deconditional import scores as scores
     from deconditional.approximation import FeatureError as FeatureError
     from deconditional.approximation import feature_error as feature_error
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from deconditional.models import VarCentroidGP as VarCentroidGP
     from deconditional.models import VarCMP as VarCMP
     from deconditional.models import VBagg as VBagg
+    from deconditional.operators import DeconditionalRegressor as DeconditionalRegressor
     from deconditional.posterior import Posterior as Posterior
     from deconditional.priors import LogNormal as LogNormal
     from deconditional.priors import Normal as Normal

@@ -1,0 +1,368 @@
+r"""Elements of a reproducing kernel Hilbert space, and operators of finite rank between two.
+
+Everything an estimator of this subject produces is a finite sum. A function is
+
+.. math:: f = \sum_j c_j\,\bar k_j, \qquad \bar k_j = \sum_i w_j^{(i)} k_{x_j^{(i)}},
+
+over kernel features averaged over bags of points (bags of one point where nothing is averaged), and
+an operator is :math:`T = \Phi B \Psi^\top`, with features :math:`\Phi` of the space it maps into,
+features :math:`\Psi` of the space it maps from, and a matrix B. Evaluations, inner products and
+norms are then small matrix products, exact up to rounding.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Self
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from gpjax.kernels.base import AbstractKernel
+
+from deconditional.bag_inputs import Floats, points_array
+from deconditional.bag_kernels import bag_gram, between_bags
+from deconditional.bags import Bags
+from deconditional.kernels import prior_variance
+from deconditional.layout import layout_points
+
+__all__ = ["Features", "FiniteRankOperator", "Function"]
+
+BLOCK_ENTRIES = 20_000_000
+"""Kernel values held at once while a function is evaluated: 160 MB."""
+
+_gram = eqx.filter_jit(bag_gram)
+_between = eqx.filter_jit(between_bags)
+_variance = eqx.filter_jit(prior_variance)
+
+
+class Features:
+    r"""Finitely many features of one kernel, each averaged over a bag of points.
+
+    Parameters
+    ----------
+    kernel
+        Any GPJax kernel: the space is the one it reproduces.
+    bags
+        One feature :math:`\bar k_j` per bag; :meth:`of_points` makes one per point.
+
+    Examples
+    --------
+    >>> import gpjax as gpx
+    >>> features = Features.of_points(gpx.kernels.RBF(), [0.0, 1.0])
+    >>> features.gram.round(4).tolist()
+    [[1.0, 0.6065], [0.6065, 1.0]]
+    """
+
+    def __init__(self, kernel: AbstractKernel, bags: Bags):
+        self.kernel = kernel
+        self.bags = bags
+
+    @classmethod
+    def of_points(cls, kernel: AbstractKernel, points: npt.ArrayLike) -> Self:
+        """The canonical features k_x at every point."""
+        x = points_array(points)
+        return cls(kernel, Bags.from_points(x, np.arange(len(x))))
+
+    def __len__(self) -> int:
+        return self.bags.n_bags
+
+    @property
+    def n_inputs(self) -> int:
+        """How many variables a point of this space has."""
+        return self.bags.points.shape[1]
+
+    @cached_property
+    def gram(self) -> Floats:
+        """Inner products of all pairs."""
+        return np.asarray(_gram(self.kernel, self.bags.layout))
+
+    @cached_property
+    def scatter(self) -> Floats:
+        r""":math:`\sum_i w_j^{(i)}\lVert k_{x_j^{(i)}} - \bar k_j\rVert^2` of every bag."""
+        norms = np.asarray(_variance(self.kernel, jnp.asarray(self.bags.points)))
+        return np.maximum(self.bags.means(norms) - np.diag(self.gram), 0.0)
+
+    def at(self, points: npt.ArrayLike) -> Floats:
+        """Every feature at every point, (m, N)."""
+        x = self._checked_points(points)
+        rows = max(256, BLOCK_ENTRIES // len(self))
+        blocks = [
+            np.asarray(_between(self.kernel, self.bags.layout, layout_points(jnp.asarray(block)))).T
+            for block in np.split(x, range(rows, len(x), rows))
+        ]
+        return np.concatenate(blocks)
+
+    def cross(self, other: Features) -> Floats:
+        """Inner products with other features of the same space."""
+        self._check_space(other)
+        if other is self:
+            return self.gram
+        return np.asarray(_between(self.kernel, self.bags.layout, other.bags.layout))
+
+    def joined(self, other: Features) -> Features:
+        """These features, then those."""
+        self._check_space(other)
+        a, b = self.bags, other.bags
+        return Features(
+            self.kernel,
+            Bags(
+                points=np.concatenate([a.points, b.points]),
+                bag=np.concatenate([a.bag, a.n_bags + b.bag]),
+                weights=np.concatenate([a.weights, b.weights]),
+                ids=tuple(range(a.n_bags + b.n_bags)),
+                mediator=None,
+                point=np.arange(a.n_points + b.n_points),
+            ),
+        )
+
+    def _checked_points(self, points: npt.ArrayLike) -> Floats:
+        x = points_array(points)
+        if x.shape[1] != self.n_inputs:
+            raise ValueError(
+                f"points of this space have {self.n_inputs} variable(s); points of shape "
+                f"{np.shape(points)} do not."
+            )
+        if not np.isfinite(x).all():
+            raise ValueError(
+                f"point {int(np.argmin(np.isfinite(x).all(1)))} is missing or infinite. Drop it."
+            )
+        return x
+
+    def _check_space(self, other: Features) -> None:
+        same = self.kernel is other.kernel or bool(eqx.tree_equal(self.kernel, other.kernel))
+        if not same or self.n_inputs != other.n_inputs:
+            raise ValueError(
+                f"these belong to different spaces: {self._space()} and {other._space()}. Both "
+                "need the same kernel with the same parameters."
+            )
+
+    def _space(self) -> str:
+        return (
+            f"{type(self.kernel).__name__} of {self.n_inputs} variable{'s' * (self.n_inputs > 1)}"
+        )
+
+
+class Function:
+    r"""An element of a reproducing kernel Hilbert space, or a family of them side by side.
+
+    Parameters
+    ----------
+    features
+        The features it is a sum of.
+    coefficients : (N,) or (N, M)
+        Their coefficients; with two axes, one column per function of the family.
+
+    Examples
+    --------
+    >>> import gpjax as gpx
+    >>> kernel = gpx.kernels.RBF()
+    >>> f = Function.from_points(kernel, [0.0, 1.0], [2.0, -1.0])
+    >>> f([0.0]).round(4).tolist()
+    [1.3935]
+
+    Evaluation is the inner product with a canonical feature, and the norm follows from it:
+
+    >>> k_x = Function.canonical(kernel, [0.0])
+    >>> k_x.inner(f).round(4).tolist()
+    [1.3935]
+    >>> round(f.norm**2, 4), round((f - f).norm, 4)
+    (2.5739, 0.0)
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(self, features: Features, coefficients: npt.ArrayLike):
+        c = np.asarray(coefficients, dtype=float)
+        if c.ndim not in (1, 2) or len(c) != len(features):
+            raise ValueError(
+                f"{len(features)} features came with coefficients of shape {c.shape}; give one "
+                "coefficient, or one row, per feature."
+            )
+        self.features = features
+        self.coefficients = c
+
+    @classmethod
+    def from_points(
+        cls, kernel: AbstractKernel, points: npt.ArrayLike, coefficients: npt.ArrayLike
+    ) -> Self:
+        """A sum of kernel features at points."""
+        return cls(Features.of_points(kernel, points), coefficients)
+
+    @classmethod
+    def canonical(cls, kernel: AbstractKernel, points: npt.ArrayLike) -> Self:
+        """The family of canonical features k_x, one per point."""
+        features = Features.of_points(kernel, points)
+        return cls(features, np.eye(len(features)))
+
+    @property
+    def kernel(self) -> AbstractKernel:
+        """The kernel of the space."""
+        return self.features.kernel
+
+    def __call__(self, points: npt.ArrayLike) -> Floats:
+        """Values at points: (m,), or (m, M) of a family."""
+        x = self.features._checked_points(points)
+        rows = max(256, BLOCK_ENTRIES // len(self.features))
+        blocks = np.split(x, range(rows, len(x), rows))
+        return np.concatenate([self.features.at(block) @ self.coefficients for block in blocks])
+
+    def inner(self, other: Function) -> Any:
+        """Inner product with another element; of families, all pairs of their members."""
+        value = self.coefficients.T @ self.features.cross(other.features) @ other.coefficients
+        return float(value) if np.ndim(value) == 0 else value
+
+    @cached_property
+    def norm(self) -> Any:
+        """Norm in the space; of a family, that of each member."""
+        squares = np.sum(self.coefficients * (self.features.gram @ self.coefficients), axis=0)
+        root = np.sqrt(np.maximum(squares, 0.0))
+        return float(root) if np.ndim(root) == 0 else root
+
+    def __add__(self, other: Any) -> Function:
+        if not isinstance(other, Function):
+            return NotImplemented
+        if self.coefficients.shape[1:] != other.coefficients.shape[1:]:
+            raise ValueError(
+                f"a family of shape {self.coefficients.shape[1:]} cannot be added to one of shape "
+                f"{other.coefficients.shape[1:]}; give both the same number of functions."
+            )
+        if self.features is other.features:
+            return Function(self.features, self.coefficients + other.coefficients)
+        both = self.features.joined(other.features)
+        return Function(both, np.concatenate([self.coefficients, other.coefficients]))
+
+    def __mul__(self, factor: Any) -> Function:
+        if np.ndim(factor) != 0 or isinstance(factor, Function):
+            return NotImplemented
+        return Function(self.features, float(factor) * self.coefficients)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, factor: float) -> Function:
+        return self * (1.0 / factor)
+
+    def __neg__(self) -> Function:
+        return -1.0 * self
+
+    def __sub__(self, other: Any) -> Function:
+        return self + (-other) if isinstance(other, Function) else NotImplemented
+
+    def __repr__(self) -> str:
+        members = "" if self.coefficients.ndim == 1 else f", family of {self.coefficients.shape[1]}"
+        return f"Function({self.features._space()}, {len(self.features)} features{members})"
+
+
+class FiniteRankOperator:
+    r"""An operator :math:`T = \Phi B \Psi^\top` between two spaces.
+
+    Operators are applied to functions, added, scaled, composed with ``@``, and have an adjoint and
+    a Hilbert-Schmidt inner product.
+
+    Parameters
+    ----------
+    into
+        :math:`\Phi`, features of the space that is mapped into.
+    matrix
+        B, one row per feature of `into` and one column per feature of `out_of`.
+    out_of
+        :math:`\Psi`, features of the space that is mapped from.
+
+    Examples
+    --------
+    The projection onto one feature, applied twice, is itself:
+
+    >>> import gpjax as gpx
+    >>> one = Features.of_points(gpx.kernels.RBF(), [0.0])
+    >>> projection = FiniteRankOperator(one, [[1.0]], one)
+    >>> f = Function.from_points(gpx.kernels.RBF(), [0.0, 1.0], [2.0, -1.0])
+    >>> round((projection(f) - (projection @ projection)(f)).norm, 12), round(projection.norm, 12)
+    (0.0, 1.0)
+    """
+
+    __array_ufunc__ = None
+
+    def __init__(self, into: Features, matrix: npt.ArrayLike, out_of: Features):
+        b = np.asarray(matrix, dtype=float)
+        if b.shape != (len(into), len(out_of)):
+            raise ValueError(
+                f"matrix must have a row for each of the {len(into)} features of `into` and a "
+                f"column for each of the {len(out_of)} of `out_of`; its shape is {b.shape}."
+            )
+        self.into = into
+        self.out_of = out_of
+        self._matrix = b
+
+    @property
+    def matrix(self) -> Floats:
+        """B."""
+        return self._matrix
+
+    def _times(self, b: Floats) -> Floats:
+        """B times b; operators with a factorised B solve instead."""
+        return self.matrix @ b
+
+    def __call__(self, function: Function) -> Function:
+        """The image of a function, or of each of a family."""
+        if not isinstance(function, Function):
+            raise TypeError(f"an operator maps a Function, not {type(function).__name__}.")
+        seen = self.out_of.cross(function.features) @ function.coefficients
+        return Function(self.into, self._times(seen))
+
+    @property
+    def adjoint(self) -> FiniteRankOperator:
+        """The operator with ⟨T f, g⟩ = ⟨f, T* g⟩."""
+        return FiniteRankOperator(self.out_of, self.matrix.T, self.into)
+
+    def inner(self, other: FiniteRankOperator) -> float:
+        r"""Hilbert-Schmidt inner product, :math:`\operatorname{tr}(T^\top T')`."""
+        left = self.into.cross(other.into) @ other.matrix
+        return float(np.sum(self.matrix * (left @ other.out_of.cross(self.out_of))))
+
+    @property
+    def norm(self) -> float:
+        """Hilbert-Schmidt norm."""
+        return float(np.sqrt(max(self.inner(self), 0.0)))
+
+    def __matmul__(self, other: FiniteRankOperator) -> FiniteRankOperator:
+        if not isinstance(other, FiniteRankOperator):
+            return NotImplemented
+        middle = self._times(self.out_of.cross(other.into) @ other.matrix)
+        return FiniteRankOperator(self.into, middle, other.out_of)
+
+    def __add__(self, other: Any) -> FiniteRankOperator:
+        if not isinstance(other, FiniteRankOperator):
+            return NotImplemented
+        if self.into is other.into and self.out_of is other.out_of:
+            return FiniteRankOperator(self.into, self.matrix + other.matrix, self.out_of)
+        (a, b), (c, d) = self.matrix.shape, other.matrix.shape
+        matrix = np.zeros((a + c, b + d))
+        matrix[:a, :b], matrix[a:, b:] = self.matrix, other.matrix
+        return FiniteRankOperator(
+            self.into.joined(other.into), matrix, self.out_of.joined(other.out_of)
+        )
+
+    def __mul__(self, factor: Any) -> FiniteRankOperator:
+        if np.ndim(factor) != 0 or isinstance(factor, FiniteRankOperator):
+            return NotImplemented
+        return FiniteRankOperator(self.into, float(factor) * self.matrix, self.out_of)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> FiniteRankOperator:
+        return -1.0 * self
+
+    def __sub__(self, other: Any) -> FiniteRankOperator:
+        return self + (-other) if isinstance(other, FiniteRankOperator) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.out_of._space()} -> {self.into._space()})"
+
+    def squared_errors(self, targets: Features, inputs: Function) -> Floats:
+        r""":math:`\lVert t_j - T u_j\rVert^2` for features :math:`t_j` and a family :math:`u_j`."""
+        images = self(inputs)
+        c = images.coefficients
+        overlap = targets.cross(images.features)
+        squares = np.sum(c * (images.features.gram @ c), axis=0)
+        return np.diag(targets.gram) - 2.0 * np.sum(overlap.T * c, axis=0) + squares
