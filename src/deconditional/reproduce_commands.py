@@ -32,6 +32,7 @@ class Experiment:
     command: Callable[[argparse.Namespace, str], int]
     quick: tuple[str, ...]
     takes_jobs: bool = False
+    draws: bool = True
 
 
 def add(commands: Any, main: Callable[[list[str]], int]) -> None:
@@ -50,7 +51,8 @@ def add(commands: Any, main: Callable[[list[str]], int]) -> None:
         parser.add_argument(
             "--out", required=True, metavar="DIR", help="folder for numbers, tables, figures"
         )
-        parser.add_argument("--no-figures", action="store_true", help="numbers and tables only")
+        if experiment.draws:
+            parser.add_argument("--no-figures", action="store_true", help="numbers and tables only")
         if experiment.takes_jobs:
             parser.add_argument(
                 "--jobs", type=positive, default=1, help="fits at a time (default: 1)"
@@ -83,7 +85,7 @@ def _all(args: argparse.Namespace, command: str, main: Callable[[list[str]], int
     for number, (name, experiment) in enumerate(EXPERIMENTS.items(), start=1):
         given = ["reproduce", name, "--out", str(folder / name)]
         given += experiment.quick if args.quick else ()
-        given += ["--no-figures"] if args.no_figures else []
+        given += ["--no-figures"] if args.no_figures and experiment.draws else []
         given += ["--jobs", str(args.jobs)] if experiment.takes_jobs and args.jobs > 1 else []
         print(f"\n{number} of {len(EXPERIMENTS)}: deconditional {shlex.join(given)}", flush=True)
         began = time.perf_counter()
@@ -358,6 +360,23 @@ def _shrinkage(args: argparse.Namespace, command: str) -> int:
     return 0
 
 
+def _ridges_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=whole, default=4, help="rolls of every size (default: 4)")
+    parser.add_argument(
+        "--sizes", nargs="+", type=whole, default=[0, 1, 2], choices=range(3), help="0, 1, 2"
+    )
+    _overwrite(parser)
+
+
+def _ridges(args: argparse.Namespace, command: str) -> int:
+    from deconditional.experiments import ridges
+
+    results = ridges.run(
+        args.seeds, out=args.out, sizes=args.sizes, overwrite=args.overwrite, command=command
+    )
+    return _finished(results, args.out)
+
+
 _RESUMES = "Writes results.json after every fit; the same command resumes an interrupted run."
 
 EXPERIMENTS = {
@@ -376,6 +395,14 @@ EXPERIMENTS = {
         _convergence_options,
         _convergence,
         ("--quick",),
+    ),
+    "ridges": Experiment(
+        "ridges of two-stage regression, by evidence and by leaving one out",
+        "Fit the two-stage regressor to swiss rolls with its second ridge chosen in three ways.",
+        _ridges_options,
+        _ridges,
+        ("--seeds", "1", "--sizes", "0"),
+        draws=False,
     ),
     "swiss-roll": Experiment(
         "matched and unmatched bags on a swiss roll (section 5.1)",
