@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import jax
 import pytest
@@ -11,6 +12,14 @@ from hypothesis import settings
 # time make a failure one that anybody can repeat.
 settings.register_profile("deconditional", deadline=None, derandomize=True)
 settings.load_profile("deconditional")
+
+# Most of the time goes into compiling. Modules and processes share what is compiled, and the next
+# run finds it again.
+jax.config.update(
+    "jax_compilation_cache_dir", str(Path(__file__).parent / ".pytest_cache" / "compiled")
+)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @contextmanager

@@ -8,7 +8,10 @@ import pytest
 from rich.console import Console
 
 from deconditional.experiments import convergence as study
-from deconditional.experiments.convergence import Case, Problem
+from deconditional.experiments import convergence_output as output
+from deconditional.experiments import convergence_problem as circle
+from deconditional.experiments.convergence import Case
+from deconditional.experiments.convergence_problem import Problem
 from deconditional.outputs import UsageError
 
 QUIET = Console(quiet=True)
@@ -147,11 +150,11 @@ def test_estimates_from_counts_are_the_paper_s_gram_forms():
 
     cells = np.ravel_multi_index((x, y), problem.joint.shape)
     pairs = Fixed(np.bincount(cells, minlength=problem.joint.size))
-    operator = study.conditional_operator(*study.draw_bags(problem, size, pairs), ridge)
+    operator = circle.conditional_operator(*circle.draw_bags(problem, size, pairs), ridge)
     mediators = Fixed(np.bincount(again, minlength=len(problem.mediator_features)))
-    covariance = study.draw_mediators(problem, number, mediators)
+    covariance = circle.draw_mediators(problem, number, mediators)
     np.testing.assert_allclose(operator, dense, atol=1e-11)
-    found = study.deconditional_operator(covariance, operator, epsilon)
+    found = circle.deconditional_operator(covariance, operator, epsilon)
     np.testing.assert_allclose(found, dense_dmo, atol=1e-10)
     excess = problem.excess_of(covariance, operator, epsilon)
     difference = problem.risk(dense_dmo) - problem.risk(problem.minimiser)
@@ -172,8 +175,8 @@ def test_bags_of_several_points_are_the_paper_s_replicated_form():
     number = np.bincount(y, minlength=len(problem.mediator_features))
     inside = np.zeros((len(number), len(given)), dtype=int)
     np.add.at(inside, (y.repeat(points), x.ravel()), 1)
-    moments = study.draw_bags(problem, size, Fixed(number, inside), points)
-    np.testing.assert_allclose(study.conditional_operator(*moments, ridge), dense, atol=1e-11)
+    moments = circle.draw_bags(problem, size, Fixed(number, inside), points)
+    np.testing.assert_allclose(circle.conditional_operator(*moments, ridge), dense, atol=1e-11)
 
 
 def test_with_everything_known_the_excess_is_the_bias_of_each_direction():
@@ -184,10 +187,10 @@ def test_with_everything_known_the_excess_is_the_bias_of_each_direction():
     assert found == pytest.approx(np.sum(problem.mediator_covariance[:-1] * lost**2), rel=1e-12)
 
 
-@pytest.mark.parametrize(("size", "points"), [(1000, 1), (study.MOST_POINTS, 1), (500, 8)])
+@pytest.mark.parametrize(("size", "points"), [(1000, 1), (circle.MOST_POINTS, 1), (500, 8)])
 def test_draws_have_the_moments_of_the_law_even_for_the_most_points(size, points):
     problem, rng = Problem(1, 2.0, 2.0), np.random.default_rng(6)
-    crosses = np.array([study.draw_bags(problem, size, rng, points)[1] for _ in range(1500)])
+    crosses = np.array([circle.draw_bags(problem, size, rng, points)[1] for _ in range(1500)])
     products = np.einsum("xi,yj->xyij", problem.fine_features, problem.mediator_features)
     mean = np.einsum("xy,xyij->ij", problem.joint, products)
     of_y = problem.joint.sum(0)
@@ -234,23 +237,23 @@ def test_slope_finds_a_known_one_and_its_intervals_cover_it():
     for _ in range(400):
         values = 3 * sizes**-0.7 * rng.gamma(4.0, 1 / 4, size=(100, len(sizes)))
         error = values.std(0, ddof=1) / 10
-        rate, spread = study.slope(sizes, values.mean(0), error)
+        rate, spread = output.slope(sizes, values.mean(0), error)
         inside += abs(rate - 0.7) < 1.96 * spread
     assert 0.95 - 4 * math.sqrt(0.95 * 0.05 / 400) < inside / 400 <= 0.99
-    assert study.slope(sizes, 3 * sizes**-0.7, 0 * sizes) == (pytest.approx(0.7), 0)
+    assert output.slope(sizes, 3 * sizes**-0.7, 0 * sizes) == (pytest.approx(0.7), 0)
     with pytest.raises(ValueError, match="at least two sizes"):
-        study.slope([1], [1.0], [0.1])
+        output.slope([1], [1.0], [0.1])
     with pytest.raises(ValueError, match="positive"):
-        study.slope([1, 2], [1.0, 0.0], [0.1, 0.1])
+        output.slope([1, 2], [1.0, 0.0], [0.1, 0.1])
 
 
 def test_bags_needed_interpolates_the_last_crossing():
     pairs = [10, 100, 1000, 10_000]
     power_law = [(3000 / n) ** 0.5 for n in pairs]
-    assert study.bags_needed(pairs, power_law, within=1.25) == pytest.approx(3000 / 1.25**2)
-    assert study.bags_needed(pairs, [1.0, 2.0, 1.0, 1.0], within=2**0.5) == pytest.approx(10**2.5)
-    assert math.isnan(study.bags_needed(pairs, [1.0] * 4))
-    assert math.isnan(study.bags_needed(pairs, [9.0, 1.0, 1.0, 2.0]))
+    assert output.bags_needed(pairs, power_law, within=1.25) == pytest.approx(3000 / 1.25**2)
+    assert output.bags_needed(pairs, [1.0, 2.0, 1.0, 1.0], within=2**0.5) == pytest.approx(10**2.5)
+    assert math.isnan(output.bags_needed(pairs, [1.0] * 4))
+    assert math.isnan(output.bags_needed(pairs, [9.0, 1.0, 1.0, 2.0]))
 
 
 @pytest.mark.parametrize(("pairs_power", "first"), [(4.5, 7), (1.5, 12)])
@@ -262,13 +265,13 @@ def test_the_finite_problem_converges_as_its_formulas_say(pairs_power, first):
         pairs = round(size**pairs_power)
         values = []
         for _ in range(150):
-            moments = study.draw_bags(problem, pairs, rng)
-            operator = study.conditional_operator(*moments, pairs ** (-1 / 3))
-            covariance = study.draw_mediators(problem, size, rng)
+            moments = circle.draw_bags(problem, pairs, rng)
+            operator = circle.conditional_operator(*moments, pairs ** (-1 / 3))
+            covariance = circle.draw_mediators(problem, size, rng)
             values.append(problem.excess_of(covariance, operator, size**-0.5))
         mean.append(np.mean(values))
         error.append(np.std(values, ddof=1) / math.sqrt(len(values)))
-    rate, spread = study.slope(sizes, mean, error)
+    rate, spread = output.slope(sizes, mean, error)
     assert spread < 0.03
     assert abs(rate - 1) < 0.1
 
@@ -283,8 +286,7 @@ TINY = {"repetitions": 4, "sizes": (16, 32, 64, 128, 256), "console": QUIET}
 def small_study():
     """The study with a small problem in place of the large one."""
     with pytest.MonkeyPatch.context() as patch:
-        problems = {"finite": study.PROBLEMS["finite"], "polynomial": Problem(4, 2.0, 4.0)}
-        patch.setattr(study, "PROBLEMS", problems)
+        patch.setitem(study.PROBLEMS, "polynomial", Problem(4, 2.0, 4.0))
         patch.setattr(study, "BAGS", tuple(4**power for power in range(2, 11)))
         yield study
 
@@ -366,8 +368,11 @@ def test_a_run_resumes_and_leaves_other_results_alone(done, small_study, tmp_pat
 
 
 def test_quick_is_smaller_unless_told_otherwise(small_study, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "CASES", {"finite rank": Case("finite", math.inf, 2.0, (1.5,))})
-    monkeypatch.setattr(study, "PROBLEMS", {"finite": study.PROBLEMS["finite"]})
+    cases = {"finite rank": Case("finite", math.inf, 2.0, (1.5,))}
+    problems = {"finite": study.PROBLEMS["finite"]}
+    for module in (study, output):
+        monkeypatch.setattr(module, "CASES", cases)
+        monkeypatch.setattr(module, "PROBLEMS", problems)
     small_study.run(out=tmp_path / "a", quick=True, figures=False, console=QUIET)
     settings = json.loads((tmp_path / "a" / "results.json").read_text())["settings"]
     assert settings["repetitions"] == study.QUICK_REPETITIONS < study.REPETITIONS
