@@ -51,5 +51,5 @@ bench: $(STAMP) ## measure the speed of the hot kernels
 	@$(BIN)/deconditional benchmark $(BENCH_ARGS)
 
 clean: ## remove what the commands wrote (keeps .venv)
-	@rm -rf build dist demo-output docs/_build .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@rm -rf build dist demo-output docs/_build docs/examples .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	@find src tests docs -type d -name __pycache__ -prune -exec rm -rf {} +

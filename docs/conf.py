@@ -1,7 +1,13 @@
 """Sphinx configuration. The build needs no network, and neither do the pages it makes."""
 
+import os
+import sys
 from importlib.metadata import version as installed_version
 from importlib.resources import files
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "gallery"))  # where Sphinx-Gallery finds _style
 
 project = "deconditional"
 author = "The deconditional authors"
@@ -13,8 +19,30 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
+    "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "gallery"]
+
+# Scripts run while the pages are built, and again only when they have changed. Compiling takes them
+# longer than computing, so the compiler does without most of its optimisations.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "examples",
+    "filename_pattern": r"/plot_",
+    "ignore_pattern": r"^_",
+    "within_subsection_order": "FileNameSortKey",
+    "reset_modules": ("_style.reset",),
+    "image_srcset": ["2x"],
+    "thumbnail_size": (640, 448),
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "notebook_extensions": set(),
+    "show_signature": False,
+    "remove_config_comments": True,
+    "write_computation_times": False,
+    "min_reported_time": 600,
+}
 
 myst_enable_extensions = ["amsmath", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -27,7 +55,11 @@ napoleon_use_rtype = False
 
 # MathJax is copied beside the pages rather than fetched when they are read. This one file holds all
 # of it, glyphs included: SVG output needs no web fonts.
-html_static_path = [str(files("sphinx-mathjax-offline") / "static/mathjax/tex-svg-full.js")]
+html_static_path = [
+    "_static",
+    str(files("sphinx-mathjax-offline") / "static/mathjax/tex-svg-full.js"),
+]
+html_css_files = ["site.css"]
 mathjax_path = "tex-svg-full.js"
 mathjax3_config = {
     "tex": {
