@@ -1,6 +1,7 @@
 """The climate experiment on small files of the published layout."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from rich.console import Console
 
 from deconditional import scores
 from deconditional.outputs import UsageError
+from deconditional.posterior import Gaussians
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
@@ -144,8 +146,7 @@ def test_files_that_cannot_be_used(tmp_path, change, message):
 
 
 def test_models_are_those_of_the_paper():
-    sizes = climate.Sizes(inducing=30, exact_points=9)
-    made = {name: make(5, sizes) for name, make in climate.MODELS.items()}
+    made = {name: make(5, 30) for name, make in climate.MODELS.items()}
     for name in ("vargpr", "vbagg"):
         assert not made[name].propagate and made[name].trend == made[name].base.trend == "none"
         assert made[name].base.n_inducing == 30 and made[name].base.fine_noise
@@ -153,7 +154,8 @@ def test_models_are_those_of_the_paper():
         assert fair.propagate and fair.trend == fair.base.trend == "linear"
     assert made["varcmp"].n_inducing == 30 and made["varcmp"].fine_noise
     assert (made["cmp"].uncertainty, made["u-cmp"].uncertainty) == (False, True)
-    assert made["cmp"].points_per_bag == 9 and made["u-cmp, centred"].centred
+    assert made["u-cmp, centred"].centred
+    assert not any(made[name].fine_noise for name in climate.EXACT)
     x, y = np.array([0.3, -0.2, 0.5, 1.0, -0.4]), np.array([-0.1, 0.4, 0.2, 0.3, 0.6])
     near = np.linalg.norm(x[:2] - y[:2]) * np.sqrt(3)
     expected = (1 + near) * np.exp(-near) + np.exp(-0.5 * np.sum((x[2:] - y[2:]) ** 2))
@@ -173,7 +175,7 @@ def test_the_command_on_a_file_of_the_published_layout(tmp_path, file, capsys):
     assert [record["model"] for record in records] == ["oracle"]
     data = climate.fields(file)
     drawn = climate.split(data, 0)
-    model = climate.MODELS["oracle"](5, climate.Sizes(20, 4)).fit(drawn.matched, drawn.z)
+    model = climate.MODELS["oracle"](5, 20).fit(drawn.matched, drawn.z)
     mean = drawn.z_mean + drawn.z_std * model.predict(drawn.x).mean.reshape(data.truth.shape)
     assert records[0]["rmse"] == pytest.approx(scores.rmse(mean, data.truth), rel=1e-6)
     settings = json.loads((tmp_path / "settings.json").read_text())
@@ -184,6 +186,29 @@ def test_the_command_on_a_file_of_the_published_layout(tmp_path, file, capsys):
     assert pictures == {"data.png", "posterior-oracle.png"}
     before = (tmp_path / "results.json").read_text()
     assert cli.main(given) == 0 and (tmp_path / "results.json").read_text() == before
+
+
+def test_exact_models_learn_from_condensed_bags(file, monkeypatch):
+    seen = []
+
+    class Flat:
+        fit_report_ = SimpleNamespace(log_evidence=0.0)
+
+        def fit(self, bags, z, mediator=None):
+            seen.append((bags.n_points, mediator is not None))
+
+        def predict(self, x, fine_noise):
+            seen.append(fine_noise)
+            return Gaussians(np.zeros((1, len(x))), np.ones((1, len(x))))
+
+    for name in ("cmp", "vbagg", "oracle"):
+        monkeypatch.setitem(climate.MODELS, name, lambda d, inducing: Flat())
+        task = climate.Task("half", name, 1)
+        record, _ = climate._worked(task, (file, 3, 1), 20, 5, None)
+    assert seen == [(6 * 5, True), False, (6 * BLOCK**2, True), True, (6 * BLOCK**2, False), True]
+    drawn = climate.split(climate.fields(file), 1)
+    truth = climate.fields(file).truth
+    assert record["rmse"] == pytest.approx(np.sqrt(np.mean((truth - drawn.z_mean) ** 2)))
 
 
 def test_scores_of_maps(file):

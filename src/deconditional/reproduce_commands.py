@@ -274,9 +274,9 @@ def _climate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exact-points",
         type=_points,
-        default=64,
+        default=16,
         metavar="N",
-        help="points of a bag that exact models learn from, or all (default: 64)",
+        help="points that stand for a bag in exact models, or all (default: 16)",
     )
     parser.add_argument(
         "--thin", type=positive, default=1, help="average so many fine cells each way first"
@@ -419,7 +419,7 @@ EXPERIMENTS = {
         f"covariates, the other half the target, a coarse mediator links them. {_RESUMES}",
         _climate_options,
         _climate,
-        ("--seeds", "1", "--thin", "2", "--inducing", "100", "--exact-points", "16"),
+        ("--seeds", "1", "--thin", "2", "--inducing", "100", "--exact-points", "8"),
         takes_jobs=True,
     ),
     "global-fields": Experiment(

@@ -46,13 +46,14 @@ def table(
     """The whole of ``table.md``."""
     present = [name for name in models if results.of("half", name)]
     fine, coarse = (settings[f"{name} cells"] for name in ("fine", "coarse"))
-    points = "all" if settings["exact_points"] is None else settings["exact_points"]
+    few = settings["exact_points"]
+    points = "all points" if few is None else f"{few} condensed points"
     lines = [
         "# Mediated downscaling of atmospheric fields",
         "",
         f"Fields: {settings['source']}; {fine[0]} x {fine[1]} fine cells, {coarse[0]} x "
         f"{coarse[1]} coarse ones, half of which give covariates and the other half the target. "
-        f"{settings['inducing']} inducing points; exact models learn from {points} points of every "
+        f"{settings['inducing']} inducing points; exact models learn from {points} of every "
         "bag. Scores are over all fine cells with covariates, without weights.",
         "",
         "| model | seeds | RMSE | MAE | Pearson | Spearman | SSIM | SSIM, R = 1 | CRPS "
