@@ -81,12 +81,17 @@ def test_means_over_blocks_are_of_what_is_known():
     np.testing.assert_allclose(climate._block_means(values, (2, 1))[:, 0], [2.0, 5.0])
     np.testing.assert_allclose(climate._block_means(values, (1, 3))[:, 0], [4, 6, 7, 9])
     assert np.isnan(climate._block_means(np.full((2, 2), np.nan), (2, 2))).all()
+    holed = np.random.default_rng(0).normal(size=(7, 9))
+    holed[holed < -0.5] = np.nan
+    expected = [[np.nanmean(holed[i : i + 2, j : j + 3]) for j in (0, 3, 6)] for i in (0, 2, 4)]
+    np.testing.assert_allclose(climate._block_means(holed, (2, 3)), expected)
 
 
 def test_a_split_halves_the_cells_and_standardises(file):
     data = climate.fields(file)
     drawn = climate.split(data, seed=3)
     assert drawn.gives_covariates.sum() == drawn.bags.n_bags == drawn.matched.n_bags == 6
+    np.testing.assert_array_equal(drawn.gives_target, ~drawn.gives_covariates)
     assert len(drawn.z) == 6 and abs(drawn.z.mean()) < 1e-12 and drawn.z.std() == pytest.approx(1)
     # Bags hold the standardised inputs of their own cells, in the order of the cells.
     cells = np.flatnonzero(drawn.gives_covariates)
@@ -168,11 +173,13 @@ def test_models_are_those_of_the_paper():
 def test_the_command_on_a_file_of_the_published_layout(tmp_path, file, capsys):
     pytest.importorskip("matplotlib")
     given = ["reproduce", "climate", "--data", str(file), "--seeds", "1", "--inducing", "20"]
-    given += ["--models", "oracle", "--exact-points", "4", "--out", str(tmp_path)]
+    given += ["--models", "oracle", "varcmp", "u-cmp, centred", "--exact-points", "4"]
+    given += ["--out", str(tmp_path)]
     assert cli.main(given) == 0
-    assert "1 records and tables in" in capsys.readouterr().out
+    assert "3 records and tables in" in capsys.readouterr().out
     records = json.loads((tmp_path / "results.json").read_text())
-    assert [record["model"] for record in records] == ["oracle"]
+    assert [record["model"] for record in records] == ["oracle", "varcmp", "u-cmp, centred"]
+    assert all(0 < record["crps"] < record["mae"] < 60 for record in records)
     data = climate.fields(file)
     drawn = climate.split(data, 0)
     model = climate.MODELS["oracle"](5, 20).fit(drawn.matched, drawn.z)
@@ -183,7 +190,12 @@ def test_the_command_on_a_file_of_the_published_layout(tmp_path, file, capsys):
     text = (tmp_path / "table.md").read_text()
     assert "8.02 ± 0.28" in text and "--data" in text and "51 x 68 fine cells" in text
     pictures = {path.name for path in tmp_path.glob("*.png")}
-    assert pictures == {"data.png", "posterior-oracle.png"}
+    assert pictures == {
+        "data.png",
+        "posterior-oracle.png",
+        "posterior-varcmp.png",
+        "posterior-u-cmp-centred.png",
+    }
     before = (tmp_path / "results.json").read_text()
     assert cli.main(given) == 0 and (tmp_path / "results.json").read_text() == before
 
@@ -222,6 +234,8 @@ def test_scores_of_maps(file):
     assert found["pearson"] == pytest.approx(np.corrcoef(mean.ravel(), data.truth.ravel())[0, 1])
     assert found["ssim"] == scores.ssim(mean, data.truth)
     assert found["ssim_unit_range"] == scores.ssim(mean, data.truth, 1.0) < found["ssim"]
+    lone = {"mean": np.where(np.indices(mean.shape).sum(0) % 7, mean, np.nan), "std": maps["std"]}
+    assert np.isnan(climate._scores(data, lone)["ssim"])  # no window is whole
     # What is not predicted is not scored.
     mean[:7] = np.nan
     rest = climate._scores(data, maps)
@@ -233,6 +247,7 @@ def test_wrong_questions(tmp_path, file):
         ({"models": ["varcpm"]}, "unknown model 'varcpm'; choose from 'vargpr'"),
         ({"seeds": 0}, "at least 1, not 0"),
         ({"data": None, "month": 13}, "months run from 1 to 12, not 13"),
+        ({"month": 3}, "a file of fields has its own"),
     ):
         options = {"seeds": 1, "data": file, "out": tmp_path / "out"} | changes
         with pytest.raises(UsageError, match=message):

@@ -537,6 +537,10 @@ def test_kernels_by_name_are_checked():
         Downscaler("tas", ["altitude"], kernel="rouhg").question()
     with pytest.raises(UsageError, match="give the estimator its own"):
         Downscaler("tas", ["altitude"], model=BaggGP(), kernel="smooth").question()
+    with pytest.raises(UsageError, match="mediator_kernel belongs to named models"):
+        Downscaler("tas", ["altitude"], model=BaggGP(), mediator_kernel=gk.RBF()).question()
+    with pytest.raises(UsageError, match="it has no names"):
+        Downscaler("tas", ["altitude"], mediator_kernel="smooth").question()
 
 
 def test_trend_and_options_reach_the_models():

@@ -261,6 +261,11 @@ def test_maps_of_the_first_draw(tmp_path, at_once):
     run(tmp_path, draws=2, matching=["matched"], models=["bagg-gp, smooth kernel"], figures=True)
     pictures = [file.name for file in tmp_path.glob("*.png")]
     assert pictures == ["maps-matched-bagg-gp-smooth-kernel.png"]
+    run(tmp_path, matching=["half"], models=["auto"])
+    assert len(list(tmp_path.glob("*.png"))) == 1
+    run(tmp_path, matching=["half"], models=["auto"], figures=True)  # what was not drawn then
+    names = {file.name for file in tmp_path.glob("maps-half-*.png")}
+    assert names == {"maps-half-auto.png", "maps-half-bagg-gp.png", "maps-half-u-cmp.png"}
 
 
 @pytest.mark.parametrize(
@@ -270,6 +275,7 @@ def test_maps_of_the_first_draw(tmp_path, at_once):
         ({"models": ["cpm"]}, "unknown model 'cpm'; choose from 'bilinear', 'gpr'"),
         ({"months": (0,)}, "months run from 1 to 12, not 0"),
         ({"jobs": 4096}, "4096 jobs on"),
+        ({"draws": 101}, "1 to 100, not 101"),
     ],
 )
 def test_wrong_questions(tmp_path, changes, message):

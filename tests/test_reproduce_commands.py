@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,11 @@ def stand_ins(monkeypatch):
             asked[name] = (args, line)
             if codes.get(name) == "interrupt":
                 raise KeyboardInterrupt
+            if codes.get(name) == "trouble":
+                raise ValueError("trouble")
+            if name not in codes:
+                Path(args.out).mkdir()
+                (Path(args.out) / "table.md").touch()
             return codes.get(name, 0)
 
         monkeypatch.setitem(EXPERIMENTS, name, replace(experiment, command=command))
@@ -55,11 +61,15 @@ def test_quick_options_and_jobs_reach_the_experiments(stand_ins, tmp_path, monke
 
 def test_a_failed_experiment_costs_the_others_nothing(stand_ins, tmp_path, capsys):
     asked, codes = stand_ins
-    codes["convergence"] = 1
+    codes |= {"convergence": 1, "climate": 2, "shrinkage": "trouble"}
     assert cli.main(["reproduce", "all", "--out", str(tmp_path)]) == 1
     assert list(asked) == list(EXPERIMENTS)
-    assert "Not complete: convergence." in capsys.readouterr().out
-    assert "(convergence/table.md) | 1 |" in (tmp_path / "index.md").read_text()
+    said = capsys.readouterr().out
+    assert "failed: ValueError: trouble" in said
+    assert "Not complete: shrinkage, convergence. The same command tries again" in said
+    assert "Not complete: climate. It could not be carried out" in said
+    index = (tmp_path / "index.md").read_text()
+    assert "| convergence | 1 |" in index and "| climate | 2 |" in index
 
 
 def test_an_interrupt_ends_all_of_it(stand_ins, tmp_path, capsys):
@@ -83,7 +93,9 @@ def test_help_of_every_experiment(name, capsys):
         (["climate", "--exact-points", "few"], "must be a whole number, not 'few'"),
         (["climate", "--exact-points", "0"], "must be at least 1, not 0"),
         (["climate", "--data", "nowhere.nc"], "nowhere.nc"),
-        (["ridges", "--seeds", "0"], "at least 1, not 0"),
+        (["climate", "--data", "some.nc", "--month", "4"], "a file of fields has its own"),
+        (["all", "--jobs", "4096"], "4096 jobs on"),
+        (["ridges", "--seeds", "0"], "1 to 100, not 0"),
         (["ridges", "--no-figures"], "unrecognized arguments: --no-figures"),
         (["convergence", "--sizes", "3"], ""),
     ],

@@ -175,7 +175,7 @@ def test_ssim_leaves_out_windows_with_missing_values():
         ((np.ones((20, 20)), np.ones((20, 21))), "one shape"),
         ((np.ones((9, 20)), np.ones((9, 20))), "more than 10 cells"),
         ((np.ones((20, 20)), np.ones((20, 20))), "data_range must be positive"),
-        ((np.full((20, 20), np.nan), np.eye(20)), "data_range must be positive"),
+        ((np.full((20, 20), np.nan), np.eye(20)), "no cell in common"),
         ((np.where(np.eye(20) > 0, np.nan, 1.0)[:, ::-1], np.eye(20)), "no window"),
     ],
 )

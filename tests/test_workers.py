@@ -2,6 +2,9 @@
 
 import math
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -11,6 +14,10 @@ from deconditional.outputs import UsageError
 
 QUIET = Console(quiet=True)
 CORES = len(workers._cores())
+
+
+def eval_with_os(text):
+    return eval(text, {"os": os})
 
 
 @pytest.mark.parametrize(
@@ -32,9 +39,36 @@ def test_processes_have_cores_of_their_own():
 
 
 @pytest.mark.skipif(CORES < 2, reason="one core")
-def test_a_process_that_dies_is_reported():
-    outcomes = [o for _, o in workers.carry_out([3, 3], os._exit, QUIET, 2)]
-    assert len(outcomes) == 2 and all("a process died" in str(o) for o in outcomes)
+def test_a_process_that_dies_costs_the_others_nothing():
+    done = dict(workers.carry_out(["1", "os._exit(3)", "2", "3", "4"], eval_with_os, QUIET, 2))
+    assert "its process died" in str(done.pop("os._exit(3)"))
+    assert done == {"1": 1, "2": 2, "3": 3, "4": 4}
+
+
+@pytest.mark.skipif(CORES < 2, reason="one core")
+def test_processes_end_with_the_one_that_began_them(tmp_path):
+    script = (
+        "import os, sys, time\n"
+        "from rich.console import Console\n"
+        "from deconditional.experiments import workers\n"
+        "if __name__ == '__main__':\n"
+        "    for _, found in workers.carry_out([0, 0, 60], time.sleep, Console(quiet=True), 2):\n"
+        "        print(' '.join(open(f'/proc/{os.getpid()}/task/{os.getpid()}/children')\n"
+        "              .read().split()), flush=True)\n"
+    )
+    file = tmp_path / "parent.py"
+    file.write_text(script)
+    command = [sys.executable, str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        children = [int(number) for number in parent.stdout.readline().split()]
+        parent.terminate()
+    assert children
+    for _ in range(100):
+        alive = [number for number in children if os.path.exists(f"/proc/{number}")]
+        if not alive:
+            break
+        time.sleep(0.1)
+    assert not alive
 
 
 def test_cores_are_divided_evenly():

@@ -49,7 +49,7 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file that is, at every moment, either the old one or the new one.
 
     Examples
@@ -61,8 +61,8 @@ def write_atomically(path: Path, text: str) -> None:
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with part.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)

@@ -7,6 +7,7 @@ colour-blind readers. Matplotlib is an optional dependency and is imported when 
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from deconditional.outputs import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,8 +66,9 @@ def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 130) -> Path:
     ...     save(roll(swiss_roll(200, 8)), Path(here) / "roll.png").stat().st_size > 1000
     True
     """
-    path = Path(path)
-    figure.savefig(path, dpi=dpi, format="png")
+    path, content = Path(path), io.BytesIO()
+    figure.savefig(content, dpi=dpi, format="png")
+    write_atomically(path, content.getvalue())
     return path
 
 

@@ -62,7 +62,8 @@ def add(commands: Any, main: Callable[[list[str]], int]) -> None:
         "all",
         help="every experiment, one after another",
         description="Run every experiment with its defaults, each in a folder of its own. The same "
-        "command resumes an interrupted run.",
+        "command resumes an interrupted run. Further studies are options of single experiments, "
+        "as is global-fields --matching cells.",
     )
     every.add_argument("--out", required=True, metavar="DIR", help="folder of the folders")
     every.add_argument(
@@ -77,11 +78,15 @@ def add(commands: Any, main: Callable[[list[str]], int]) -> None:
 
 
 def _all(args: argparse.Namespace, command: str, main: Callable[[list[str]], int]) -> int:
-    field_commands.require("demo", "xarray", "cf_xarray", "itur", "matplotlib")
+    from deconditional.experiments.workers import check_jobs
+
+    drawing = () if args.no_figures else ("matplotlib",)
+    field_commands.require("demo", "xarray", "cf_xarray", "itur", *drawing)
+    check_jobs(args.jobs)
     folder = output_folder(args.out)
     lines = ["# Experiments", "", f"Made by `{command}`.", ""]
-    lines += ["| experiment | exit code | seconds | command |", "|---|---|---|---|"]
-    codes = []
+    lines += ["| experiment | exit code | seconds of this run | command |", "|---|---|---|---|"]
+    codes = {}
     for number, (name, experiment) in enumerate(EXPERIMENTS.items(), start=1):
         given = ["reproduce", name, "--out", str(folder / name)]
         given += experiment.quick if args.quick else ()
@@ -89,18 +94,33 @@ def _all(args: argparse.Namespace, command: str, main: Callable[[list[str]], int
         given += ["--jobs", str(args.jobs)] if experiment.takes_jobs and args.jobs > 1 else []
         print(f"\n{number} of {len(EXPERIMENTS)}: deconditional {shlex.join(given)}", flush=True)
         began = time.perf_counter()
-        codes.append(main(given))
-        if codes[-1] == 130:
-            raise KeyboardInterrupt
+        codes[name] = _carried_out(given, main)
         seconds = time.perf_counter() - began
         shown = f"deconditional {shlex.join(given)}"
-        lines.append(f"| [{name}]({name}/table.md) | {codes[-1]} | {seconds:.0f} | `{shown}` |")
+        title = f"[{name}]({name}/table.md)" if (folder / name / "table.md").exists() else name
+        lines.append(f"| {title} | {codes[name]} | {seconds:.0f} | `{shown}` |")
         write_atomically(folder / "index.md", "\n".join(lines) + "\n")
-    failed = [name for name, code in zip(EXPERIMENTS, codes, strict=True) if code]
-    if failed:
-        print(f"\nNot complete: {', '.join(failed)}. The same command tries again what is missing.")
+    for code, advice in (
+        (1, "The same command tries again what is missing."),
+        (2, "It could not be carried out, see above; results of other settings need --out NEW."),
+    ):
+        names = [name for name, found in codes.items() if found == code]
+        if names:
+            print(f"\nNot complete: {', '.join(names)}. {advice}")
     print(f"\nAn overview is in {folder / 'index.md'}")
-    return 1 if failed else 0
+    return 1 if any(codes.values()) else 0
+
+
+def _carried_out(given: list[str], main: Callable[[list[str]], int]) -> int:
+    """The exit code of one experiment; its failure must not cost the others their turn."""
+    try:
+        code = main(given)
+    except Exception as error:
+        print(f"failed: {type(error).__name__}: {error}", flush=True)
+        return 1
+    if code == 130:
+        raise KeyboardInterrupt
+    return code
 
 
 # ---------------------------------------------------------------------- what an interrupt leaves
@@ -112,7 +132,9 @@ def _kept(args: argparse.Namespace) -> str:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return nothing_kept(args)
-    again = "the same command, without --overwrite, resumes."
+    again = "the same command resumes."
+    if getattr(args, "overwrite", False):
+        again = "the same command without --overwrite resumes."
     if isinstance(found, list):
         return f"{len(found)} finished records are kept in {path}; {again}"
     return f"What was finished is kept in {path}; {again}"
@@ -264,7 +286,7 @@ def _climate_options(parser: argparse.ArgumentParser) -> None:
         "without it, a global climatology",
     )
     parser.add_argument(
-        "--month", type=whole, default=3, metavar="1..12", help="of the climatology (default: 3)"
+        "--month", type=whole, metavar="1..12", help="of the climatology (default: 3)"
     )
     parser.add_argument("--seeds", type=whole, default=10, help="draws of cells (default: 10)")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="some models (default: all)")
@@ -363,7 +385,12 @@ def _shrinkage(args: argparse.Namespace, command: str) -> int:
 def _ridges_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=whole, default=4, help="rolls of every size (default: 4)")
     parser.add_argument(
-        "--sizes", nargs="+", type=whole, default=[0, 1, 2], choices=range(3), help="0, 1, 2"
+        "--points",
+        nargs="+",
+        type=whole,
+        default=[500, 1500, 5000],
+        metavar="N",
+        help="points of a roll: 500, 1500, 5000 (default: all three)",
     )
     _overwrite(parser)
 
@@ -372,7 +399,7 @@ def _ridges(args: argparse.Namespace, command: str) -> int:
     from deconditional.experiments import ridges
 
     results = ridges.run(
-        args.seeds, out=args.out, sizes=args.sizes, overwrite=args.overwrite, command=command
+        args.seeds, out=args.out, points=args.points, overwrite=args.overwrite, command=command
     )
     return _finished(results, args.out)
 
@@ -401,7 +428,7 @@ EXPERIMENTS = {
         "Fit the two-stage regressor to swiss rolls with its second ridge chosen in three ways.",
         _ridges_options,
         _ridges,
-        ("--seeds", "1", "--sizes", "0"),
+        ("--seeds", "1", "--points", "500"),
         draws=False,
     ),
     "swiss-roll": Experiment(
@@ -449,4 +476,4 @@ EXPERIMENTS = {
         ("--seeds", "1", "--bags", "60"),
     ),
 }
-"""Name on the command line -> the experiment, in the order of the paper, ours last."""
+"""Name on the command line -> the experiment."""

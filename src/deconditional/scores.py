@@ -122,9 +122,6 @@ def spearman(prediction: npt.ArrayLike, truth: npt.ArrayLike) -> float:
     return pearson(rankdata(p), rankdata(t))
 
 
-# ---------------------------------------------------------------------- scores of distributions
-
-
 def ssim(prediction: npt.ArrayLike, truth: npt.ArrayLike, data_range: float | None = None) -> float:
     r"""Structural similarity of two maps (Wang, Bovik, Sheikh and Simoncelli, 2004).
 
@@ -159,8 +156,10 @@ def ssim(prediction: npt.ArrayLike, truth: npt.ArrayLike, data_range: float | No
     if min(p.shape) <= 2 * radius:
         raise ValueError(f"maps need more than {2 * radius} cells each way; this is {p.shape}.")
     known = np.isfinite(p) & np.isfinite(t)
-    span = float(np.ptp(t[known])) if data_range is None and known.any() else data_range
-    if not span or not np.isfinite(span) or span < 0:
+    if not known.any():
+        raise ValueError("the maps have no cell in common that is known in both.")
+    span = float(np.ptp(t[known])) if data_range is None else data_range
+    if not 0 < span < np.inf:
         raise ValueError(f"data_range must be positive; it is {span!r}.")
     weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / 1.5) ** 2)
     weights /= weights.sum()
@@ -185,6 +184,9 @@ def ssim(prediction: npt.ArrayLike, truth: npt.ArrayLike, data_range: float | No
     c1, c2 = (0.01 * span) ** 2, (0.03 * span) ** 2
     index = (2 * mp * mt + c1) * (2 * cov + c2) / ((mp**2 + mt**2 + c1) * (vp + vt + c2))
     return float(index[whole].mean())
+
+
+# ---------------------------------------------------------------------- scores of distributions
 
 
 def crps_gaussian(mean: npt.ArrayLike, std: npt.ArrayLike, truth: npt.ArrayLike) -> float:

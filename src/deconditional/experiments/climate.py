@@ -2,10 +2,14 @@
 
 Fine fields are averaged over square blocks. A random half of the coarse cells keeps its bag of fine
 covariates, the other half its coarse target, and a coarse mediator, known in all cells, links them.
-The pipeline is the paper's: inputs are latitude, longitude and fine covariates, standardised;
+The setting is the paper's: inputs are latitude, longitude and fine covariates, standardised;
 kernels are a Matérn-3/2 of position plus a Gaussian of the rest; the prior has mean zero; fine
 values carry noise of their own (high-resolution noise); variational models have 800 inducing
 points; every fine cell is predicted and scored. Exact models stand beside them.
+
+What differs: parameters are learnt by L-BFGS on the collapsed bound, not by Adam; inducing points
+are those of k-means++, not uniform over the grid; predictions are exact given those, without random
+Fourier features; priors hold the parameters.
 
 With a file of the published layout (``orog clt albisccp pctisccp ttop`` on 360 x 720 cells) the
 target is the temperature at cloud top and a block has 17 x 17 cells. Without one, the fields are
@@ -15,6 +19,7 @@ CMIP6, and a different problem.
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +95,12 @@ class Fields:
     mediator: Floats
     source: str
     unit: str
+
+    @property
+    def digest(self) -> str:
+        """A name for the numbers themselves: another file of the same name has another."""
+        made_of = (self.lat, self.lon, self.covariates, self.truth, self.mediator)
+        return hashlib.sha256(b"".join(part.tobytes() for part in made_of)).hexdigest()[:10]
 
 
 def fields(data: str | Path | None = None, month: int = 3, thin: int = 1) -> Fields:
@@ -170,15 +181,13 @@ def _maps(
 
 def _block_means(values: Floats, block: tuple[int, ...]) -> Floats:
     """Plain means over blocks of cells, of what is known; the rest past the last block is cut."""
-    for axis, size in enumerate(block):
-        kept = values.shape[axis] // size
-        values = np.take(values, np.arange(kept * size), axis)
-        shape = (*values.shape[:axis], kept, size, *values.shape[axis + 1 :])
-        blocks = values.reshape(shape)
-        known = np.isfinite(blocks).sum(axis + 1)
-        total = np.nansum(blocks, axis + 1)
-        values = np.divide(total, known, out=np.full(total.shape, np.nan), where=known > 0)
-    return values
+    kept = [length // size for length, size in zip(values.shape, block, strict=True)]
+    values = values[tuple(slice(k * size) for k, size in zip(kept, block, strict=True))]
+    blocks = values.reshape([n for pair in zip(kept, block, strict=True) for n in pair])
+    within = tuple(range(1, blocks.ndim, 2))
+    known = np.isfinite(blocks).sum(within)
+    total = np.nansum(blocks, within)
+    return np.divide(total, known, out=np.full(total.shape, np.nan), where=known > 0)
 
 
 @dataclass(frozen=True)
@@ -191,8 +200,8 @@ class Split:
         What mediated models learn from.
     matched
         Bags of the cells that give `z`: what a model may have that need not be mediated.
-    gives_covariates : (rows, columns) of coarse cells
-        Which cells have their bags in `bags`.
+    gives_covariates, gives_target : (rows, columns) of coarse cells
+        Which cells have their bags in `bags`, and which their targets in `z`.
     x
         Standardised inputs of all fine cells with covariates; `known` says which those are.
     """
@@ -202,6 +211,7 @@ class Split:
     mediator: Floats
     matched: dc.Bags
     gives_covariates: npt.NDArray[np.bool_]
+    gives_target: npt.NDArray[np.bool_]
     x: Floats
     known: npt.NDArray[np.bool_]
     z_mean: float
@@ -247,6 +257,7 @@ def split(data: Fields, seed: int) -> Split:
         y[observed],
         _bags(x, cell_of, observed, y),
         gives.reshape(usable.shape),
+        np.isin(np.arange(usable.size), observed).reshape(usable.shape),
         x,
         known,
         level,
@@ -344,7 +355,7 @@ def run(
     *,
     out: str | Path,
     data: str | Path | None = None,
-    month: int = 3,
+    month: int | None = None,
     inducing: int = 800,
     exact_points: int | None = 16,
     thin: int = 1,
@@ -392,7 +403,10 @@ def run(
             raise UsageError(f"unknown model {name!r}; choose from {choice}.")
     if seeds < 1:
         raise UsageError(f"the number of seeds must be at least 1, not {seeds}.")
-    if data is None and month not in range(1, 13):
+    if data is not None and month is not None:
+        raise UsageError("a month is one of the climatology; a file of fields has its own.")
+    month = 3 if month is None else month
+    if month not in range(1, 13):
         raise UsageError(f"months run from 1 to 12, not {month}.")
     check_jobs(jobs)
     if figures:
@@ -404,6 +418,7 @@ def run(
     settings = {
         "experiment": "climate",
         "source": found.source,
+        "fields": found.digest,
         "fine cells": list(found.truth.shape),
         "coarse cells": list(found.target.shape),
         "inducing": inducing,
@@ -489,6 +504,13 @@ def _worked(
     return record, {"warnings": notes, "log_evidence": model.fit_report_.log_evidence}
 
 
+def _ssim(mean: Floats, truth: Floats, data_range: float | None) -> float:
+    try:
+        return scores.ssim(mean, truth, data_range)
+    except ValueError:  # no window is free of missing values
+        return float("nan")
+
+
 def _scores(data: Fields, maps: Mapping[str, Floats]) -> dict[str, float]:
     known = np.isfinite(data.truth) & np.isfinite(maps["mean"])
     mean, std, truth = (values[known] for values in (maps["mean"], maps["std"], data.truth))
@@ -498,8 +520,8 @@ def _scores(data: Fields, maps: Mapping[str, Floats]) -> dict[str, float]:
         "mae": scores.mae(mean, truth),
         "pearson": scores.pearson(mean, truth),
         "spearman": scores.spearman(mean, truth),
-        "ssim": scores.ssim(maps["mean"], data.truth),
-        "ssim_unit_range": scores.ssim(maps["mean"], data.truth, data_range=1.0),
+        "ssim": _ssim(maps["mean"], data.truth, None),
+        "ssim_unit_range": _ssim(maps["mean"], data.truth, 1.0),
         "crps": scores.crps_gaussian(mean, std, truth),
         "coverage95": scores.coverage(mean - reach, mean + reach, truth),
     }

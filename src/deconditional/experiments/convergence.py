@@ -301,7 +301,7 @@ def run(
 
 
 def _done(work: Work, name: str, console: Console) -> list[Row]:
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     began = time.perf_counter()
     # The matrices are too small to share out among threads.

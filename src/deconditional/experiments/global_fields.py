@@ -137,6 +137,8 @@ def run(
     for month in months:
         if month not in range(1, 13):
             raise UsageError(f"months run from 1 to 12, not {month}.")
+    if not 1 <= draws <= 100:
+        raise UsageError(f"the number of draws must be 1 to 100, not {draws}.")
     check_jobs(jobs)
     if figures:
         can_draw()
@@ -154,8 +156,12 @@ def run(
     code = code_digest()
     picture_seed = 100 * months[0] if figures else None
     work = partial(_worked, folder=folder, picture_seed=picture_seed)
-    for wave in _waves([t for t in tasks if t not in results]):
-        pending = [task for task in wave if task not in results]
+
+    def pending_of(among: Sequence[Task]) -> list[Task]:
+        return [t for t in among if t not in results or _undrawn(t, folder, picture_seed)]
+
+    for wave in _waves(pending_of(tasks)):
+        pending = pending_of(wave)
         for task, found in carry_out(pending, work, console, jobs):
             if isinstance(found, Exception):  # must not cost the others their turn
                 results.failures.append(f"{task}: {type(found).__name__}: {found}")
@@ -179,14 +185,25 @@ def _waves(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
     return [task for task in tasks if task not in later], later
 
 
+def _undrawn(task: Task, folder: Path, picture_seed: int | None) -> bool:
+    drawn = task.model == "bilinear" or task.seed != picture_seed
+    return not (drawn or (folder / _picture(task.matching, task.model)).exists())
+
+
 def _worked(task: Task, folder: Path, picture_seed: int | None) -> list[tuple[Record, Record]]:
     """Records of a task, and of what else it fitted on the way; draws maps for one seed."""
     found, how, maps = run_task(task)
     if maps is None:
         return [(found, how)]
     if task.seed == picture_seed:
-        _draw(folder, task, maps)
-    others = _candidates(task, maps) if task.model == "auto" else ()
+        _draw(folder, task, maps["data"], maps["result"])
+    if task.model != "auto":
+        return [(found, how)]
+    others = []
+    for record, its, result in _candidates(task, maps):
+        others.append((record, its))
+        if task.seed == picture_seed:
+            _draw(folder, task._replace(model=record["model"]), maps["data"], result)
     return [(found, how), *others]
 
 
@@ -242,8 +259,8 @@ def _how(downscaler: Any) -> Record:
     }
 
 
-def _candidates(task: Task, maps: Mapping[str, Any]) -> Iterator[tuple[Record, Record]]:
-    """Records of the models that "auto" fitted."""
+def _candidates(task: Task, maps: Mapping[str, Any]) -> Iterator[tuple[Record, Record, Any]]:
+    """Records and results of the models that "auto" fitted."""
     for name in maps["downscaler"].candidates_:
         downscaler = maps["downscaler"].using(name)
         began = time.perf_counter()
@@ -258,6 +275,7 @@ def _candidates(task: Task, maps: Mapping[str, Any]) -> Iterator[tuple[Record, R
                 "predict_seconds": time.perf_counter() - began,
             },
             {"warnings": list(downscaler.fit_report_.notes), **_how(downscaler)},
+            result,
         )
 
 
@@ -363,10 +381,13 @@ def _row(model: str, records: Sequence[Record]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _draw(folder: Path, task: Task, maps: Mapping[str, Any]) -> None:
+def _picture(matching: str, model: str) -> str:
+    return f"maps-{matching}-{model.replace(', ', '-').replace(' ', '-')}.png"
+
+
+def _draw(folder: Path, task: Task, data: Any, result: Any) -> None:
     from deconditional import field_plots
 
-    data, result = maps["data"], maps["result"]
     figure = field_plots.demo_maps(
         data.truth,
         data.coarse[TARGET],
@@ -376,5 +397,5 @@ def _draw(folder: Path, task: Task, maps: Mapping[str, Any]) -> None:
         "K",
         f"{task}",
     )
-    name = task.model.replace(", ", "-").replace(" ", "-")
-    (folder / f"maps-{task.matching}-{name}.png").write_bytes(field_plots.png(figure))
+    content = field_plots.png(figure)
+    write_atomically(folder / _picture(task.matching, task.model), content)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-SIZES = ((500, 20), (1500, 30), (5000, 50))
+SIZES = {500: 20, 1500: 30, 5000: 50}
+"""Points of a roll -> its bags."""
+
 MATCHINGS = {"matched": "direct", "mediated": "indirect"}
 FAMILIES = {"Gaussian": "RBF", "Matérn-3/2": "Matern32", "Matérn-1/2": "Matern12"}
 CHOICES = ("evidence", "leave-one-out", "best")
@@ -34,21 +36,21 @@ TRIED = np.logspace(-7, 0, 15)
 
 
 class Task(NamedTuple):
-    """One kernel of the mediators on one roll; the seed is 100 times the size plus the draw."""
+    """One kernel of the mediators on one roll; the seed is 100 times its points plus the draw."""
 
     matching: str
     family: str
     seed: int
 
     def __str__(self) -> str:
-        return f"{self.matching}, {self.family}, {SIZES[self.seed // 100][0]} points"
+        return f"{self.matching}, {self.family}, {self.seed // 100} points"
 
 
 def run(
     seeds: int = 4,
     *,
     out: str | Path,
-    sizes: Sequence[int] = range(len(SIZES)),
+    points: Sequence[int] = tuple(SIZES),
     overwrite: bool = False,
     command: str | None = None,
     console: Console | None = None,
@@ -61,8 +63,8 @@ def run(
         Rolls of every size.
     out, overwrite
         Folder of the results, and whether to discard what it holds.
-    sizes
-        Places in :data:`SIZES`.
+    points
+        Sizes of rolls, of those in :data:`SIZES`.
     command
         What the table says made it.
     console
@@ -72,13 +74,16 @@ def run(
     from rich.markup import escape
 
     console = Console(highlight=False) if console is None else console
-    if seeds < 1:
-        raise UsageError(f"the number of seeds must be at least 1, not {seeds}.")
+    if not 1 <= seeds <= 100:
+        raise UsageError(f"the number of seeds must be 1 to 100, not {seeds}.")
+    for size in points:
+        if size not in SIZES:
+            raise UsageError(f"rolls have {', '.join(map(str, SIZES))} points, not {size}.")
     settings = {"experiment": "ridges", "version": __version__}
     results = Results.open(output_folder(out), settings, overwrite=overwrite)
     tasks = [
         Task(matching, family, 100 * size + draw)
-        for size in sizes
+        for size in dict.fromkeys(points)
         for draw in range(seeds)
         for matching in MATCHINGS
         for family in FAMILIES
@@ -91,7 +96,8 @@ def run(
             console.print(f"[red]failed[/red] {escape(results.failures[-1])}")
             continue
         for record, how in found:
-            results.add(record, {**how, "code": code})
+            if (record["matching"], record["model"], record["seed"]) not in results:
+                results.add(record, {**how, "code": code})
     write_atomically(results.folder / "table.md", table(results, command))
     return results
 
@@ -104,7 +110,7 @@ def _worked(task: Task) -> list[tuple[Record, Record]]:
     from deconditional.operators import median_kernel
 
     size, draw = divmod(task.seed, 100)
-    data = swiss_roll(*SIZES[size], MATCHINGS[task.matching], 0.05, draw)
+    data = swiss_roll(size, SIZES[size], MATCHINGS[task.matching], 0.05, draw)
     given = {} if data.mediator is None else {"mediator": data.mediator}
     observed = data.bags.mediator if data.mediator is None else data.mediator
     y = np.concatenate([data.bags.mediator, observed])

@@ -545,7 +545,7 @@ def run(
         Where progress goes.
     """
     from rich.console import Console
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     from deconditional.experiments import shrinkage_output
 

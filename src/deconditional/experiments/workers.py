@@ -7,13 +7,19 @@ than they must.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from threadpoolctl import threadpool_limits
 
 from deconditional.outputs import UsageError
 
@@ -83,8 +89,9 @@ def carry_out(
         def describe(text: str) -> None:
             progress.update(bar, description=text.replace("[", r"\["))
 
+        jobs = min(jobs, len(tasks))
         outcomes = (
-            _here(tasks, work, describe) if jobs == 1 else _elsewhere(tasks, work, jobs, describe)
+            _here(tasks, work, describe) if jobs <= 1 else _elsewhere(tasks, work, jobs, describe)
         )
         for task, outcome in outcomes:
             progress.advance(bar)
@@ -106,33 +113,73 @@ def _elsewhere(
     jobs: int,
     describe: Callable[[str], None],
 ) -> Iterator[tuple[Task, Outcome | Exception]]:
+    waiting = deque(tasks)
+    running: dict[Future[Outcome | Exception], Task] = {}
+    pool = _pool(jobs)
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                task = waiting.popleft()
+                running[pool.submit(_tried, work, task)] = task
+            describe(", ".join(str(task) for task in running.values()))
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            suspects = []
+            for future in finished:
+                task = running.pop(future)
+                outcome = _outcome(future)
+                if isinstance(outcome, ProcessDied):
+                    suspects.append(task)
+                else:
+                    yield task, outcome
+            if not suspects:
+                continue
+            # Somebody's process died and took the pool along: each of those in it gets a process of
+            # its own, so that only the one at fault fails.
+            suspects += running.values()
+            running.clear()
+            _end(pool)
+            for task in suspects:
+                describe(f"{task}, alone")
+                yield task, _alone(work, task)
+            pool = _pool(jobs)
+    finally:
+        _end(pool)
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
     # Forked processes would share the locks of JAX's threads.
     context = multiprocessing.get_context("spawn")
     shares: Any = context.Queue()
     for share in _divided(_cores(), jobs):
         shares.put(share)
-    pool = ProcessPoolExecutor(jobs, context, initializer=_settle, initargs=(shares,))
+    return ProcessPoolExecutor(jobs, context, initializer=_settle, initargs=(shares,))
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    for process in list((pool._processes or {}).values()):
+        process.terminate()
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _alone(work: Callable[[Task], Outcome], task: Task) -> Outcome | Exception:
+    pool = _pool(1)
     try:
-        futures: dict[Future[Outcome | Exception], Task] = {
-            pool.submit(_tried, work, task): task for task in tasks
-        }
-        describe(f"{min(jobs, len(tasks))} at a time")
-        for future in as_completed(futures):
-            task = futures[future]
-            try:
-                outcome = future.result()
-            except BrokenProcessPool:
-                outcome = RuntimeError("a process died, perhaps for want of memory")
-            except Exception as error:  # an outcome that cannot travel
-                outcome = error
-            yield task, outcome
-            describe(f"last done: {task}")
-    except BaseException:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        raise
+        return _outcome(pool.submit(_tried, work, task))
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        _end(pool)
+
+
+class ProcessDied(RuntimeError):
+    """The process of a task, or one beside it, died."""
+
+
+def _outcome(future: Future[Outcome | Exception]) -> Outcome | Exception:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return ProcessDied("its process died, perhaps for want of memory")
+    except Exception as error:  # an outcome that cannot travel
+        return error
 
 
 def _tried(work: Callable[[Task], Outcome], task: Task) -> Outcome | Exception:
@@ -145,9 +192,20 @@ def _tried(work: Callable[[Task], Outcome], task: Task) -> Outcome | Exception:
 def _settle(shares: Any) -> None:
     """Keep this process to its share of the cores; JAX starts as many threads as it then sees."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever began the work ends it
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     share = shares.get()
+    threadpool_limits(len(share))
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, share)
+        for thread in os.listdir("/proc/self/task"):  # those of BLAS are here already
+            with suppress(OSError):
+                os.sched_setaffinity(int(thread), share)
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _cores() -> list[int]:

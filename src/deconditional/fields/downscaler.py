@@ -96,10 +96,10 @@ class Downscaler(BaseEstimator):
         ``"auto"``, one of ``cmp s-cmp u-cmp varcmp bagg-gp vbagg gpr vargpr``, or an estimator of
         this package. Auto compares by blocked cross-validation and keeps the better model.
     kernel, mediator_kernel
-        Any GPJax kernel. The default, and ``kernel="smooth"``, is a Matérn-3/2 of position plus a
-        Gaussian of the rest; ``kernel="rough"``, the default for the field, adds a Matérn-1/2 of
-        position. Inputs are position, on the unit sphere (3) or in the plane (2), then the
-        variables in the order given, standardised.
+        Any GPJax kernels. `kernel` may be a name: ``"smooth"`` is a Matérn-3/2 of position plus a
+        Gaussian of the covariates, ``"rough"``, the default, adds a Matérn-1/2 of position.
+        `mediator_kernel` is by default as smooth. Inputs are position, on the unit sphere (3) or in
+        the plane (2), then the variables in the order given, standardised.
     position
         Use position as covariate and as mediator too.
     transform
@@ -139,7 +139,7 @@ class Downscaler(BaseEstimator):
     pairing_
         Bags and observations; ``pairing_.understood`` has them in words.
     comparison_
-        Cross-validation of the candidates; see :class:`~deconditional.fields.Comparison`.
+        Cross-validation of the candidates; see :class:`~deconditional.Comparison`.
     parameters_
         Name, value, unit and meaning of every learnt parameter.
     timings_
@@ -222,8 +222,11 @@ class Downscaler(BaseEstimator):
                 f"there is no kernel {self.kernel!r}; choose one of {', '.join(FIELD_KERNELS)}, or "
                 "give a GPJax kernel."
             )
-        if self.kernel is not None and not isinstance(self.model, str):
-            raise UsageError("kernel belongs to the named models; give the estimator its own.")
+        for part in ("kernel", "mediator_kernel"):
+            if getattr(self, part) is not None and not isinstance(self.model, str):
+                raise UsageError(f"{part} belongs to named models; give the estimator its own.")
+        if isinstance(self.mediator_kernel, str):
+            raise UsageError("mediator_kernel must be a GPJax kernel; it has no names.")
         names = {}
         for part in ("covariates", "mediators"):
             given = getattr(self, part)

@@ -189,10 +189,10 @@ class DeconditionalMeanOperator(FiniteRankOperator):
             outputs = np.outer(z, z)
         return self._held_out(outputs).errors(epsilon)
 
-    def _held_out(self, outputs: Floats, drift: Floats | None = None) -> LeaveOneOut:
+    def _held_out(self, outputs: Floats) -> LeaveOneOut:
         m = len(self.into)
         if m < 2:
             raise ValueError(
                 "leaving one observation out needs two or more; give epsilon a value instead."
             )
-        return LeaveOneOut(self._q, outputs, np.full(m, 1.0 / m), drift)
+        return LeaveOneOut(self._q, outputs, np.full(m, 1.0 / m))

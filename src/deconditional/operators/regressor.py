@@ -38,9 +38,9 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
 
     Stage one regresses embeddings of bags on their mediators, stage two regresses the observations
     on the embeddings at theirs. Without a trend, the prediction is the posterior mean of
-    :class:`CMP` with the same kernels, the same λ and noise variance Mε. Nothing is optimised by
-    gradients: kernels are as given, and ridges are found by a search over one number each. For
-    uncertainty, and for kernels that are learnt, use :class:`CMP`.
+    :class:`~deconditional.CMP` with the same kernels, the same λ and noise variance Mε. Nothing is
+    optimised by gradients: kernels are as given, and ridges are found by a search over one number
+    each. For uncertainty, and for kernels that are learnt, use that class.
 
     Parameters
     ----------
@@ -184,6 +184,10 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         if len(z) < 2 + (drift is not None):
             raise ValueError(
                 f"{len(z)} observations are too few to choose epsilon by; give it a value."
+            )
+        if np.ptp(z) == 0:
+            raise ValueError(
+                "all observations are equal: nothing to choose epsilon by; give it a value."
             )
         if self.epsilon == EVIDENCE:
             return Evidence(q, z, drift).search("epsilon", self.epsilon_bounds)
