@@ -426,7 +426,7 @@ class Bags:
         """At most `points_per_bag` points of every bag, chosen and weighted to stand for all of it.
 
         Means of smooth functions over a bag change less than by :meth:`subsample`, far less in few
-        covariates; see :mod:`deconditional.condense`. Bags that are small enough stay whole.
+        covariates; see the module ``condense``. Bags that are small enough stay whole.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ def write_report(
     Parameters
     ----------
     result
-        What ``deconditional downscale`` wrote, as from :func:`load_result`.
+        What ``deconditional downscale`` wrote, as from ``load_result``.
     out
         The file to write; its folder is made if need be.
     truth

@@ -452,8 +452,8 @@ EXPERIMENTS = {
     "global-fields": Experiment(
         "real global fields, matched and unmatched, every model",
         "Downscale surface temperature from real climatologies with every model, with fine "
-        f"covariates in all coarse cells and in half of them. {_RESUMES} All of it takes about two "
-        "hours on two cores.",
+        f"covariates in all coarse cells and in half of them. {_RESUMES} All of it takes about an "
+        "hour and a half on two cores with --jobs 2.",
         _global_fields_options,
         _global_fields,
         ("--months", "1", "--draws", "1", "--models", "bilinear", "gpr", "bagg-gp"),

@@ -63,7 +63,7 @@ class Comparison:
     ----------
     rows
         A mapping per model: its name, ``rmse``, ``crps``, ``nll``, coverage of the 95 % and 50 %
-        intervals, for unmatched data the ``bag_gap`` (see :class:`HeldOut`), and the seconds of
+        intervals, for unmatched data the ``bag_gap`` (see :doc:`choosing`), and the seconds of
         its fit. ``rmse`` and ``crps`` are in the target's units, or those of its logarithm; so is
         the density behind ``nll``.
     chosen
