@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import deconditional as dc
 from deconditional.experiments import convergence as study
 from deconditional.experiments import convergence_output as output
 from deconditional.experiments import convergence_problem as circle
@@ -302,7 +303,12 @@ def test_a_run_leaves_numbers_tables_and_pictures(done):
     kept = json.loads((folder / "results.json").read_text())
     assert kept["rates"] == results["rates"]
     assert kept["bags"] == results["bags"]
-    assert kept["settings"] == {"repetitions": 4, "seed": 0, "sizes": list(TINY["sizes"])}
+    assert kept["settings"] == {
+        "repetitions": 4,
+        "seed": 0,
+        "sizes": list(TINY["sizes"]),
+        "version": dc.__version__,
+    }
     text = (folder / "table.md").read_text()
     assert text.count("(corner)") == 3
     assert "| finite rank | b = ∞, c = 2 | 1.5 (corner) | M^4.5 | 2^6 to 2^8 | 1.000 |" in text
@@ -360,6 +366,11 @@ def test_a_run_resumes_and_leaves_other_results_alone(done, small_study, tmp_pat
     assert resumed["rates"]["finite rank, a = 1"] == lost
     with pytest.raises(UsageError, match="other settings"):
         small_study.run(out=tmp_path, seed=5, **TINY)
+    old = json.loads(path.read_text())
+    old["settings"]["version"] = "0.0.1"
+    path.write_text(json.dumps(old))
+    with pytest.raises(UsageError, match="other settings"):
+        small_study.run(out=tmp_path, **TINY)
     path.write_text("[1, 2]")
     with pytest.raises(UsageError, match="not a file of this study"):
         small_study.run(out=tmp_path, **TINY)

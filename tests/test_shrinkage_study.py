@@ -336,6 +336,9 @@ def test_a_finished_study_is_kept_and_other_settings_are_refused(study, monkeypa
     monkeypatch.setattr(shrinkage, "STUDIES", dict.fromkeys(shrinkage.STUDIES))
     again = shrinkage.run(2, folder, figures=False, console=QUIET)
     assert again == json.loads(json.dumps(results))
+    monkeypatch.setattr(shrinkage, "__version__", "0.0.1")
+    with pytest.raises(UsageError, match="other settings"):
+        shrinkage.run(2, folder, figures=False, console=QUIET)
 
 
 def test_what_cannot_be_solved_is_extrapolated_and_said_to_be(study, tmp_path, monkeypatch):

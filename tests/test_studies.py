@@ -1,5 +1,6 @@
 """Studies and benchmarks at toy size: that they run, resume, and report what they measured."""
 
+import io
 import json
 
 import numpy as np
@@ -10,11 +11,73 @@ from deconditional import Bags, cli
 from deconditional.benchmarks import climate_size, scaling
 from deconditional.datasets import synthetic_globe
 from deconditional.experiments import deep_kernel, variational
+from deconditional.experiments.records import Results, finished, table_head, table_line
 from deconditional.outputs import UsageError
 from helpers import assert_close
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUIET = Console(quiet=True)
+
+
+# --------------------------------------------------------------------------- records
+
+STATED = {"settings": {"seeds": 2, "sizes": [3, 4]}}
+
+
+def left(folder, content):
+    path = folder / "results.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_finished_studies_are_kept_and_nothing_else(tmp_path):
+    wanted = {"one": list, "two": dict, "three": list}
+    assert finished(tmp_path / "results.json", STATED, wanted) == {}
+    path = left(tmp_path, {**STATED, "machine": {}, "two": {"a": 1}, "one": [5], "other": [6]})
+    kept = finished(path, STATED, wanted)
+    assert kept == {"one": [5], "two": {"a": 1}}
+    assert list(kept) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"seeds": 3, "sizes": [3, 4]}, {"seeds": 2}, {**STATED["settings"], "new": 1}]
+)
+def test_results_of_other_settings_are_refused_with_a_remedy(tmp_path, settings):
+    path = left(tmp_path, {"settings": settings, "one": [5]})
+    with pytest.raises(UsageError, match=r"results\.json' holds.*other settings.*--overwrite"):
+        finished(path, STATED, {"one": list})
+    with pytest.raises(UsageError, match=r"other settings\. Go\.$"):
+        finished(path, STATED, {"one": list}, remedy="Go.")
+
+
+@pytest.mark.parametrize("content", [[1, 2], None, {"one": [5]}, {**STATED, "one": {"a": 1}}])
+def test_files_of_others_are_refused(tmp_path, content):
+    path = left(tmp_path, content)
+    with pytest.raises(UsageError, match="not a file of this study"):
+        finished(path, STATED, {"one": list})
+
+
+@pytest.mark.parametrize("content", [b'{"settings": ', b"\xff\xfe"])
+def test_files_that_are_not_json_are_refused(tmp_path, content):
+    path = tmp_path / "results.json"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="not a file of this study"):
+        finished(path, STATED, {"one": list})
+
+
+def test_a_failure_is_kept_and_shown_as_it_is(tmp_path):
+    said = io.StringIO()
+    results = Results.open(tmp_path, {})
+    results.failed(("half", 3), ValueError("no [/luck] [red]today"), Console(file=said, width=200))
+    assert results.failures == ["('half', 3): ValueError: no [/luck] [red]today"]
+    assert said.getvalue() == f"failed {results.failures[0]}\n"
+    assert ("half", "3", 3) not in results
+
+
+def test_lines_of_a_table_have_a_cell_for_every_name():
+    head, rule = table_head("a", "b", "c")
+    assert (head, rule) == ("| a | b | c |", "|---|---|---|")
+    assert table_line("x", "", "1.0") == "| x |  | 1.0 |"
 
 
 # --------------------------------------------------------------------------- variational

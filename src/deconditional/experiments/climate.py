@@ -392,7 +392,6 @@ def run(
         Where to print.
     """
     from rich.console import Console
-    from rich.markup import escape
 
     from deconditional.experiments import climate_output
 
@@ -442,8 +441,7 @@ def run(
     )
     for task, outcome in carry_out(pending, work, console, jobs):
         if isinstance(outcome, Exception):  # must not cost the others their turn
-            results.failures.append(f"{task}: {type(outcome).__name__}: {outcome}")
-            console.print(f"[red]failed[/red] {escape(results.failures[-1])}")
+            results.failed(task, outcome, console)
         elif task not in results:
             record, how = outcome
             results.add(record, {**how, "code": code})

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deconditional import __version__
 from deconditional.experiments.convergence_problem import (
     MOST_POINTS,
     Array,
@@ -29,6 +29,7 @@ from deconditional.experiments.convergence_problem import (
     draw_bags,
     draw_mediators,
 )
+from deconditional.experiments.records import finished
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import machine
 
@@ -286,7 +287,9 @@ def run(
         can_draw()
     folder = output_folder(out)
     path = folder / "results.json"
-    results = {"rates": {}, "bags": {}} if overwrite else _earlier(path, settings)
+    results: dict[str, Any] = {"rates": {}, "bags": {}}
+    if not overwrite:
+        results |= finished(path, {"settings": settings}, dict.fromkeys(results, dict))
     for kind, name, work in _work(settings):
         if name in results[kind]:
             console.print(f"{name}: kept from an earlier run")
@@ -325,21 +328,12 @@ def _settings(repetitions: int, seed: int, sizes: Sequence[int]) -> Row:
                 f"sizes must leave at least {LEAST_SIZES} for which N stays below 2^58; for "
                 f"a = {max(case.a):g} ({name}) {chosen} leaves fewer. Take more sizes up to 2000."
             )
-    return {"repetitions": repetitions, "seed": seed, "sizes": chosen}
-
-
-def _earlier(path: Path, settings: Row) -> dict[str, Any]:
-    if not path.exists():
-        return {"rates": {}, "bags": {}}
-    remedy = "Name another folder, or start anew with --overwrite."
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        found = {kind: dict(kept[kind]) for kind in ("rates", "bags")}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{str(path)!r} is not a file of this study. {remedy}") from None
-    if kept.get("settings") != settings:
-        raise UsageError(f"{str(path)!r} holds results of other settings. {remedy}")
-    return found
+    return {
+        "repetitions": repetitions,
+        "seed": seed,
+        "sizes": chosen,
+        "version": __version__,
+    }
 
 
 def _work(settings: Row) -> list[tuple[str, str, Work]]:

@@ -22,6 +22,7 @@ from deconditional.experiments.convergence import (
     rates_name,
 )
 from deconditional.experiments.convergence_problem import Array
+from deconditional.experiments.records import table_head, table_line
 from deconditional.provenance import provenance_lines
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _rates(rates: Mapping[str, Sequence[Row]]) -> list[str]:
         "that ε. The last three columns are at the largest size: mean excess risk, and as shares "
         "of it the excess with C known and the bias of ε alone.",
         "",
-        *_heads(
+        *table_head(
             "case",
             "read as",
             "a",
@@ -188,7 +189,7 @@ def _rates(rates: Mapping[str, Sequence[Row]]) -> list[str]:
                 f"{last['known'] / last['total']:.2f}",
                 f"{last['bias'] / last['total']:.2f}",
             ]
-            lines.append(_line(*cells))
+            lines.append(table_line(*cells))
     return [*lines, ""]
 
 
@@ -201,23 +202,17 @@ def _bags(bags: Mapping[str, Sequence[Row]]) -> list[str]:
         "growth of N as a power of M, with a 95% interval; and the power of the theorem at its "
         "corner.",
         "",
-        *_heads("problem", "λ", *(f"M = {size}" for size in OBSERVATIONS), "power of M", "theorem"),
+        *table_head(
+            "problem", "λ", *(f"M = {size}" for size in OBSERVATIONS), "power of M", "theorem"
+        ),
     ]
     for name in PROBLEMS:
         theorem = f"{3 * CASES[OWN_CASE[name]].corner:g}"
         for rule in RULES:
             found = needed(bags[name], rule)
             counts = [_count(number) for _, number, _ in found]
-            lines.append(_line(name, rule, *counts, _interval(*_growth(found)), theorem))
+            lines.append(table_line(name, rule, *counts, _interval(*_growth(found)), theorem))
     return [*lines, ""]
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _heads(*names: str) -> list[str]:
-    return [_line(*names), "|---" * len(names) + "|"]
 
 
 def _interval(estimate: float, error: float) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import deconditional as dc
+from deconditional.experiments.records import finished
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import machine, provenance_lines
 
@@ -147,7 +148,13 @@ def run(
         can_draw()
     folder = output_folder(out)
     path = folder / "results.json"
-    records = _earlier(path, n_bags)
+    earlier = finished(
+        path,
+        {"n_bags": n_bags},
+        {"records": list},
+        remedy="Name another folder for another number of bags.",
+    )
+    records = earlier.get("records", [])
     known = {(r["matching"], r["model"], r["seed"]) for r in records}
     for seed in range(seeds):
         for kind in matching:
@@ -166,16 +173,6 @@ def run(
                     _draw(folder, fitted, data)
     write_atomically(folder / "table.md", _table(records, n_bags, command))
     return records
-
-
-def _earlier(path: Path, n_bags: int) -> list[dict[str, Any]]:
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    if kept.get("n_bags") != n_bags:
-        raise UsageError(f"{path} holds results for another number of bags; name another folder.")
-    return kept["records"]
 
 
 def _fitted(

@@ -123,7 +123,6 @@ def run(
         Where to print.
     """
     from rich.console import Console
-    from rich.markup import escape
 
     console = Console(highlight=False) if console is None else console
     for kind in matching:
@@ -164,8 +163,7 @@ def run(
         pending = pending_of(wave)
         for task, found in carry_out(pending, work, console, jobs):
             if isinstance(found, Exception):  # must not cost the others their turn
-                results.failures.append(f"{task}: {type(found).__name__}: {found}")
-                console.print(f"[red]failed[/red] {escape(results.failures[-1])}")
+                results.failed(task, found, console)
                 continue
             for record, how in found:
                 if (task.matching, record["model"], task.seed) not in results:

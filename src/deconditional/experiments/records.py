@@ -9,7 +9,8 @@ A :class:`Results` folder holds
 ``settings.json``
     what the data was; a folder never mixes records of different settings.
 
-Files are replaced as a whole after every record, so an interrupted run keeps what it has.
+Files are replaced as a whole after every record, so an interrupted run keeps what it has. A study
+that keeps all it has in one file resumes with :func:`finished`.
 """
 
 from __future__ import annotations
@@ -17,20 +18,26 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deconditional.outputs import UsageError, write_atomically
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 __all__ = [
     "Record",
     "Results",
     "code_notes",
+    "finished",
     "mean_and_sd",
+    "table_head",
+    "table_line",
     "values",
     "warning_notes",
     "wilcoxon_table",
@@ -44,6 +51,8 @@ KEYS = ("matching", "model", "seed")
 
 LEAST_SEEDS = 6
 """With five pairs the smallest two-tailed p-value is 2/2⁵ = 0.06: nothing can reach 5%."""
+
+REMEDY = "Choose another folder, or start anew with --overwrite."
 
 
 class Results:
@@ -111,6 +120,24 @@ class Results:
             self.fits = [*others, {**named, **fit}]
         self._save()
 
+    def failed(self, task: object, error: Exception, console: Console) -> None:
+        """Keep the message of a fit that failed, and show it.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from rich.console import Console
+        >>> with tempfile.TemporaryDirectory() as here:
+        ...     results = Results.open(Path(here), {})
+        ...     results.failed("direct cmp seed 0", RuntimeError("no root"), Console(quiet=True))
+        >>> results.failures
+        ['direct cmp seed 0: RuntimeError: no root']
+        """
+        from rich.markup import escape
+
+        self.failures.append(f"{task}: {type(error).__name__}: {error}")
+        console.print(f"[red]failed[/red] {escape(self.failures[-1])}", highlight=False)
+
     def of(self, matching: str, model: str) -> list[Record]:
         """The records of one model, by seed."""
         chosen = [r for r in self.records if (r["matching"], r["model"]) == (matching, model)]
@@ -139,20 +166,14 @@ def _read(path: Path, empty: Any) -> Any:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(
-            f"{str(path)!r} cannot be read ({error}). Choose another folder, or start anew with "
-            "--overwrite."
-        ) from None
+        raise UsageError(f"{str(path)!r} cannot be read ({error}). {REMEDY}") from None
     if not isinstance(content, type(empty)):
         raise _foreign(path)
     return content
 
 
 def _foreign(path: Path) -> UsageError:
-    return UsageError(
-        f"{str(path)!r} is not a file of this experiment. Choose another folder, or start anew "
-        "with --overwrite."
-    )
+    return UsageError(f"{str(path)!r} is not a file of this experiment. {REMEDY}")
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -182,7 +203,86 @@ def _difference(folder: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]
     )
 
 
+# ---------------------------------------------------------------------- studies in one file
+
+
+def finished(
+    path: Path,
+    stated: Mapping[str, Any],
+    studies: Mapping[str, type],
+    *,
+    remedy: str = REMEDY,
+) -> dict[str, Any]:
+    """What an earlier run with the same settings has finished.
+
+    Parameters
+    ----------
+    path
+        The JSON file of that run. Without it nothing is finished.
+    stated
+        Entries the file must have, and their values: what the run was asked for.
+    studies
+        Entries to keep, where the file has them, and the type of each.
+    remedy
+        What a complaint advises.
+
+    Raises
+    ------
+    UsageError
+        If the file is not one of this study, or states something else.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     path = Path(here) / "results.json"
+    ...     _ = path.write_text('{"settings": {"seeds": 3}, "machine": {}, "steps": [1, 2]}')
+    ...     finished(path, {"settings": {"seeds": 3}}, {"trace": list, "steps": list})
+    {'steps': [1, 2]}
+    """
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict) or not content.keys() >= stated.keys():
+        raise _not_of_this_study(path, remedy)
+    if any(content[name] != value for name, value in stated.items()):
+        raise UsageError(f"{str(path)!r} holds results of other settings. {remedy}")
+    kept = {name: content[name] for name in studies if name in content}
+    if not all(isinstance(study, studies[name]) for name, study in kept.items()):
+        raise _not_of_this_study(path, remedy)
+    return kept
+
+
+def _not_of_this_study(path: Path, remedy: str) -> UsageError:
+    return UsageError(f"{str(path)!r} is not a file of this study. {remedy}")
+
+
 # ---------------------------------------------------------------------- summaries
+
+
+def table_line(*cells: str) -> str:
+    """A line of a Markdown table.
+
+    Examples
+    --------
+    >>> table_line("cmp", "0.50", "")
+    '| cmp | 0.50 |  |'
+    """
+    return f"| {' | '.join(cells)} |"
+
+
+def table_head(*names: str) -> list[str]:
+    """The names of a Markdown table's columns, and the line below them.
+
+    Examples
+    --------
+    >>> table_head("model", "RMSE")
+    ['| model | RMSE |', '|---|---|']
+    """
+    return [table_line(*names), "|---" * len(names) + "|"]
 
 
 def values(records: Sequence[Record], name: str) -> np.ndarray:
@@ -228,12 +328,12 @@ def wilcoxon_table(results: Results, matching: str, models: Sequence[str], name:
     lines = [
         "Two-tailed p-values over common seeds, not corrected for the number of pairs.",
         "",
-        _row(["", *present[:-1]]),
-        _row(["---"] * len(present)),
+        table_line("", *present[:-1]),
+        table_line(*["---"] * len(present)),
     ]
     for i, model in enumerate(present[1:], start=1):
         cells = [_p_value(scores[model], scores[other]) for other in present[:i]]
-        lines.append(_row([model, *cells, *[""] * (len(present) - 1 - i)]))
+        lines.append(table_line(model, *cells, *[""] * (len(present) - 1 - i)))
     return lines
 
 
@@ -251,10 +351,6 @@ def _p_value(a: Mapping[float, float], b: Mapping[float, float]) -> str:
 
 def _common(a: Mapping[float, float], b: Mapping[float, float]) -> list[float]:
     return [seed for seed in a if seed in b and np.isfinite(a[seed]) and np.isfinite(b[seed])]
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def warning_notes(fits: Sequence[Record], matching: str) -> list[str]:

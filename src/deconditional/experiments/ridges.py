@@ -71,7 +71,6 @@ def run(
         Where to print.
     """
     from rich.console import Console
-    from rich.markup import escape
 
     console = Console(highlight=False) if console is None else console
     if not 1 <= seeds <= 100:
@@ -92,8 +91,7 @@ def run(
     pending = [t for t in tasks if (t.matching, f"{t.family}, best", t.seed) not in results]
     for task, found in carry_out(pending, _worked, console):
         if isinstance(found, Exception):
-            results.failures.append(f"{task}: {type(found).__name__}: {found}")
-            console.print(f"[red]failed[/red] {escape(results.failures[-1])}")
+            results.failed(task, found, console)
             continue
         for record, how in found:
             if (record["matching"], record["model"], record["seed"]) not in results:

@@ -23,14 +23,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
+from deconditional import __version__
 from deconditional.benchmarks.timing import best_seconds
 from deconditional.datasets.shrinkage_toy import ShrinkageToy, shrinkage_toy
+from deconditional.experiments.records import finished
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import machine
 
@@ -562,8 +563,10 @@ def run(
         "sizes": [list(size) for size in SETTINGS],
         "unequal": [list(size) for size in UNEQUAL],
         "lambdas": [float(f"{value:.6g}") for value in LAMBDAS],
+        "version": __version__,
     }
-    results = {} if overwrite else _earlier(folder / "results.json", settings)
+    path, studies = folder / "results.json", dict.fromkeys(STUDIES, list)
+    results = {} if overwrite else finished(path, {"settings": settings}, studies)
     for name, study in STUDIES.items():
         if name in results:
             console.print(f"{name}: kept from an earlier run")
@@ -574,26 +577,8 @@ def run(
             results[name] = study(settings, lambda text, n=name: status.update(f"{n}: {text}"))
         console.print(f"{name}: {time.perf_counter() - began:.0f} s")
         kept = {"settings": settings, "machine": machine(), **results}
-        write_atomically(folder / "results.json", json.dumps(kept, indent=1) + "\n")
+        write_atomically(path, json.dumps(kept, indent=1) + "\n")
     write_atomically(folder / "table.md", shrinkage_output.table(results, settings, command))
     if figures:
         shrinkage_output.draw(folder, results, settings)
     return results
-
-
-def _earlier(path: Path, settings: Row) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["settings"] == settings:
-            return {name: kept[name] for name in STUDIES if name in kept}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(
-            f"{str(path)!r} is not a file of this study. Choose another folder, or start anew "
-            "with --overwrite."
-        ) from None
-    raise UsageError(
-        f"{str(path)!r} holds results of other settings. Choose another folder, or discard them "
-        "with --overwrite."
-    )

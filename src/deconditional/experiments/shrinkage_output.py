@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from deconditional.datasets.shrinkage_toy import shrinkage_toy
+from deconditional.experiments.records import table_head, table_line
 from deconditional.experiments.shrinkage import (
     CHOICES,
     FACTORS,
@@ -67,43 +68,43 @@ def _senses(rows: Sequence[Row], sizes: Sequence[Any]) -> list[str]:
         "",
         "RMSE between the standard and the shrinkage embedding on the grid.",
         "",
-        *_heads("what is added to the diagonals", *_bags(sizes)),
+        *table_head("what is added to the diagonals", *_bags(sizes)),
     ]
     for (one, other), words in SENSES.items():
         cells = _by_size(_range, rows, sizes, "rmse", standard=one, shrinkage=other)
-        lines.append(_line(words, *cells))
+        lines.append(table_line(words, *cells))
     cells = _by_size(_range, rows, sizes, "rmse_matched_dense")
-    lines.append(_line("matched ridges, dense system against shrinkage", *cells))
+    lines.append(table_line("matched ridges, dense system against shrinkage", *cells))
     cells = _by_size(_range, rows, sizes, "ridge_ratio_of_paper", ".2f")
     lines += [
-        _line("ratio of ridges that gives the paper's RMSE", *cells),
+        table_line("ratio of ridges that gives the paper's RMSE", *cells),
         "",
         "All 16 pairs, what multiplies 0.1 for the standard and for the shrinkage operator (N bags "
         "of nj points, n in all), means:",
         "",
-        *_heads("standard", "shrinkage", *_bags(sizes)),
+        *table_head("standard", "shrinkage", *_bags(sizes)),
     ]
     for one in FACTORS:
         for other in FACTORS:
             cells = _by_size(_mean, rows, sizes, "rmse", ".2g", standard=one, shrinkage=other)
-            lines.append(_line(one, other, *cells))
-    lines += ["", "RMSE against the true embedding:", "", *_heads("estimate", *_bags(sizes))]
+            lines.append(table_line(one, other, *cells))
+    lines += ["", "RMSE against the true embedding:", "", *table_head("estimate", *_bags(sizes))]
     for (one, other), words in list(SENSES.items())[:2]:
         for kind in KINDS:
             cells = _by_size(_mean, rows, sizes, f"{kind}_error", standard=one, shrinkage=other)
-            lines.append(_line(f"{kind}, {words}", *cells))
+            lines.append(table_line(f"{kind}, {words}", *cells))
     return [*lines, ""]
 
 
 def _choices(rows: Sequence[Row], sizes: Sequence[Any]) -> list[str]:
-    lines = ["## What the paper leaves open", "", *_heads("choice", *_bags(sizes))]
+    lines = ["## What the paper leaves open", "", *table_head("choice", *_bags(sizes))]
     for name, words in (
         ("rmse_direct", "0.1 added to both diagonals"),
         ("rmse_own_median", "the formulas, each operator with the median of its own mediators"),
     ):
         for choice in CHOICES:
             cells = _by_size(_range, rows, sizes, name, ".4f", choice=choice)
-            lines.append(_line(f"{words}; {choice}", *cells))
+            lines.append(table_line(f"{words}; {choice}", *cells))
     return [*lines, ""]
 
 
@@ -115,7 +116,7 @@ def _ridges(rows: Sequence[Row], lambdas: Sequence[float]) -> list[str]:
         f"{max(lambdas):g} for each operator, its median in brackets. Dense: RMSE of the n x n "
         "system against the standard form from bags.",
         "",
-        *_heads(
+        *table_head(
             "bags",
             "points of each",
             "points",
@@ -148,7 +149,7 @@ def _ridges(rows: Sequence[Row], lambdas: Sequence[float]) -> list[str]:
             *best,
             f"{better[0]}, {better[1]} of {len(mine)}",
         ]
-        lines.append(_line(*cells))
+        lines.append(table_line(*cells))
     return [*lines, ""]
 
 
@@ -162,7 +163,7 @@ def _times(rows: Sequence[Row]) -> list[str]:
         "grid, are needed by all three and are timed apart. RMSE: of the dense standard "
         "embedding against both.",
         "",
-        *_heads(
+        *table_head(
             "bags",
             "points of each",
             "dense",
@@ -188,19 +189,11 @@ def _times(rows: Sequence[Row]) -> list[str]:
             *(_mean([row], f"rmse_dense_{kind}", ".1e") for kind in KINDS),
             PAPER.get((row["n_bags"], row["bag_size"]), "–"),
         ]
-        lines.append(_line(*cells))
+        lines.append(table_line(*cells))
     return [*lines, ""]
 
 
 # ---------------------------------------------------------------------- cells
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _heads(*names: str) -> list[str]:
-    return [_line(*names), "|---" * len(names) + "|"]
 
 
 def _bags(sizes: Sequence[Any]) -> list[str]:

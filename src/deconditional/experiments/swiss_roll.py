@@ -281,16 +281,12 @@ def _work(
     console: Console,
 ) -> None:
     """Fit what has no record or no picture yet."""
-    from rich.markup import escape
-
     code = code_digest()
     pending = [task for task in tasks if _missing(task, results, picture_seed)]
     work = partial(_worked, settings=settings, folder=results.folder, picture_seed=picture_seed)
     for task, outcome in carry_out(pending, work, console, jobs):
         if isinstance(outcome, Exception):  # must not cost the others their turn
-            results.failures.append(f"{task}: {type(outcome).__name__}: {outcome}")
-            message = f"[red]failed[/red] {escape(results.failures[-1])}"
-            console.print(message, highlight=False)
+            results.failed(task, outcome, console)
         elif task.key not in results:
             record, how = outcome
             results.add(record, {**how, "code": code})

@@ -21,6 +21,7 @@ import numpy as np
 
 import deconditional as dc
 from deconditional.datasets.swiss_roll import swiss_roll
+from deconditional.experiments.records import finished
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import machine, provenance_lines
 
@@ -91,7 +92,12 @@ def run(
         can_draw()
     folder = output_folder(out)
     settings = {"seeds": seeds, "n_points": n_points, "n_bags": n_bags, "steps": steps}
-    results = _earlier(folder / "results.json", settings)
+    results = finished(
+        folder / "results.json",
+        {"settings": settings},
+        dict.fromkeys(STUDIES, list),
+        remedy="Name another folder.",
+    )
     for name, study in STUDIES.items():
         if name in results:
             console.print(f"{name}: kept from an earlier run")
@@ -107,16 +113,6 @@ def run(
     if figures:
         _draw(folder, results)
     return results
-
-
-def _earlier(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if kept.get("settings") != settings:
-        raise UsageError(f"{path} holds results of other settings; name another folder.")
-    return {name: kept[name] for name in STUDIES if name in kept}
 
 
 def _rolls(settings: dict[str, Any]) -> list[tuple[int, Any]]:
