@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_downscale(commands)
     _add_report(commands)
-    reproduce_commands.add(commands, main)
+    reproduce_commands.add(commands)
     _add_benchmark(commands)
     return parser
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,8 +37,8 @@ class Experiment:
     draws: bool = True
 
 
-def add(commands: Any, main: Callable[[list[str]], int]) -> None:
-    """Add ``reproduce`` to the commands; `main` carries out a command line."""
+def add(commands: Any) -> None:
+    """Add ``reproduce`` to the commands."""
     reproduce = commands.add_parser(
         "reproduce",
         help="repeat the experiments of the paper",
@@ -71,13 +73,13 @@ def add(commands: Any, main: Callable[[list[str]], int]) -> None:
     )
     every.add_argument("--no-figures", action="store_true", help="numbers and tables only")
     every.add_argument("--jobs", type=positive, default=1, help="fits at a time (default: 1)")
-    runs(every, lambda args, command: _all(args, command, main), _folders_kept)
+    runs(every, _all, _folders_kept)
 
 
 # ---------------------------------------------------------------------- all of them
 
 
-def _all(args: argparse.Namespace, command: str, main: Callable[[list[str]], int]) -> int:
+def _all(args: argparse.Namespace, command: str) -> int:
     from deconditional.experiments.workers import check_jobs
 
     drawing = () if args.no_figures else ("matplotlib",)
@@ -94,33 +96,36 @@ def _all(args: argparse.Namespace, command: str, main: Callable[[list[str]], int
         given += ["--jobs", str(args.jobs)] if experiment.takes_jobs and args.jobs > 1 else []
         print(f"\n{number} of {len(EXPERIMENTS)}: deconditional {shlex.join(given)}", flush=True)
         began = time.perf_counter()
-        codes[name] = _carried_out(given, main)
+        codes[name] = _carried_out(given)
+        if codes[name] == 130:
+            raise KeyboardInterrupt
         seconds = time.perf_counter() - began
         shown = f"deconditional {shlex.join(given)}"
         title = f"[{name}]({name}/table.md)" if (folder / name / "table.md").exists() else name
         lines.append(f"| {title} | {codes[name]} | {seconds:.0f} | `{shown}` |")
         write_atomically(folder / "index.md", "\n".join(lines) + "\n")
-    for code, advice in (
-        (1, "The same command tries again what is missing."),
-        (2, "It could not be carried out, see above; results of other settings need --out NEW."),
+    refused = [name for name, code in codes.items() if code == 2]
+    failed = [name for name, code in codes.items() if code not in (0, 2)]
+    for names, advice in (
+        (failed, "The same command tries again what is missing."),
+        (
+            refused,
+            "It could not be carried out, see above; results of other settings need --out NEW.",
+        ),
     ):
-        names = [name for name, found in codes.items() if found == code]
         if names:
             print(f"\nNot complete: {', '.join(names)}. {advice}")
     print(f"\nAn overview is in {folder / 'index.md'}")
     return 1 if any(codes.values()) else 0
 
 
-def _carried_out(given: list[str], main: Callable[[list[str]], int]) -> int:
-    """The exit code of one experiment; its failure must not cost the others their turn."""
-    try:
-        code = main(given)
-    except Exception as error:
-        print(f"failed: {type(error).__name__}: {error}", flush=True)
-        return 1
-    if code == 130:
-        raise KeyboardInterrupt
-    return code
+def _carried_out(given: list[str]) -> int:
+    """The exit code of a command line in a process of its own.
+
+    What JAX has compiled holds memory maps, of which a process may have only so many; and what
+    becomes of one experiment must not cost the others their turn.
+    """
+    return subprocess.run([sys.executable, "-m", "deconditional", *given], check=False).returncode
 
 
 # ---------------------------------------------------------------------- what an interrupt leaves
