@@ -60,8 +60,8 @@ def asked(model, **changes):
         "covariates": COVARIATES,
         "mediators": MEDIATORS,
         "model": model,
-        "kernel": KERNEL,
-        "mediator_kernel": LINK,
+        "kernel": KERNEL if isinstance(model, str) else None,
+        "mediator_kernel": LINK if isinstance(model, str) else None,
         "n_restarts": 1,
         "model_options": model_options(model) if isinstance(model, str) else None,
     } | changes
@@ -534,13 +534,13 @@ def test_default_kernels():
 
 def test_kernels_by_name_are_checked():
     with pytest.raises(UsageError, match="no kernel 'rouhg'; choose one of rough, smooth"):
-        Downscaler("tas", ["altitude"], kernel="rouhg").question()
+        dc.Downscaler("tas", ["altitude"], kernel="rouhg").question()
     with pytest.raises(UsageError, match="give the estimator its own"):
-        Downscaler("tas", ["altitude"], model=BaggGP(), kernel="smooth").question()
+        dc.Downscaler("tas", ["altitude"], model=BaggGP(), kernel="smooth").question()
     with pytest.raises(UsageError, match="mediator_kernel belongs to named models"):
-        Downscaler("tas", ["altitude"], model=BaggGP(), mediator_kernel=gk.RBF()).question()
+        dc.Downscaler("tas", ["altitude"], model=BaggGP(), mediator_kernel=gk.RBF()).question()
     with pytest.raises(UsageError, match="it has no names"):
-        Downscaler("tas", ["altitude"], mediator_kernel="smooth").question()
+        dc.Downscaler("tas", ["altitude"], mediator_kernel="smooth").question()
 
 
 def test_trend_and_options_reach_the_models():
