@@ -50,7 +50,7 @@ def test_quick_options_and_jobs_reach_the_experiments(stand_ins, tmp_path, monke
     assert cli.main(given) == 0
     args = {name: asked[name][0] for name in asked}
     assert args["shrinkage"].quick and args["convergence"].quick
-    assert (args["swiss-roll"].seeds, args["swiss-roll"].points) == (2, 1000)
+    assert (args["swiss-roll"].seeds, args["swiss-roll"].points) == (1, 1000)
     assert (args["climate"].thin, args["climate"].exact_points) == (2, 8)
     assert args["global-fields"].models == ["bilinear", "gpr", "bagg-gp"]
     with_jobs = {name for name, each in args.items() if getattr(each, "jobs", 1) == 2}

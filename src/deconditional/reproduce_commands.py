@@ -442,7 +442,7 @@ EXPERIMENTS = {
         f"seeds. {_RESUMES}",
         _swiss_roll_options,
         _swiss_roll,
-        ("--seeds", "2", "--points", "1000", "--bags", "20"),
+        ("--seeds", "1", "--points", "1000", "--bags", "20"),
         takes_jobs=True,
     ),
     "climate": Experiment(
