@@ -33,7 +33,7 @@ demo: $(STAMP) ## downscale real global fields into demo-output/
 	@$(BIN)/deconditional demo --out demo-output
 
 test: $(STAMP) ## run the tests and every docstring example
-	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(STAMP) ## check style, formatting and types
 	@$(BIN)/ruff check
