@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 from scipy.stats import norm
 
-from deconditional.fields.scaling import InputScaling, TargetScaling, clipped_moments
+from deconditional.fields.scaling import InputScaling, Spread, TargetScaling, clipped_moments
 from deconditional.outputs import UsageError
 
 INFINITE = (-np.inf, np.inf)
@@ -266,7 +266,7 @@ def test_positions_on_the_sphere_are_left_alone():
     rng = np.random.default_rng(0)
     values = np.column_stack([rng.normal(size=(50, 3)), rng.normal(5.0, 3.0, 50), np.full(50, 2.0)])
     before = values.copy()
-    scaling = InputScaling.of(values, 3, spherical=True)
+    scaling = InputScaling.of(Spread.of(values), 3, spherical=True)
     scaled = scaling(values)
     np.testing.assert_array_equal(scaled[:, :3], values[:, :3])
     np.testing.assert_allclose([scaled[:, 3].mean(), scaled[:, 3].std()], [0.0, 1.0], atol=1e-14)
@@ -277,7 +277,7 @@ def test_positions_on_the_sphere_are_left_alone():
 def test_positions_on_a_plane_share_one_scale():
     rng = np.random.default_rng(0)
     values = rng.normal(size=(50, 3)) * [1e6, 1e4, 5.0] + [5e6, 4e5, 280.0]
-    scaling = InputScaling.of(values, 2, spherical=False)
+    scaling = InputScaling.of(Spread.of(values), 2, spherical=False)
     one, other = scaling.scale[:2]
     assert one == other == pytest.approx(np.sqrt((values[:, :2].var(0)).mean()))
     scaled = scaling(values)

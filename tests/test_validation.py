@@ -16,7 +16,8 @@ from deconditional.posterior import Gaussians
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
-from deconditional.fields.pairing import Question, pair  # noqa: E402
+from deconditional.fields.pairing import pair  # noqa: E402
+from deconditional.fields.question import Question  # noqa: E402
 from deconditional.fields.validation import (  # noqa: E402
     PLAUSIBLE_GAP,
     Blocks,

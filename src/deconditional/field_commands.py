@@ -260,7 +260,7 @@ def at_time(times: str, *data: Any) -> tuple[Any, ...]:
 
 def check_on(on: Any, pairing: Any) -> None:
     """Raise now rather than after the fit where nothing can be predicted on a grid."""
-    from deconditional.fields.pairing import fine_points
+    from deconditional.fields.fine_points import fine_points
 
     try:
         grid = fine_points(on, pairing.question).grid

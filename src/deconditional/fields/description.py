@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from deconditional.fields import result as results
-from deconditional.fields.pairing import FinePoints
+from deconditional.fields.fine_points import FinePoints
 
 __all__ = ["described"]
 

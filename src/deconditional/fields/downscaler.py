@@ -31,19 +31,19 @@ from deconditional.fields.estimators import (
     candidates,
     condensed_size,
 )
-from deconditional.fields.grids import span
-from deconditional.fields.meanings import parameter_meanings
-from deconditional.fields.pairing import (
+from deconditional.fields.fine_points import (
     FinePoints,
     Members,
-    Question,
     counted_areas,
     fine_points,
     members,
-    pair,
-    time_places,
 )
-from deconditional.fields.scaling import InputScaling, TargetScaling
+from deconditional.fields.grids import span
+from deconditional.fields.meanings import parameter_meanings
+from deconditional.fields.pairing import pair
+from deconditional.fields.question import Question
+from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
+from deconditional.fields.units import time_places
 from deconditional.fields.validation import Blocks, HeldOut, blocks, compared
 from deconditional.fit import FitWarning
 from deconditional.outputs import UsageError
@@ -314,12 +314,11 @@ class Downscaler(BaseEstimator):
         self.pairing_ = pairing = pair(fine, coarse, self.question())
         self.target_scaling_ = TargetScaling.of(pairing.z, self.transform, self.bounds)
         spherical = pairing.coarse.spherical
-        self.input_scaling_ = InputScaling.of(pairing.bags.points, pairing.n_position, spherical)
+        self.input_scaling_ = InputScaling.of(pairing.fine.spread, pairing.n_position, spherical)
         both = np.concatenate([pairing.bag_mediator, pairing.mediator])
         known = both[np.isfinite(both).all(1)]
-        self.mediator_scaling_ = InputScaling.of(
-            known if len(known) else np.zeros((1, both.shape[1])), pairing.n_position, spherical
-        )
+        known = known if len(known) else np.zeros((1, both.shape[1]))
+        self.mediator_scaling_ = InputScaling.of(Spread.of(known), pairing.n_position, spherical)
         self.coarse_ = coarse
         self._blocks: Blocks | None = None
         n_places = len(np.unique(pairing.observed_unit % pairing.coarse.n_cells))
@@ -339,7 +338,7 @@ class Downscaler(BaseEstimator):
         if self.model != "auto":
             return (self.model,)
         p = self.pairing_
-        return candidates(p.matching, p.bags.n_bags, len(p.z))
+        return candidates(p.matching, p.n_bags, len(p.z))
 
     def _recipe(self) -> Recipe:
         question = self.pairing_.question
@@ -368,35 +367,35 @@ class Downscaler(BaseEstimator):
         z = self.target_scaling_.standardised(p.z)
         size = self.points_per_bag
         if size == "auto":
-            size = condensed_size(name, p.bags.n_bags)
+            size = condensed_size(name, p.n_bags)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise UsageError(f"points_per_bag must be 'auto', None or a number, not {size!r}.")
-        bags = replace(p.bags, points=self.input_scaling_(p.bags.points))
         if self.is_matched(name):
             kept = p.own_bag
-            bags = bags.select(kept)
-            bags = bags if size is None else bags.condense(size, self.seed)
-            return FitData(bags, z, None, None, np.arange(len(z)), kept)
+            return FitData(self._bags(kept, size), z, None, None, np.arange(len(z)), kept)
         kept = np.flatnonzero(np.isfinite(p.bag_mediator).all(1))
         if not kept.size:
             raise UsageError(f"no bag has mediators, which {name} needs; use bagg-gp.")
-        place = np.full(p.bags.n_bags + 1, -1)
+        place = np.full(p.n_bags + 1, -1)
         place[kept] = np.arange(len(kept))
         own_bag = place[p.own_bag]
         used = np.flatnonzero(np.isfinite(p.mediator).all(1))
         if not used.size:
             raise UsageError(f"no observation has mediators, which {name} needs; use bagg-gp.")
         mediator = self.mediator_scaling_(p.bag_mediator[kept])
-        bags = replace(bags.select(kept), mediator=mediator)
-        bags = bags if size is None else bags.condense(size, self.seed)
         return FitData(
-            bags,
+            replace(self._bags(kept, size), mediator=mediator),
             z[used],
             self.mediator_scaling_(p.mediator[used]),
             own_bag[used] if p.matching == "partly matched" else None,
             used,
             kept,
         )
+
+    def _bags(self, which: Ints, size: int | None) -> Bags:
+        """Some of the bags as models see them."""
+        bags = self.pairing_.reduced_bags(which, size, self.seed)
+        return replace(bags, points=self.input_scaling_(bags.points))
 
     def _fitted_model(self, name: str, data: FitData, z: Floats) -> Any:
         if isinstance(self.model, str):

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional import __version__
+from deconditional.fields.fine_points import FinePoints
 from deconditional.fields.grids import Grid
-from deconditional.fields.pairing import FinePoints, Pairing
+from deconditional.fields.pairing import Pairing
 
 __all__ = ["as_dataset", "coarse_part", "history_line", "versions"]
 

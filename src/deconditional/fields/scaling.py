@@ -8,7 +8,7 @@ those of f, mapped; mean and standard deviation have closed forms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,23 @@ from scipy.special import log_ndtr, ndtr
 
 from deconditional.outputs import UsageError
 
-__all__ = ["InputScaling", "TargetScaling", "clipped_moments"]
+__all__ = ["InputScaling", "Spread", "TargetScaling", "clipped_moments"]
 
 Floats = npt.NDArray[np.float64]
+
+
+class Spread(NamedTuple):
+    """Mean, standard deviation, least and greatest value of every column of some points."""
+
+    mean: Floats
+    std: Floats
+    low: Floats
+    high: Floats
+
+    @classmethod
+    def of(cls, values: Floats) -> Spread:
+        """Of the rows of an array."""
+        return cls(values.mean(0), values.std(0), values.min(0), values.max(0))
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,7 @@ class InputScaling:
     Examples
     --------
     >>> values = np.array([[0.0, 10.0], [2.0, 30.0]])
-    >>> InputScaling.of(values, n_position=0, spherical=False)(values).tolist()
+    >>> InputScaling.of(Spread.of(values), n_position=0, spherical=False)(values).tolist()
     [[-1.0, -1.0], [1.0, 1.0]]
     """
 
@@ -36,10 +50,10 @@ class InputScaling:
     scale: Floats
 
     @classmethod
-    def of(cls, values: Floats, n_position: int, spherical: bool) -> InputScaling:
-        """From the values the model learns from."""
-        centre, scale = values.mean(0), values.std(0)
-        scale = np.where(np.ptp(values, axis=0) > 0, scale, 1.0)
+    def of(cls, spread: Spread, n_position: int, spherical: bool) -> InputScaling:
+        """From the spread of the values the model learns from."""
+        centre = np.array(spread.mean)
+        scale = np.where(spread.high > spread.low, spread.std, 1.0)
         if spherical:
             centre[:n_position], scale[:n_position] = 0.0, 1.0
         elif n_position:
