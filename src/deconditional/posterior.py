@@ -18,11 +18,15 @@ from scipy.special import ndtr, ndtri
 
 from deconditional.inference.field import Field, square_root
 from deconditional.progress import tell
+from deconditional.tuning import is_accelerator
 
-__all__ = ["CoarsePosterior", "Gaussians", "Posterior", "blocks"]
+__all__ = ["CoarsePosterior", "Gaussians", "Paths", "Posterior", "blocks"]
 
 BLOCK = 4096
 """Query points per block: what bounds memory, whatever the number of query points."""
+
+BLOCK_ON_ACCELERATOR = 16384
+"""The same where it takes many to be busy."""
 
 JOINT_LIMIT = 2000
 """Most query points for which samples are drawn from the full covariance by default."""
@@ -201,41 +205,69 @@ class Posterior(Gaussians):
             raise ValueError(f"method must be 'auto', 'joint' or 'pathwise', not {method!r}.")
         if method == "auto":
             method = "joint" if len(self.x) <= JOINT_LIMIT else "pathwise"
+        if method == "joint":
+            return self._joint(n, seed)
+        paths = Paths(self.fields, n, seed, n_features)
+        out = paths(self.x)
+        if self.fine_noise:
+            rng = np.random.default_rng([seed, 1])
+            out += paths.noise_std[:, None] * rng.standard_normal(out.shape)
+        return out
+
+    def _joint(self, n: int, seed: int) -> np.ndarray:
         rng = np.random.default_rng(seed)
         which = rng.integers(len(self.fields), size=n)
         out = np.empty((n, len(self.x)))
+        x = jnp.asarray(self.x)
         for s in np.unique(which):
             rows = np.flatnonzero(which == s)
-            draw = self._joint if method == "joint" else self._pathwise
-            out[rows] = draw(self.fields[s], len(rows), int(rng.integers(2**31)), n_features)
+            field = self.fields[s]
+            covariance = field.covariance(x)
             if self.fine_noise:
-                scale = float(np.sqrt(self.fields[s].fine_noise_variance))
-                out[rows] += scale * rng.standard_normal((len(rows), len(self.x)))
+                covariance = covariance + field.fine_noise_variance * jnp.eye(len(x))
+            root = np.asarray(square_root(covariance))
+            mean, _ = field.moments(x)
+            out[rows] = np.asarray(mean) + rng.standard_normal((len(rows), len(x))) @ root.T
         return out
 
-    def _joint(self, field: Field, n: int, seed: int, _: int) -> np.ndarray:
-        x = jnp.asarray(self.x)
-        mean, _variance = field.moments(x)
-        root = np.asarray(square_root(field.covariance(x)))
-        draws = np.random.default_rng(seed).standard_normal((n, len(self.x)))
-        return np.asarray(mean) + draws @ root.T
 
-    def _pathwise(self, field: Field, n: int, seed: int, n_features: int) -> np.ndarray:
-        try:
-            evaluate = field.path(jr.key(seed), n, n_features)
-        except TypeError as error:
-            raise TypeError(
-                f"{error} Ask for joint samples instead: post.sample(..., method='joint')."
-            ) from None
-        out = np.empty((n, len(self.x)))
-        for rows, block in blocks(self.x):
-            out[:, rows] = np.asarray(evaluate(block)).T[:, : rows.stop - rows.start]
+class Paths:
+    """Functions drawn from a posterior by Matheron's rule, to be evaluated anywhere.
+
+    Attributes
+    ----------
+    noise_std : (n,)
+        Of single fine values under each draw.
+    """
+
+    def __init__(self, fields: Sequence[Field], n: int, seed: int, n_features: int):
+        rng = np.random.default_rng(seed)
+        which = rng.integers(len(fields), size=n)
+        self.noise_std = np.sqrt([float(fields[s].fine_noise_variance) for s in which])
+        self._parts = []
+        for s in np.unique(which):
+            rows = np.flatnonzero(which == s)
+            key = jr.key(int(rng.integers(2**31)))
+            try:
+                evaluate = fields[s].path(key, len(rows), n_features)
+            except TypeError as error:
+                raise TypeError(
+                    f"{error} Ask for joint samples instead: post.sample(..., method='joint')."
+                ) from None
+            self._parts.append((rows, evaluate))
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """The functions at the rows of x, (n, m)."""
+        out = np.empty((len(self.noise_std), len(x)))
+        for draws, evaluate in self._parts:
+            for rows, block in blocks(x):
+                out[draws, rows] = np.asarray(evaluate(block)).T[:, : rows.stop - rows.start]
         return out
 
 
 def blocks(x: np.ndarray) -> Iterator[tuple[slice, Array]]:
     """Blocks of one size, the last padded, so that one compilation serves them all."""
-    size = min(BLOCK, len(x))
+    size = min(BLOCK_ON_ACCELERATOR if is_accelerator() else BLOCK, len(x))
     for start in range(0, len(x), size):
         rows = slice(start, min(start + size, len(x)))
         block = x[rows]

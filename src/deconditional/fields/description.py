@@ -9,13 +9,13 @@ import numpy as np
 import xarray as xr
 
 from deconditional.fields import result as results
-from deconditional.fields.fine_points import FinePoints
+from deconditional.fields.grids import Grid
 
 __all__ = ["described"]
 
 
 def described(
-    downscaler: Any, out: xr.Dataset, points: FinePoints, timings: Mapping[str, float], command: str
+    downscaler: Any, out: xr.Dataset, grid: Grid, timings: Mapping[str, float], command: str
 ) -> xr.Dataset:
     """The result with CF attributes, history, learnt parameters and all facts as JSON."""
     question = downscaler.pairing_.question
@@ -43,10 +43,12 @@ def described(
         if standard and name != "coarse_residual":
             suffix = " standard_error" if name in ("std", "latent_std") else ""
             attrs["standard_name"] = f"{standard}{suffix}"
-        if points.grid.mapping and not name.startswith("coarse_"):
-            attrs["grid_mapping"] = points.grid.mapping
+        if grid.mapping and not name.startswith("coarse_"):
+            attrs["grid_mapping"] = grid.mapping
         out[name].attrs = attrs
-    residuals = results.residual_summary(out["coarse_residual"].values)
+    residuals = None  # of a lazy result, whoever reads it can have them
+    if out["coarse_residual"].chunks is None:
+        residuals = results.residual_summary(out["coarse_residual"].values)
     facts = _facts(downscaler, units, long_name, residuals, timings)
     past = str(downscaler.coarse_.attrs.get("history", "")).strip()
     line = results.history_line(command)
@@ -65,7 +67,7 @@ def _facts(
     downscaler: Any,
     units: str,
     long_name: str,
-    residuals: Mapping[str, Any],
+    residuals: Mapping[str, Any] | None,
     timings: Mapping[str, float],
 ) -> dict[str, Any]:
     question, report = downscaler.pairing_.question, downscaler.fit_report_

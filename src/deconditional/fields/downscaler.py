@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -38,9 +40,11 @@ from deconditional.fields.fine_points import (
     fine_points,
     members,
 )
-from deconditional.fields.grids import span
+from deconditional.fields.grids import Grid, find_grid, span
 from deconditional.fields.meanings import parameter_meanings
-from deconditional.fields.pairing import pair
+from deconditional.fields.pairing import is_chunked, pair
+from deconditional.fields.parts import Reader
+from deconditional.fields.prediction import Predictor
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
 from deconditional.fields.units import time_places
@@ -252,7 +256,8 @@ class Downscaler(BaseEstimator):
         Parameters
         ----------
         fine
-            Covariates on the fine grid, NaN where unknown; with or without time.
+            Covariates on the fine grid, NaN where unknown; with or without time. Dask arrays are
+            read twice, chunk by chunk, and never held as a whole.
         coarse
             Target and mediators on the coarse grid, NaN where unknown; with or without time.
         """
@@ -478,6 +483,8 @@ class Downscaler(BaseEstimator):
         ----------
         fine
             Covariates where predictions are wanted: the data of the fit, or any other grid or time.
+            Of Dask arrays the result has Dask arrays too, with the same chunks; nothing is computed
+            until it is asked for or written.
         quantiles
             Levels between 0 and 1 of the quantiles to add.
         samples
@@ -497,53 +504,100 @@ class Downscaler(BaseEstimator):
         levels = quantile_levels(quantiles)
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
             raise UsageError(f"samples must be a whole number from 0 on, not {samples!r}.")
+        grid = self._grid(fine)
+        predictor = self._predictor(levels, samples, features)
         began = time.perf_counter()
         with show(self.progress) as stage:
             stage("predicting")
-            points = fine_points(fine, self.pairing_.question)
-            if points.grid.spherical != self.pairing_.coarse.spherical:
-                raise UsageError(
-                    "the grid to predict on and that of the fit are not in the same coordinates."
-                )
-            x = self.input_scaling_(points.rows(self.pairing_.question.position))
-            posterior = self.model_.predict(x, fine_noise=self.fine_noise, features=features)
-            inside = self._members(points)
-            marginals: Gaussians = posterior
-            if self.consistency == "exact":
-                stage("making area means consistent")
-                marginals = self._consistent(posterior, x, inside)
-            fields = self._fields(marginals, levels)
-            if samples:
-                stage(f"drawing {samples} samples")
-                draws = marginals.sample(samples, self.seed)  # type: ignore[attr-defined]
-                fields["samples"] = (("sample",), self.target_scaling_.physical(draws))
-        out = results.as_dataset(fine, points, fields)
+            if is_chunked(fine, self.pairing_.question):
+                out, means = self._lazy(fine, grid, predictor)
+            else:
+                out, means = self._at_once(fine, predictor, stage)
         if levels:
             out = out.assign_coords(quantile=("quantile", np.asarray(levels)))
-        means = _area_means(inside, fields["mean"][1], self.pairing_.target.size)
         bags = np.zeros(self.pairing_.target.size, dtype=bool)
         bags[self.pairing_.bag_unit] = True
         out = out.merge(results.coarse_part(self.coarse_, self.pairing_, means, bags))
         timings = {**self.timings_, "predicting": time.perf_counter() - began}
-        return described(self, out, points, timings, command)
+        return described(self, out, grid, timings, command)
+
+    def _grid(self, fine: xr.Dataset) -> Grid:
+        """The grid to predict on, once it is known that this is possible."""
+        question = self.pairing_.question
+        grid = find_grid(fine, question.covariates, "fine", question.dims)
+        if grid.spherical != self.pairing_.coarse.spherical:
+            raise UsageError(
+                "the grid to predict on and that of the fit are not in the same coordinates."
+            )
+        if self.consistency == "exact" and is_chunked(fine, question):
+            raise UsageError(
+                "consistency='exact' moves all cells at once, so it needs the fine data in memory: "
+                "predict on ds.load(), or on one region or time after the other."
+            )
+        return grid
+
+    def _predictor(self, levels: Sequence[float], samples: int, features: int | None) -> Predictor:
+        anywhere = np.zeros((1, len(self.input_scaling_.centre)))
+        posterior = self.model_.predict(anywhere, fine_noise=self.fine_noise, features=features)
+        return Predictor(
+            fields=posterior.fields,
+            fine_noise=self.fine_noise,
+            inputs=self.input_scaling_,
+            target=self.target_scaling_,
+            position=self.pairing_.question.position,
+            levels=tuple(levels),
+            n_samples=samples,
+            seed=self.seed,
+        )
+
+    def _at_once(
+        self, fine: xr.Dataset, predictor: Predictor, stage: Callable[[str], None]
+    ) -> tuple[xr.Dataset, Floats]:
+        """All of the posterior in memory, and its area means."""
+        points = fine_points(fine, self.pairing_.question)
+        posterior = predictor.posterior(predictor.x(points))
+        inside = self._members(points)
+        marginals: Gaussians = posterior
+        if self.consistency == "exact":
+            stage("making area means consistent")
+            marginals = self._consistent(posterior, posterior.x, inside)
+        layers = predictor.layers(marginals)
+        if predictor.n_samples:
+            stage(f"drawing {predictor.n_samples} samples")
+            draws = marginals.sample(predictor.n_samples, self.seed)  # type: ignore[attr-defined]
+            layers["samples"] = (("sample",), self.target_scaling_.physical(draws))
+        out = results.as_dataset(fine, points, layers)
+        return out, _area_means(inside, layers["mean"][1], self.pairing_.target.size)
+
+    def _lazy(self, fine: xr.Dataset, grid: Grid, predictor: Predictor) -> tuple[xr.Dataset, Any]:
+        """The posterior, and its area means, as Dask arrays with the chunks of the covariates."""
+        from deconditional.fields.chunked_prediction import area_means, fine_parts, predicted
+
+        p = self.pairing_
+        unit_time = self._unit_time(grid)
+        reader = Reader(
+            grid,
+            p.coarse,
+            p.question,
+            np.zeros(grid.n_times, dtype=np.int64) if unit_time is None else unit_time,
+            p.target.size // p.coarse.n_cells,
+        )
+        parts = fine_parts(fine, grid, p.question)
+        layers = predicted(predictor, reader, parts)
+        out = results.chunked_dataset(fine, grid, layers)
+        if unit_time is None:
+            return out, np.full(p.target.size, np.nan)
+        return out, area_means(reader, parts, layers["mean"][1], p.question.min_cover)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the fitted downscaler to an .npz file; see :func:`deconditional.load`."""
+        from deconditional.saving import save
+
+        return save(self, path, overwrite=overwrite)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "model_"):
             raise NotFittedError("this Downscaler is not fitted; call fit first.")
-
-    def _fields(
-        self, marginals: Gaussians, levels: Sequence[float]
-    ) -> dict[str, tuple[tuple[str, ...], Floats]]:
-        scaling = self.target_scaling_
-        mean, std = scaling.moments(marginals.component_means, marginals.component_variances)
-        fields: dict[str, tuple[tuple[str, ...], Floats]] = {"mean": ((), mean), "std": ((), std)}
-        if levels:
-            values = marginals.quantile(np.asarray(levels))
-            fields["quantiles"] = (("quantile",), scaling.physical(values))
-        if scaling.distribution.startswith("rectified"):
-            fields["latent_mean"] = ((), scaling.centre + scaling.scale * marginals.mean)
-            fields["latent_std"] = ((), scaling.scale * marginals.std)
-        return fields
 
     def _members(self, points: FinePoints) -> Members | None:
         """Which predicted cells make up which units; None where the grids do not meet."""
@@ -552,15 +606,19 @@ class Downscaler(BaseEstimator):
             areas, whole = counted_areas(points, p.coarse)
         except UsageError:
             return None
-        n_times = p.target.size // p.coarse.n_cells
-        if p.times is None:
-            unit_time = np.zeros(len(points.present), dtype=np.int64)
-        elif points.grid.times is None:
+        unit_time = self._unit_time(points.grid)
+        if unit_time is None:
             return None
-        else:
-            unit_time = time_places(points.grid.times, p.times)
+        n_times = p.target.size // p.coarse.n_cells
         found = members(points, unit_time, n_times, areas, whole)
         return found.well_covered(p.question.min_cover)
+
+    def _unit_time(self, grid: Grid) -> Ints | None:
+        """The unit time of every time to predict at, -1 where there is none; None if unknown."""
+        times = self.pairing_.times
+        if times is None:
+            return np.zeros(grid.n_times, dtype=np.int64)
+        return None if grid.times is None else time_places(grid.times, times)
 
     def _consistent(self, posterior: Any, x: Floats, inside: Members | None) -> Gaussians:
         p = self.pairing_

@@ -41,6 +41,9 @@ BASELINES: dict[str, Any] = {
 MODELS = (*CONDITIONAL_MEAN, *BASELINES)
 VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 
+WHOLE_BAGS = 1_000_000
+"""Points per bag of models that take the centroid of a bag and leave nothing out."""
+
 EXACT_POINTS = 8_000
 """Points of all bags together that an exact model is given by default."""
 
@@ -102,7 +105,7 @@ def candidates(matching: str, n_bags: int, n_observations: int) -> tuple[str, ..
 def condensed_size(name: str, n_bags: int) -> int:
     """Points that every bag is condensed to by default."""
     if name in ("gpr", "vargpr"):
-        return 1_000_000  # centroids are taken of whole bags
+        return WHOLE_BAGS
     if name in VARIATIONAL:
         return 64
     return int(np.clip(EXACT_POINTS // n_bags, 4, 64))

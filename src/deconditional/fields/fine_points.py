@@ -18,10 +18,13 @@ __all__ = [
     "ROUNDING",
     "FinePoints",
     "Members",
+    "check_mask",
+    "check_mask_grid",
     "counted_areas",
     "fine_points",
     "members",
     "stacked",
+    "weighted_count",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -83,6 +86,15 @@ def _share(
 ) -> Floats:
     if not mask:
         return np.ones(grid.n_cells)
+    check_mask_grid(fine, grid, mask, dims)
+    own = find_grid(fine, [mask], "fine", dims)
+    return check_mask(mask, values_on(own, fine, mask)[0])
+
+
+def check_mask_grid(
+    fine: xr.Dataset, grid: Grid, mask: str, dims: Mapping[str, str] | None
+) -> None:
+    """Raise where a mask lies on another grid, or has times."""
     own = find_grid(fine, [mask], "fine", dims)
     if (own.y.name, own.x.name) != (grid.y.name, grid.x.name):
         raise UsageError(f"the mask {mask!r} and the covariates lie on different dimensions.")
@@ -91,10 +103,14 @@ def _share(
             f"the mask {mask!r} has {own.n_times} times; it is the same at all, so give one of "
             f"them, as in ds[{mask!r}].isel({own.time}=0)."
         )
-    share = np.nan_to_num(values_on(own, fine, mask)[0])
+
+
+def check_mask(name: str, values: Floats) -> Floats:
+    """Shares of cells from the values of a mask; raises where they are none."""
+    share = np.nan_to_num(values)
     if share.min() < -ROUNDING or share.max() > 1 + ROUNDING:
         raise UsageError(
-            f"the mask {mask!r} runs from {share.min():.4g} to {share.max():.4g}; it is a share of "
+            f"the mask {name!r} runs from {share.min():.4g} to {share.max():.4g}; it is a share of "
             "the cell, between 0 and 1 (divide percentages by 100)."
         )
     return np.clip(share, 0.0, 1.0)
@@ -164,3 +180,8 @@ def members(
     total = np.bincount(unit, area, minlength=n_unit_times * n_coarse)
     cover = total / np.where(full > 0, full, 1.0).ravel()
     return Members(unit.astype(np.int64), np.concatenate(rows).astype(np.int64), area, cover)
+
+
+def weighted_count(index: Ints, weights: Floats, n: int) -> Floats:
+    """Sums of weights by index, floats also where there are none."""
+    return np.bincount(index, weights, minlength=n).astype(np.float64)

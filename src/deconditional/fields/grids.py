@@ -7,7 +7,7 @@ user names them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,7 @@ from deconditional.fields.overlap import (
 )
 from deconditional.outputs import UsageError
 
-__all__ = ["Axis", "Grid", "find_grid", "overlap", "values_on"]
+__all__ = ["Axis", "Grid", "check_overlap", "find_grid", "overlap", "shared_lengths", "values_on"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -84,6 +84,10 @@ class Axis:
     def size(self) -> int:
         """Number of cells."""
         return len(self.centres)
+
+    def part(self, cells: slice) -> Axis:
+        """Some of its cells."""
+        return replace(self, centres=self.centres[cells], bounds=self.bounds[cells])
 
     def describe(self) -> str:
         """Range and number of cells, in words."""
@@ -143,6 +147,11 @@ class Grid:
         y, x = np.radians(y.ravel()), np.radians(x.ravel())
         return np.stack([np.cos(y) * np.cos(x), np.cos(y) * np.sin(x), np.sin(y)], axis=1)
 
+    def part(self, times: slice, y: slice, x: slice) -> Grid:
+        """Some of its rows, columns and times."""
+        inside = None if self.times is None else self.times[times]
+        return replace(self, y=self.y.part(y), x=self.x.part(x), times=inside)
+
     @property
     def n_times(self) -> int:
         """Number of times, one where there is no time."""
@@ -170,23 +179,32 @@ def time_label(time: Any) -> str:
 
 def overlap(fine: Grid, coarse: Grid) -> Any:
     """Areas that fine cells (rows) and coarse cells (columns) share; sparse."""
+    check_overlap(fine, coarse)
+    return overlap_areas(*shared_lengths(fine, coarse))
+
+
+def shared_lengths(fine: Grid, coarse: Grid) -> tuple[Floats, Floats]:
+    """What rows of the two grids share along y, and columns along x."""
+    rows, columns = (
+        overlap_lengths(a.bounds, b.bounds, a.kind, a.tolerance + b.tolerance)
+        for a, b in ((fine.y, coarse.y), (fine.x, coarse.x))
+    )
+    return rows, columns
+
+
+def check_overlap(fine: Grid, coarse: Grid) -> None:
+    """Raise where two grids have nothing in common."""
     if fine.spherical != coarse.spherical:
         kinds = [("projected", "latitude-longitude")[grid.spherical] for grid in (fine, coarse)]
         raise UsageError(
             f"the fine grid is {kinds[0]}, the coarse one {kinds[1]}; regrid one of them to the "
             "coordinates of the other."
         )
-    rows, columns = (
-        overlap_lengths(a.bounds, b.bounds, a.kind, a.tolerance + b.tolerance)
-        for a, b in ((fine.y, coarse.y), (fine.x, coarse.x))
-    )
-    areas = overlap_areas(rows, columns)
-    if areas.nnz == 0:
+    if not all(shared.any() for shared in shared_lengths(fine, coarse)):
         raise UsageError(
             f"the grids do not overlap: fine {fine.y.describe()} by {fine.x.describe()}, coarse "
             f"{coarse.y.describe()} by {coarse.x.describe()}. Check the units of their coordinates."
         )
-    return areas
 
 
 # ---------------------------------------------------------------------- finding a grid

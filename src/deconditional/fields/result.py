@@ -17,7 +17,7 @@ from deconditional.fields.fine_points import FinePoints
 from deconditional.fields.grids import Grid
 from deconditional.fields.pairing import Pairing
 
-__all__ = ["as_dataset", "coarse_part", "history_line", "versions"]
+__all__ = ["as_dataset", "chunked_dataset", "coarse_part", "history_line", "versions"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,6 +62,18 @@ def as_dataset(
     return out.assign_coords(_coordinates(fine, grid, dims))
 
 
+def chunked_dataset(
+    fine: xr.Dataset, grid: Grid, layers: Mapping[str, tuple[tuple[str, ...], Any]]
+) -> xr.Dataset:
+    """The same of Dask arrays, (..., time, y, x)."""
+    dims = [d for d in (grid.time, grid.y.name, grid.x.name) if d is not None]
+    out = xr.Dataset()
+    for name, (leading, values) in layers.items():
+        flat = values if grid.time is not None else values[..., 0, :, :]
+        out[name] = ((*leading, *dims), flat)
+    return out.assign_coords(_coordinates(fine, grid, dims))
+
+
 def _coordinates(fine: xr.Dataset, grid: Grid, dims: Sequence[str]) -> dict[str, xr.DataArray]:
     """All coordinates of the fine data on these dimensions, their bounds and the grid mapping."""
     kept: dict[str, xr.DataArray] = {}
@@ -75,7 +87,7 @@ def _coordinates(fine: xr.Dataset, grid: Grid, dims: Sequence[str]) -> dict[str,
 
 
 def coarse_part(
-    coarse: xr.Dataset, pairing: Pairing, means: Floats, has_covariates: npt.NDArray[np.bool_]
+    coarse: xr.Dataset, pairing: Pairing, means: Any, has_covariates: npt.NDArray[np.bool_]
 ) -> xr.Dataset:
     """Observed values, area means, their difference and the role of every unit."""
     grid = pairing.coarse

@@ -262,9 +262,13 @@ class BasisField(eqx.Module):
 
 
 def square_root(covariance: Array) -> Array:
-    """A factor of a covariance that may be singular, or zero."""
+    """The symmetric root of a covariance that may be singular, or zero.
+
+    Unlike a root made of eigenvectors, which equal eigenvalues leave undetermined, it changes
+    little when the covariance does: so do samples made with it.
+    """
     values, vectors = jnp.linalg.eigh(covariance)
-    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))
+    return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
 
 
 @eqx.filter_jit
