@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from deconditional.experiments import workers
+from deconditional import workers
 from deconditional.outputs import UsageError
 
 QUIET = Console(quiet=True)
@@ -50,7 +50,7 @@ def test_processes_end_with_the_one_that_began_them(tmp_path):
     script = (
         "import os, sys, time\n"
         "from rich.console import Console\n"
-        "from deconditional.experiments import workers\n"
+        "from deconditional import workers\n"
         "if __name__ == '__main__':\n"
         "    for _, found in workers.carry_out([0, 0, 60], time.sleep, Console(quiet=True), 2):\n"
         "        print(' '.join(open(f'/proc/{os.getpid()}/task/{os.getpid()}/children')\n"

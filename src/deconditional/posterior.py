@@ -154,8 +154,9 @@ class Posterior(Gaussians):
         variances = np.empty_like(means)
         for s, field in enumerate(self.fields):
             extra = float(field.fine_noise_variance) if self.fine_noise else 0.0
+            quick = field.quick()
             for rows, block in blocks(self.x):
-                mean, variance = field.moments(block)
+                mean, variance = quick.moments(block)
                 size = rows.stop - rows.start
                 means[s, rows] = np.asarray(mean)[:size]
                 variances[s, rows] = np.asarray(variance)[:size] + extra

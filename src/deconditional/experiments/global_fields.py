@@ -35,7 +35,7 @@ from deconditional.experiments.records import (
     values,
     wilcoxon_table,
 )
-from deconditional.experiments.workers import carry_out, check_jobs
+from deconditional.workers import carry_out, check_jobs
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import code_digest, provenance_lines
 

@@ -22,7 +22,7 @@ import deconditional as dc
 from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
 from deconditional.experiments.records import Record, Results
 from deconditional.experiments.swiss_roll_table import table
-from deconditional.experiments.workers import carry_out, check_jobs
+from deconditional.workers import carry_out, check_jobs
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import code_digest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import warnings
@@ -33,6 +34,7 @@ from deconditional.fields.estimators import (
     candidates,
     condensed_size,
 )
+from deconditional.fields.files import check_output, write_fields
 from deconditional.fields.fine_points import (
     FinePoints,
     Members,
@@ -47,6 +49,7 @@ from deconditional.fields.parts import Reader
 from deconditional.fields.prediction import Predictor
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
+from deconditional.fields.streaming import stream
 from deconditional.fields.units import time_places
 from deconditional.fields.validation import Blocks, HeldOut, blocks, compared
 from deconditional.fit import FitWarning
@@ -521,6 +524,73 @@ class Downscaler(BaseEstimator):
         timings = {**self.timings_, "predicting": time.perf_counter() - began}
         return described(self, out, grid, timings, command)
 
+    def predict_to(
+        self,
+        path: str | Path,
+        fine: xr.Dataset,
+        *,
+        quantiles: Sequence[float] = (),
+        samples: int = 0,
+        features: int | None = None,
+        overwrite: bool = False,
+        resume: bool = True,
+        command: str = "dc.Downscaler.predict_to",
+    ) -> Path:
+        """Predict and write, in as little memory as a few chunks of the covariates take.
+
+        Of Dask arrays, regions are written one after the other, and a run that was stopped, or
+        killed, goes on where it was when the same call is made again: the result is the same.
+
+        Parameters
+        ----------
+        path
+            Ends in ``.nc`` or ``.zarr``. It is there only when it is complete.
+        fine, quantiles, samples, features, command
+            As in :meth:`predict`.
+        overwrite
+            Replace what is there.
+        resume
+            Go on with what a stopped run of the same prediction has left.
+        """
+        out = check_output(path, overwrite)
+        result = self.predict(
+            fine, quantiles=quantiles, samples=samples, features=features, command=command
+        )
+        if result["mean"].chunks is None:
+            return write_fields(result, out)
+        fields = [name for name in result.data_vars if not str(name).startswith("coarse_")]
+
+        def finish(written: xr.Dataset) -> xr.Dataset:
+            rest = result.drop_vars(fields)
+            if rest["coarse_mean"].chunks is not None:
+                rest = self._with_area_means(rest, fine, written["mean"])
+            rest = rest.drop_vars([name for name in rest.coords if name in written.coords])
+            facts = json.loads(result.attrs["deconditional"])
+            facts["residuals"] = results.residual_summary(rest["coarse_residual"].values)
+            return rest.assign_attrs(result.attrs, deconditional=results.as_json(facts))
+
+        with show(self.progress) as stage:
+            stage("predicting and writing")
+            return stream(result[fields], out, finish, resume=resume)
+
+    def _with_area_means(
+        self, coarse: xr.Dataset, fine: xr.Dataset, mean: xr.DataArray
+    ) -> xr.Dataset:
+        """The coarse part of a result, of a mean that has been computed and written."""
+        from deconditional.fields.chunked_prediction import area_means, fine_parts
+
+        grid = self._grid(fine)
+        reader, parts = self._reader(grid), fine_parts(fine, grid, self.pairing_.question)
+        field = mean if grid.time is not None else mean.expand_dims("one")
+        field = field.data.rechunk(parts.chunks)
+        found = area_means(reader, parts, field, self.pairing_.question.min_cover).compute()
+        means = found.reshape(coarse["coarse_mean"].shape)
+        left = coarse["coarse_observed"].values - means
+        return coarse.assign(
+            coarse_mean=coarse["coarse_mean"].copy(data=means),
+            coarse_residual=coarse["coarse_residual"].copy(data=left),
+        )
+
     def _grid(self, fine: xr.Dataset) -> Grid:
         """The grid to predict on, once it is known that this is possible."""
         question = self.pairing_.question
@@ -573,21 +643,20 @@ class Downscaler(BaseEstimator):
         """The posterior, and its area means, as Dask arrays with the chunks of the covariates."""
         from deconditional.fields.chunked_prediction import area_means, fine_parts, predicted
 
-        p = self.pairing_
-        unit_time = self._unit_time(grid)
-        reader = Reader(
-            grid,
-            p.coarse,
-            p.question,
-            np.zeros(grid.n_times, dtype=np.int64) if unit_time is None else unit_time,
-            p.target.size // p.coarse.n_cells,
-        )
-        parts = fine_parts(fine, grid, p.question)
+        question = self.pairing_.question
+        reader, parts = self._reader(grid), fine_parts(fine, grid, question)
         layers = predicted(predictor, reader, parts)
         out = results.chunked_dataset(fine, grid, layers)
+        if self._unit_time(grid) is None or not reader.overlaps:
+            return out, np.full(self.pairing_.target.size, np.nan)
+        return out, area_means(reader, parts, layers["mean"][1], question.min_cover)
+
+    def _reader(self, grid: Grid) -> Reader:
+        p = self.pairing_
+        unit_time = self._unit_time(grid)
         if unit_time is None:
-            return out, np.full(p.target.size, np.nan)
-        return out, area_means(reader, parts, layers["mean"][1], p.question.min_cover)
+            unit_time = np.full(grid.n_times, -1)
+        return Reader(grid, p.coarse, p.question, unit_time, p.target.size // p.coarse.n_cells)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the fitted downscaler to an .npz file; see :func:`deconditional.load`."""

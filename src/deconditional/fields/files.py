@@ -19,9 +19,12 @@ from deconditional.outputs import UsageError
 __all__ = [
     "check_folder",
     "check_output",
+    "encoded",
     "one_line",
     "open_fields",
     "protect_inputs",
+    "remove",
+    "swap_folders",
     "write_fields",
 ]
 
@@ -187,11 +190,11 @@ def write_fields(dataset: xr.Dataset, path: Path) -> Path:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if path.suffix == ".zarr":
-                _encoded(dataset).to_zarr(part, mode="w")
+                encoded(dataset).to_zarr(part, mode="w")
             else:
-                _encoded(dataset).to_netcdf(part, engine="netcdf4")
+                encoded(dataset).to_netcdf(part, engine="netcdf4")
         if path.suffix == ".zarr":
-            _swap_folders(part, path)
+            swap_folders(part, path)
         else:
             with part.open("rb") as file:
                 os.fsync(file.fileno())
@@ -202,11 +205,11 @@ def write_fields(dataset: xr.Dataset, path: Path) -> Path:
             "Make room, or name another place."
         ) from None
     finally:
-        _remove(part)
+        remove(part)
     return path
 
 
-def _encoded(dataset: xr.Dataset) -> xr.Dataset:
+def encoded(dataset: xr.Dataset) -> xr.Dataset:
     """With fields compressed, and without the mark of missing values where CF allows none.
 
     How the inputs were stored does not matter here, except for units of time and links.
@@ -223,7 +226,8 @@ def _encoded(dataset: xr.Dataset) -> xr.Dataset:
     return dataset
 
 
-def _swap_folders(new: Path, path: Path) -> None:
+def swap_folders(new: Path, path: Path) -> None:
+    """Put a folder in the place of another, which stays until the new one is there."""
     old = path.with_name(f".{path.name}.{os.getpid()}.old")
     try:
         if path.exists():
@@ -232,10 +236,11 @@ def _swap_folders(new: Path, path: Path) -> None:
     finally:  # an interrupt may come between the two
         if old.exists() and not path.exists():
             os.replace(old, path)
-        _remove(old)
+        remove(old)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

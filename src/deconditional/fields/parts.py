@@ -73,6 +73,12 @@ class Reader:
     unit_time: Ints
     n_unit_times: int
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether the grids have cells in common."""
+        same_kind = self.grid.spherical == self.coarse.spherical
+        return same_kind and all(s.any() for s in shared_lengths(self.grid, self.coarse))
+
     def part(self, place: Place, blocks: Sequence[np.ndarray]) -> Part:
         """The part that some blocks make up: covariates first, then others, the mask last."""
         grid = self.grid.part(*place)

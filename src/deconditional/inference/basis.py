@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jax.scipy.linalg as jsl
 from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
@@ -55,10 +56,21 @@ class InducingBasis(eqx.Module):
         root, jitter = escalating_cholesky(gram, least)
         return cls(kernel, locations, root, jitter, dtype)
 
+    def values(self, x: Float[Array, "m D"]) -> Float[Array, "m d"]:
+        """Covariances with the inducing points, of which φ is a linear function."""
+        return bag_cross(self.kernel, x, layout_points(self.locations), dtype=self.dtype)
+
     def features(self, x: Float[Array, "m D"]) -> Float[Array, "m d"]:
         """φ at every row of x."""
-        cross = bag_cross(self.kernel, x, layout_points(self.locations), dtype=self.dtype)
-        return whiten(self.root, cross.T).T
+        return whiten(self.root, self.values(x).T).T
+
+    def of_values(self, coefficients: Float[Array, "d k"]) -> Float[Array, "d k"]:
+        """Functions of φ as functions of the values."""
+        return jsl.solve_triangular(self.root, coefficients, lower=True, trans=1)
+
+    def prior_variance(self, x: Array, values: Array) -> Float[Array, " m"]:
+        """Of f at every row of x."""
+        return prior_variance(self.kernel, x)
 
     def bag_means(self, layout: Layout) -> Float[Array, "d N"]:
         r"""Means of φ over bags, :math:`K_{ww}^{-1/2}\bar k(w)`."""
@@ -111,6 +123,18 @@ class FourierBasis(eqx.Module):
     def features(self, x: Float[Array, "m D"]) -> Float[Array, "m F"]:
         """φ at every row of x."""
         return self._map()(x).astype(x.dtype)
+
+    def values(self, x: Float[Array, "m D"]) -> Float[Array, "m F"]:
+        """The features themselves."""
+        return self.features(x)
+
+    def of_values(self, coefficients: Float[Array, "F k"]) -> Float[Array, "F k"]:
+        """Functions of φ as functions of the values: the same."""
+        return coefficients
+
+    def prior_variance(self, x: Array, values: Array) -> Float[Array, " m"]:
+        """Of f at every row of x."""
+        return jnp.sum(values**2, 1)
 
     def bag_means(self, layout: Layout) -> Float[Array, "F N"]:
         """Means of φ over bags."""

@@ -19,11 +19,15 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import jax.scipy.linalg as jsl
+import numpy as np
 from jaxtyping import Array, Float
 
 from deconditional.linalg import NoiseRoot, log_determinant, whiten
 
 __all__ = ["Coefficients", "regress"]
+
+EXPLAINED_ROUNDING = 1e-12
+"""Share of the prior variance that cannot be told from none."""
 
 
 class Coefficients(eqx.Module):
@@ -36,6 +40,22 @@ class Coefficients(eqx.Module):
     mean: Float[Array, " D"]
     explained: Float[Array, "D M"] | None
     precision_root: Float[Array, "D D"] | None
+
+    def explained_part(self) -> Float[Array, "D k"] | None:
+        r"""E with :math:`\mathrm{Cov}(v) = I - EE^\top`; None where data made v less certain.
+
+        Directions of which nothing is explained are left out.
+        """
+        if self.explained is not None:
+            return self.explained
+        assert self.precision_root is not None
+        size = len(self.mean)
+        inverse = whiten(self.precision_root, jnp.eye(size))
+        values, vectors = jnp.linalg.eigh(jnp.eye(size) - inverse.T @ inverse)
+        if float(values[0]) < -EXPLAINED_ROUNDING:
+            return None
+        kept = np.asarray(values) > EXPLAINED_ROUNDING
+        return vectors[:, kept] * jnp.sqrt(values[kept])
 
     def variance(self, features: Float[Array, "m D"]) -> Float[Array, " m"]:
         """Variances of linear functions of v, one for each row."""

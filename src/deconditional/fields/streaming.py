@@ -1,0 +1,179 @@
+"""Results larger than memory, written region by region so that a stopped run can go on.
+
+Regions go into a hidden Zarr store beside the output, and a record says which are done. When all
+are, the store takes the output's place, or is copied to a netCDF file. Killed at any moment, a run
+loses the region it was working on; the same call carries on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from deconditional.fields.files import encoded, one_line, remove, swap_folders
+from deconditional.outputs import UsageError, write_atomically
+from deconditional.progress import tell
+
+__all__ = ["regions", "stream"]
+
+CELLS_PER_REGION = 4_000_000
+"""Chunks are written together up to this size: what a killed run has to do again."""
+
+
+def stream(
+    dataset: xr.Dataset,
+    path: Path,
+    finish: Callable[[xr.Dataset], xr.Dataset],
+    *,
+    resume: bool = True,
+) -> Path:
+    """Write a lazy dataset.
+
+    Parameters
+    ----------
+    dataset
+        Dask arrays that share their last dimensions and the chunks along them, as ``predict``
+        makes them.
+    path
+        Ends in ``.zarr`` or ``.nc``.
+    finish
+        From the fields as they were written to all that is to be added to them, attributes
+        included: what cannot be known before all of them are.
+    resume
+        Go on with what a stopped run has left, if it was the same.
+    """
+    part, record = (path.with_name(f".{path.name}.{end}") for end in ("part", "progress.json"))
+    whole = _uniform(dataset)
+    cuts = regions(whole)
+    identity = _identity(whole)
+    done = _done(part, record, identity) if resume else None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if done is None:
+                done = []
+                remove(part)
+                encoded(whole).to_zarr(part, mode="w", compute=False)
+                _note(record, identity, done)
+            for k, region in enumerate(cuts):
+                if k not in done:
+                    _bare(whole.isel(region)).to_zarr(part, region=region)
+                    done.append(k)
+                    _note(record, identity, done)
+                tell("regions", k + 1, len(cuts))
+            with xr.open_zarr(part) as written:
+                added = finish(written)
+            encoded(added).to_zarr(part, mode="a")
+            _deliver(part, path)
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"could not write {str(path)!r} ({one_line(error)}); what was there has not changed, "
+            "and the same command goes on where this one stopped. Make room, or name another place."
+        ) from error
+    remove(record)
+    return path
+
+
+def regions(dataset: xr.Dataset) -> list[dict[str, slice]]:
+    """Rows of chunks, as few as make a region of a fair size.
+
+    Examples
+    --------
+    >>> field = xr.DataArray(np.zeros((6, 4)), dims=("y", "x")).chunk({"y": 2})
+    >>> regions(field.to_dataset(name="mean"))
+    [{'y': slice(0, 6, None), 'x': slice(0, 4, None)}]
+    """
+    first = dataset["mean"]
+    dims = [str(d) for d in first.dims]
+    chunks = dict(zip(dims, first.chunks or (), strict=True))
+    *outer, rows, columns = dims
+    width = sum(chunks[columns])
+    found: list[dict[str, slice]] = []
+    for start in _slices(chunks[outer[0]]) if outer else [slice(0, 1)]:
+        above = 0
+        for row in _slices(chunks[rows]):
+            if (row.stop - above) * width * (start.stop - start.start) >= CELLS_PER_REGION:
+                found.append({**({outer[0]: start} if outer else {}), rows: slice(above, row.stop)})
+                above = row.stop
+        if above < sum(chunks[rows]):
+            rest = slice(above, sum(chunks[rows]))
+            found.append({**({outer[0]: start} if outer else {}), rows: rest})
+    return [{**region, columns: slice(0, width)} for region in found]
+
+
+def _slices(sizes: Sequence[int]) -> Iterator[slice]:
+    edges = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    return (slice(a, b) for a, b in pairwise(edges))
+
+
+def _uniform(dataset: xr.Dataset) -> xr.Dataset:
+    """With chunks of one size along each dimension, as Zarr wants them."""
+    sizes = dataset.chunksizes
+    uneven = {
+        d: max(c) for d, c in sizes.items() if len(set(c[:-1])) > 1 or (len(c) > 1 and c[-1] > c[0])
+    }
+    return dataset.chunk(uneven) if uneven else dataset
+
+
+def _bare(dataset: xr.Dataset) -> xr.Dataset:
+    return dataset.drop_vars([str(name) for name in dataset.coords])
+
+
+def _identity(dataset: xr.Dataset) -> str:
+    """A digest of all that tells one run from another, the time it took apart."""
+    facts = json.loads(dataset.attrs.get("deconditional", "{}"))
+    facts.pop("timings", None)
+    about = {
+        "facts": facts,
+        "variables": {str(n): [list(map(str, v.dims)), v.shape] for n, v in dataset.items()},
+        "chunks": {str(d): list(c) for d, c in dataset.chunksizes.items()},
+        "coordinates": {
+            str(n): hashlib.sha256(np.ascontiguousarray(v.values).tobytes()).hexdigest()
+            for n, v in dataset.coords.items()
+            if v.ndim == 1 and v.dtype.kind in "fiuM"
+        },
+    }
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _done(part: Path, record: Path, identity: str) -> list[int] | None:
+    """Regions that are written already; None where there is nothing to go on with."""
+    try:
+        kept = json.loads(record.read_text())
+        done = [int(k) for k in kept["done"]]
+        return done if kept["identity"] == identity and part.is_dir() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _note(record: Path, identity: str, done: Sequence[int]) -> None:
+    write_atomically(record, json.dumps({"identity": identity, "done": list(done)}))
+
+
+def _deliver(part: Path, path: Path) -> None:
+    if path.suffix == ".zarr":
+        swap_folders(part, path)
+        return
+    copy = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with xr.open_zarr(part) as written:
+            encoded(written).to_netcdf(copy, engine="netcdf4")
+        os.replace(copy, path)
+    finally:
+        remove(copy)
+    remove(part)
+
+
+def resumable(path: Path) -> Any:
+    """What a stopped run has left beside an output: its record, if there is one."""
+    record = path.with_name(f".{path.name}.progress.json")
+    return record if record.exists() else None
