@@ -22,6 +22,7 @@ pytest.importorskip("cf_xarray")
 import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import downscaler as module  # noqa: E402
+from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.estimators import (  # noqa: E402
     Recipe,
     candidates,
@@ -639,10 +640,10 @@ def test_times_can_be_chosen(in_time):
     days = {"times": "2000-01-01/2000-01-06", "on": whole.everywhere}
     found = dc.downscale(whole.fine, whole.coarse, **options, **days)
     xr.testing.assert_equal(found, in_time.downscaler.predict(in_time.data.fine))
-    one = module.select_time(whole.coarse, "2000-01-06", "coarse")
+    one = select_time(whole.coarse, "2000-01-06", "coarse")
     xr.testing.assert_equal(one, whole.coarse.isel(time=[1]))
     still = example(1.0).fine
-    assert module.select_time(still, "2000-01-06", "fine") is still
+    assert select_time(still, "2000-01-06", "fine") is still
     with pytest.raises(UsageError, match="the fine data has no time '2001'; its times are from"):
         dc.downscale(whole.fine, whole.coarse, **options, times="2001")
     with pytest.raises(UsageError, match="cannot select time 'today' of the fine data"):

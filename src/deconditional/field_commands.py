@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from deconditional.compilation_cache import keep_compiled
 from deconditional.outputs import UsageError
 
 __all__ = ["add_downscale_options", "add_report_options", "downscale", "report"]
@@ -95,6 +96,29 @@ def add_downscale_options(parser: argparse.ArgumentParser) -> None:
         metavar="y=A,x=B,time=C",
         help="names of dimensions, where CF attributes do not tell",
     )
+    data.add_argument(
+        "--map-over",
+        metavar="DIM",
+        help="one downscaling for every value of a dimension of the coarse data, time or member, "
+        "say, each with a fit of its own; done ones are kept if the run stops",
+    )
+    size = parser.add_argument_group("size")
+    size.add_argument(
+        "--chunked",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="work through the fine files chunk by chunk, in little memory; a stopped run goes on "
+        "when the command is given again (default: from 2 GB on)",
+    )
+    size.add_argument(
+        "--workers",
+        type=at_least(1),
+        metavar="N",
+        help="processes of a Dask cluster on this machine, one core each",
+    )
+    size.add_argument(
+        "--scheduler", metavar="ADDRESS", help="of a running Dask cluster, tcp://host:8786, say"
+    )
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model",
@@ -167,14 +191,9 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     require("fields", "xarray", "cf_xarray", "netCDF4")
     from rich.console import Console
 
+    from deconditional.fields.cluster import cluster
     from deconditional.fields.downscaler import Downscaler, quantile_levels
-    from deconditional.fields.files import (
-        check_output,
-        open_fields,
-        protect_inputs,
-        write_fields,
-    )
-    from deconditional.fields.pairing import pair
+    from deconditional.fields.files import check_output, open_fields, protect_inputs
     from deconditional.fit import FitWarning
 
     console = Console(quiet=args.quiet, highlight=False, soft_wrap=True, emoji=False)
@@ -206,35 +225,103 @@ def downscale(args: argparse.Namespace, command: str) -> int:
         seed=args.seed,
         progress=not args.quiet and sys.stderr.isatty(),
     )
-    question = downscaler.question()
+    downscaler.question()
     quantile_levels(args.quantiles)
-    fine, coarse = open_fields(args.fine, "fine"), open_fields(args.coarse, "coarse")
-    on = None if args.on is None else open_fields(args.on, "prediction")
+    check_size_options(args)
+    keep_compiled()
+    chunked = {"auto": None, "yes": True, "no": False}[args.chunked]
+    fine = open_fields(args.fine, "fine", chunked)
+    coarse = open_fields(args.coarse, "coarse")
+    on = None if args.on is None else open_fields(args.on, "prediction", chunked)
     if args.time is not None:
         fine, coarse, on = at_time(args.time, fine, coarse, on)
-    with warnings.catch_warnings(record=True) as caught, one_line_errors(args.model):
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        one_line_errors(args.model),
+        cluster(args.workers, args.scheduler),
+    ):
         warnings.simplefilter("always", FitWarning)
-        pairing = pair(fine, coarse, question)
+        if args.map_over is not None:
+            return downscale_each(args, command, console, downscaler, fine, coarse, on)
+        pairing = downscaler.understand(fine, coarse)
         for label, text in pairing.understood:
             say(console, label, text)
         if on is not None:
             check_on(on, pairing)
         downscaler.fit(fine, coarse)
-        result = downscaler.predict(
+        downscaler.predict_to(
+            args.out,
             fine if on is None else on,
             quantiles=args.quantiles,
             samples=args.samples,
+            overwrite=args.overwrite,
             command=command,
         )
-    write_fields(result, args.out)
-    args.written = args.out
-    for note in dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning):
-        if not args.quiet:
-            print(f"note: {note}", file=sys.stderr)
-    sum_up(console, downscaler, result)
+        args.written = args.out
+        result = open_fields(args.out, "written", chunked)
+        for note in dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning):
+            if not args.quiet:
+                print(f"note: {note}", file=sys.stderr)
+        sum_up(console, downscaler, result)
     say(console, "written", str(args.out))
     if args.report is not None:
         say(console, "report", str(write_page(result, args.report)))
+    return 0
+
+
+def check_size_options(args: argparse.Namespace) -> None:
+    """Raise where options about size and workers contradict each other, or need what is absent."""
+    if args.workers is not None and args.scheduler is not None:
+        raise UsageError("--workers starts a cluster and --scheduler uses a running one; give one.")
+    if args.workers is not None or args.scheduler is not None:
+        require("dask", "dask", "distributed")
+        if args.chunked == "no" and args.map_over is None:
+            raise UsageError("--chunked no leaves nothing to do for Dask; leave it out.")
+        if args.chunked == "auto" and args.map_over is None:
+            args.chunked = "yes"
+    if args.chunked == "yes":
+        require("dask", "dask")
+
+
+def downscale_each(
+    args: argparse.Namespace,
+    command: str,
+    console: Any,
+    downscaler: Any,
+    fine: Any,
+    coarse: Any,
+    on: Any,
+) -> int:
+    """One downscaling for every value of a dimension; those that are done survive a stop."""
+    from deconditional.fields.downscaling import downscale as in_one_call
+    from deconditional.fields.files import remove, write_fields
+    from deconditional.fields.mapped import SliceWarning
+
+    store = args.out.with_name(f".{args.out.name}.slices")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SliceWarning)
+        result = in_one_call(
+            fine,
+            coarse,
+            on=on,
+            map_over=args.map_over,
+            store=store,
+            quantiles=args.quantiles,
+            samples=args.samples,
+            command=command,
+            **downscaler.get_params(deep=False),
+        )
+    write_fields(result, args.out)
+    args.written = args.out
+    failures = [str(w.message) for w in caught if issubclass(w.category, SliceWarning)]
+    say(console, "slices", f"{result.sizes[args.map_over]} of {args.map_over}")
+    say(console, "written", str(args.out))
+    if args.report is not None:
+        say(console, "report", str(write_page(result, args.report)))
+    if failures:
+        print(f"deconditional: {failures[0]}", file=sys.stderr)
+        return 1
+    remove(store)
     return 0
 
 
@@ -247,7 +334,7 @@ def say(console: Any, label: str, text: str) -> None:
 
 def at_time(times: str, *data: Any) -> tuple[Any, ...]:
     """Fine, coarse and prediction data at some times; at least one of them must have times."""
-    from deconditional.fields.downscaler import select_time
+    from deconditional.fields.downscaling import select_time
 
     chosen = tuple(
         each if each is None else select_time(each, times, which)
@@ -261,9 +348,14 @@ def at_time(times: str, *data: Any) -> tuple[Any, ...]:
 def check_on(on: Any, pairing: Any) -> None:
     """Raise now rather than after the fit where nothing can be predicted on a grid."""
     from deconditional.fields.fine_points import fine_points
+    from deconditional.fields.grids import find_grid
+    from deconditional.fields.pairing import is_chunked
 
+    question = pairing.question
     try:
-        grid = fine_points(on, pairing.question).grid
+        grid = find_grid(on, question.covariates, "fine", question.dims)
+        if not is_chunked(on, question):
+            fine_points(on, question)
     except UsageError as error:
         raise UsageError(f"--on: {error}") from None
     if grid.spherical != pairing.coarse.spherical:
@@ -328,7 +420,7 @@ def sum_up(console: Any, downscaler: Any, result: Any) -> None:
         f"{float(mean.max()):.4g} {units}, standard deviation {float(std.min()):.3g} to "
         f"{float(std.max()):.3g} {units}",
     )
-    if left["n"]:
+    if left and left["n"]:
         say(
             console,
             "residuals",

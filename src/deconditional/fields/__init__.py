@@ -9,7 +9,9 @@ except ImportError as error:  # pragma: no cover
     ) from None
 
 from deconditional.fields.cross_validation import cross_validate
-from deconditional.fields.downscaler import Downscaler, downscale
+from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.downscaling import downscale
+from deconditional.fields.mapped import SliceWarning
 from deconditional.fields.validation import Comparison
 
-__all__ = ["Comparison", "Downscaler", "cross_validate", "downscale"]
+__all__ = ["Comparison", "Downscaler", "SliceWarning", "cross_validate", "downscale"]

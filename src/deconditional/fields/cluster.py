@@ -8,14 +8,45 @@ it, lets every worker process start as many as Dask gave it.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-__all__ = ["active_client", "limit_threads", "start_threads"]
+from deconditional.outputs import UsageError
+
+__all__ = ["active_client", "cluster", "limit_threads", "start_threads"]
 
 NAME = "deconditional-threads"
+
+
+@contextmanager
+def cluster(workers: int | None, scheduler: str | None) -> Iterator[Any | None]:
+    """A Dask cluster for a while: new processes of this machine, a running one, or none."""
+    if workers is None and scheduler is None:
+        yield None
+        return
+    from distributed import Client, LocalCluster
+
+    if scheduler is not None:
+        try:
+            client = Client(scheduler, timeout=10)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"no Dask scheduler answers at {scheduler!r} ({type(error).__name__}); check the "
+                "address, and that it runs."
+            ) from None
+        with client:
+            yield client
+        return
+    with (
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as local,
+        Client(local) as client,
+    ):
+        yield client
 
 
 def active_client() -> Any | None:

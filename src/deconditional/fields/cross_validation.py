@@ -14,7 +14,8 @@ import numpy.typing as npt
 import xarray as xr
 from sklearn.base import clone
 
-from deconditional.fields.downscaler import Downscaler, FitData, new_downscaler
+from deconditional.fields.downscaler import Downscaler, FitData
+from deconditional.fields.downscaling import new_downscaler
 from deconditional.fields.validation import Comparison, HeldOut, blocks, compared
 from deconditional.fit import FitWarning
 from deconditional.posterior import Gaussians

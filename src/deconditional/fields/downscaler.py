@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import xarray as xr
 from gpjax.kernels.base import AbstractKernel
 from scipy.sparse import csr_array
@@ -42,11 +41,11 @@ from deconditional.fields.fine_points import (
     fine_points,
     members,
 )
-from deconditional.fields.grids import Grid, find_grid, span
+from deconditional.fields.grids import Grid, find_grid
 from deconditional.fields.meanings import parameter_meanings
-from deconditional.fields.pairing import is_chunked, pair
+from deconditional.fields.pairing import Pairing, is_chunked, pair
 from deconditional.fields.parts import Reader
-from deconditional.fields.prediction import Predictor
+from deconditional.fields.prediction import Predictor, layers
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
 from deconditional.fields.streaming import stream
@@ -57,7 +56,7 @@ from deconditional.outputs import UsageError
 from deconditional.posterior import Gaussians
 from deconditional.progress import show
 
-__all__ = ["Downscaler", "FitData", "downscale", "new_downscaler", "quantile_levels", "select_time"]
+__all__ = ["Downscaler", "FitData", "quantile_levels"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -318,8 +317,25 @@ class Downscaler(BaseEstimator):
         self.fit_report_ = self.model_.fit_report_
         self.parameters_ = self._meanings()
 
+    def understand(self, fine: xr.Dataset, coarse: xr.Dataset) -> Pairing:
+        """Bags and observations of two datasets, before anything is learnt from them.
+
+        ``understand(fine, coarse).understood`` says in words what was found. A fit to the same two
+        datasets does not look for it again.
+        """
+        question = self.question()
+        self._paired = (fine, coarse, pair(fine, coarse, question))
+        return self._paired[2]
+
+    def _pair(self, fine: xr.Dataset, coarse: xr.Dataset) -> Pairing:
+        question = self.question()
+        known = self.__dict__.pop("_paired", None)
+        if known is None or known[0] is not fine or known[1] is not coarse:
+            return pair(fine, coarse, question)
+        return known[2] if known[2].question == question else pair(fine, coarse, question)
+
     def _prepare(self, fine: xr.Dataset, coarse: xr.Dataset) -> None:
-        self.pairing_ = pairing = pair(fine, coarse, self.question())
+        self.pairing_ = pairing = self._pair(fine, coarse)
         self.target_scaling_ = TargetScaling.of(pairing.z, self.transform, self.bounds)
         spherical = pairing.coarse.spherical
         self.input_scaling_ = InputScaling.of(pairing.fine.spread, pairing.n_position, spherical)
@@ -508,14 +524,13 @@ class Downscaler(BaseEstimator):
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
             raise UsageError(f"samples must be a whole number from 0 on, not {samples!r}.")
         grid = self._grid(fine)
-        predictor = self._predictor(levels, samples, features)
         began = time.perf_counter()
         with show(self.progress) as stage:
             stage("predicting")
             if is_chunked(fine, self.pairing_.question):
-                out, means = self._lazy(fine, grid, predictor)
+                out, means = self._lazy(fine, grid, self._predictor(levels, samples, features))
             else:
-                out, means = self._at_once(fine, predictor, stage)
+                out, means = self._at_once(fine, levels, samples, features, stage)
         if levels:
             out = out.assign_coords(quantile=("quantile", np.asarray(levels)))
         bags = np.zeros(self.pairing_.target.size, dtype=bool)
@@ -621,23 +636,29 @@ class Downscaler(BaseEstimator):
         )
 
     def _at_once(
-        self, fine: xr.Dataset, predictor: Predictor, stage: Callable[[str], None]
+        self,
+        fine: xr.Dataset,
+        levels: Sequence[float],
+        samples: int,
+        features: int | None,
+        stage: Callable[[str], None],
     ) -> tuple[xr.Dataset, Floats]:
         """All of the posterior in memory, and its area means."""
         points = fine_points(fine, self.pairing_.question)
-        posterior = predictor.posterior(predictor.x(points))
+        x = self.input_scaling_(points.rows(self.pairing_.question.position))
+        posterior = self.model_.predict(x, fine_noise=self.fine_noise, features=features)
         inside = self._members(points)
         marginals: Gaussians = posterior
         if self.consistency == "exact":
             stage("making area means consistent")
-            marginals = self._consistent(posterior, posterior.x, inside)
-        layers = predictor.layers(marginals)
-        if predictor.n_samples:
-            stage(f"drawing {predictor.n_samples} samples")
-            draws = marginals.sample(predictor.n_samples, self.seed)  # type: ignore[attr-defined]
-            layers["samples"] = (("sample",), self.target_scaling_.physical(draws))
-        out = results.as_dataset(fine, points, layers)
-        return out, _area_means(inside, layers["mean"][1], self.pairing_.target.size)
+            marginals = self._consistent(posterior, x, inside)
+        found = layers(marginals, self.target_scaling_, levels)
+        if samples:
+            stage(f"drawing {samples} samples")
+            draws = marginals.sample(samples, self.seed)  # type: ignore[attr-defined]
+            found["samples"] = (("sample",), self.target_scaling_.physical(draws))
+        out = results.as_dataset(fine, points, found)
+        return out, _area_means(inside, found["mean"][1], self.pairing_.target.size)
 
     def _lazy(self, fine: xr.Dataset, grid: Grid, predictor: Predictor) -> tuple[xr.Dataset, Any]:
         """The posterior, and its area means, as Dask arrays with the chunks of the covariates."""
@@ -645,11 +666,11 @@ class Downscaler(BaseEstimator):
 
         question = self.pairing_.question
         reader, parts = self._reader(grid), fine_parts(fine, grid, question)
-        layers = predicted(predictor, reader, parts)
-        out = results.chunked_dataset(fine, grid, layers)
+        found = predicted(predictor, reader, parts)
+        out = results.chunked_dataset(fine, grid, found)
         if self._unit_time(grid) is None or not reader.overlaps:
             return out, np.full(self.pairing_.target.size, np.nan)
-        return out, area_means(reader, parts, layers["mean"][1], question.min_cover)
+        return out, area_means(reader, parts, found["mean"][1], question.min_cover)
 
     def _reader(self, grid: Grid) -> Reader:
         p = self.pairing_
@@ -762,101 +783,3 @@ def _log_gap(model: Any, scale: float) -> Floats:
     centre = bags.means(mean)
     spread = np.exp(mean - centre[bags.bag] + 0.5 * variance)
     return np.log(bags.means(spread))
-
-
-# ---------------------------------------------------------------------- functions
-
-
-def downscale(
-    fine: xr.Dataset,
-    coarse: xr.Dataset,
-    target: str,
-    covariates: Sequence[str] = (),
-    mediators: Sequence[str] = (),
-    *,
-    on: xr.Dataset | None = None,
-    quantiles: Sequence[float] = (),
-    samples: int = 0,
-    times: str | None = None,
-    command: str = "dc.downscale",
-    **options: Any,
-) -> xr.Dataset:
-    """Downscale a coarse target to the fine grid of its covariates.
-
-    Parameters
-    ----------
-    fine
-        Covariates on the fine grid, NaN where unknown.
-    coarse
-        Target and mediators on the coarse grid, NaN where unknown.
-    target, covariates, mediators
-        Names of variables; see :class:`Downscaler`.
-    on
-        Where to predict, if not at the fine cells whose covariates are known: another dataset
-        with the same covariates.
-    quantiles, samples
-        Levels of quantiles and number of samples to add to the result.
-    times
-        Use these times only, on both sides: ``"2000-01"``, or ``"2000-01/2000-06"``.
-    command
-        What the history says.
-    **options
-        Further arguments of :class:`Downscaler`: ``model``, ``transform``, ``bounds``,
-        ``consistency`` and so on.
-
-    Returns
-    -------
-    xr.Dataset
-        See :meth:`Downscaler.predict`.
-
-    Examples
-    --------
-    >>> import deconditional as dc
-    >>> fields = dc.datasets.synthetic_fields(n_lat=12, n_lon=24)
-    >>> data = dc.datasets.split_cells(
-    ...     fields, "tas", ["altitude"], ["water_vapour"], block=3, matched=1.0
-    ... )
-    >>> out = dc.downscale(data.fine, data.coarse, "tas", ["altitude"], quantiles=[0.05, 0.95])
-    >>> sorted(out.data_vars)[-3:]
-    ['mean', 'quantiles', 'std']
-    """
-    if times is not None:
-        fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
-        on = None if on is None else select_time(on, times, "fine")
-    downscaler = new_downscaler(target, covariates, mediators, **options)
-    quantile_levels(quantiles)
-    downscaler.fit(fine, coarse)
-    return downscaler.predict(
-        fine if on is None else on, quantiles=quantiles, samples=samples, command=command
-    )
-
-
-def new_downscaler(*names: Any, **options: Any) -> Downscaler:
-    """A downscaler, or an error that names the option it does not have."""
-    try:
-        return Downscaler(*names, **options)
-    except TypeError as error:
-        raise UsageError(f"{str(error).replace('Downscaler.__init__() got an ', '')}.") from None
-
-
-def select_time(dataset: xr.Dataset, times: str, which: str) -> xr.Dataset:
-    """The times of a dataset that a text names; a dataset without time stays as it is."""
-    dates = pd.DatetimeIndex | xr.CFTimeIndex
-    found = [d for d in dataset.dims if isinstance(dataset.indexes.get(d), dates)]
-    found += [d for d in dataset.dims if "time" in str(d).lower()]
-    if not found:
-        return dataset
-    dim = found[0]
-    first, _, last = times.partition("/")
-    try:
-        chosen = dataset.sortby(dim).sel({dim: slice(first, last or first)})
-    except (KeyError, ValueError, TypeError) as error:
-        raise UsageError(
-            f"cannot select time {times!r} of the {which} data ({error}); write 2001-07, say, or "
-            "2001-06/2001-08."
-        ) from None
-    if not chosen.sizes[dim]:
-        raise UsageError(
-            f"the {which} data has no time {times!r}; its times are {span(dataset[dim].values)}."
-        )
-    return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import shutil
 import warnings
@@ -33,7 +34,13 @@ KEPT = ("units", "calendar", "bounds", "climatology", "grid_mapping")
 """What a result takes over of the encoding of its coordinates."""
 
 
-def open_fields(paths: str | Path | Sequence[str | Path], which: str) -> xr.Dataset:
+CHUNKED_BYTES = 2e9
+"""Size of data from which on it is read chunk by chunk where nothing else was asked for."""
+
+
+def open_fields(
+    paths: str | Path | Sequence[str | Path], which: str, chunked: bool | None = False
+) -> xr.Dataset:
     """One dataset from a file, a Zarr store, or several of these (globs included).
 
     Parameters
@@ -42,9 +49,13 @@ def open_fields(paths: str | Path | Sequence[str | Path], which: str) -> xr.Data
         Files or patterns such as ``"data/tas_*.nc"``.
     which
         What to call the data in errors.
+    chunked
+        Whether to leave the data in its files, as Dask arrays; None goes by its size.
     """
     files = [file for path in _listed(paths) for file in _matching(str(path), which)]
-    parts = [_open(file, which) for file in files]
+    if chunked is None:
+        chunked = _have_dask() and sum(_bytes(file, which) for file in files) > CHUNKED_BYTES
+    parts = [_open(file, which, chunked) for file in files]
     if len(parts) == 1:
         return parts[0]
     try:
@@ -105,17 +116,31 @@ def _matching(path: str, which: str) -> list[str]:
     return [path]
 
 
-def _open(path: str, which: str) -> xr.Dataset:
+def _have_dask() -> bool:
+    return importlib.util.find_spec("dask") is not None
+
+
+def _bytes(path: str, which: str) -> int:
+    """Size of the variables of a file once they are read."""
+    return _open(path, which, None).nbytes
+
+
+def _open(path: str, which: str, chunked: bool | None) -> xr.Dataset:
+    """A dataset in memory, as Dask arrays, or, for None, neither: to look at."""
     is_store = os.path.isdir(path)
     options: dict[str, Any] = {"engine": "zarr" if is_store else None}
     try:
         # Files often name variables that are kept elsewhere (cell areas, say): no need to tell.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with xr.open_dataset(
-                path, decode_coords="all", decode_timedelta=False, chunks=None, **options
-            ) as data:
-                return data.load()
+            chunks = "auto" if chunked else None
+            data = xr.open_dataset(
+                path, decode_coords="all", decode_timedelta=False, chunks=chunks, **options
+            )
+            if chunked:
+                return data
+            with data:
+                return data if chunked is None else data.load()
     except ImportError as error:
         raise UsageError(
             f"reading {path!r} needs {error.name}: pip install 'deconditional[zarr]'."

@@ -14,7 +14,7 @@ from deconditional.fields.fine_points import FinePoints
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.posterior import Gaussians, Paths, Posterior
 
-__all__ = ["Layers", "Predictor"]
+__all__ = ["Layers", "Predictor", "layers"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,6 +23,21 @@ Layers = Mapping[str, tuple[tuple[str, ...], Any]]
 
 N_FEATURES = 2000
 """Random Fourier features behind samples of large fields."""
+
+
+def layers(
+    marginals: Gaussians, scaling: TargetScaling, levels: Sequence[float]
+) -> dict[str, tuple[tuple[str, ...], Floats]]:
+    """Mean and standard deviation of the target, quantiles, and moments before bounds."""
+    mean, std = scaling.moments(marginals.component_means, marginals.component_variances)
+    found: dict[str, tuple[tuple[str, ...], Floats]] = {"mean": ((), mean), "std": ((), std)}
+    if levels:
+        values = marginals.quantile(np.asarray(levels))
+        found["quantiles"] = (("quantile",), scaling.physical(values))
+    if scaling.distribution.startswith("rectified"):
+        found["latent_mean"] = ((), scaling.centre + scaling.scale * marginals.mean)
+        found["latent_std"] = ((), scaling.scale * marginals.std)
+    return found
 
 
 @dataclass(frozen=True)
@@ -61,17 +76,8 @@ class Predictor:
         return Posterior(self.fields, x, self.fine_noise)
 
     def layers(self, marginals: Gaussians) -> dict[str, tuple[tuple[str, ...], Floats]]:
-        """Mean and standard deviation of the target, quantiles, and moments before bounds."""
-        scaling = self.target
-        mean, std = scaling.moments(marginals.component_means, marginals.component_variances)
-        found: dict[str, tuple[tuple[str, ...], Floats]] = {"mean": ((), mean), "std": ((), std)}
-        if self.levels:
-            values = marginals.quantile(np.asarray(self.levels))
-            found["quantiles"] = (("quantile",), scaling.physical(values))
-        if scaling.distribution.startswith("rectified"):
-            found["latent_mean"] = ((), scaling.centre + scaling.scale * marginals.mean)
-            found["latent_std"] = ((), scaling.scale * marginals.std)
-        return found
+        """What is asked for, samples apart."""
+        return layers(marginals, self.target, self.levels)
 
     @cached_property
     def paths(self) -> Paths:

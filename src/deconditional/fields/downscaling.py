@@ -1,0 +1,165 @@
+"""Downscaling in one call: one field, or many that differ in time, member or option."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+from rich.console import Console
+
+from deconditional.fields.downscaler import Downscaler, quantile_levels
+from deconditional.fields.grids import span
+from deconditional.outputs import UsageError
+from deconditional.workers import check_jobs
+
+__all__ = ["downscale", "new_downscaler", "select_time"]
+
+
+def downscale(
+    fine: xr.Dataset,
+    coarse: xr.Dataset,
+    target: str,
+    covariates: Sequence[str] = (),
+    mediators: Sequence[str] = (),
+    *,
+    on: xr.Dataset | None = None,
+    quantiles: Sequence[float] = (),
+    samples: int = 0,
+    times: str | None = None,
+    map_over: str | Mapping[str, Sequence[Any]] | None = None,
+    store: str | Path | None = None,
+    jobs: int = 1,
+    command: str = "dc.downscale",
+    **options: Any,
+) -> xr.Dataset:
+    """Downscale a coarse target to the fine grid of its covariates.
+
+    Parameters
+    ----------
+    fine
+        Covariates on the fine grid, NaN where unknown.
+    coarse
+        Target and mediators on the coarse grid, NaN where unknown.
+    target, covariates, mediators
+        Names of variables; see :class:`Downscaler`.
+    on
+        Where to predict, if not at the fine cells whose covariates are known: another dataset
+        with the same covariates.
+    quantiles, samples
+        Levels of quantiles and number of samples to add to the result.
+    times
+        Use these times only, on both sides: ``"2000-01"``, or ``"2000-01/2000-06"``.
+    map_over
+        Make one downscaling, with a fit of its own, for every value of a dimension of the coarse
+        data, such as ``"time"`` or ``"member"``, or of an option, as in ``{"seed": range(10)}``.
+        They go to the workers of the active Dask cluster, if there is one.
+    store
+        With `map_over`: a folder that keeps what is done, so that the same call goes on after a
+        crash. Without it nothing is kept.
+    jobs
+        With `map_over` and no cluster: processes side by side.
+    command
+        What the history says.
+    **options
+        Further arguments of :class:`Downscaler`: ``model``, ``transform``, ``bounds``,
+        ``consistency`` and so on.
+
+    Returns
+    -------
+    xr.Dataset
+        See :meth:`Downscaler.predict`.
+
+    Examples
+    --------
+    >>> import deconditional as dc
+    >>> fields = dc.datasets.synthetic_fields(n_lat=12, n_lon=24)
+    >>> data = dc.datasets.split_cells(
+    ...     fields, "tas", ["altitude"], ["water_vapour"], block=3, matched=1.0
+    ... )
+    >>> out = dc.downscale(data.fine, data.coarse, "tas", ["altitude"], quantiles=[0.05, 0.95])
+    >>> sorted(out.data_vars)[-3:]
+    ['mean', 'quantiles', 'std']
+    """
+    if times is not None:
+        fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
+        on = None if on is None else select_time(on, times, "fine")
+    downscaler = new_downscaler(target, covariates, mediators, **options)
+    quantile_levels(quantiles)
+    if map_over is not None:
+        asked: dict[str, Any] = {"target": target, "covariates": covariates}
+        asked |= {"mediators": mediators, "quantiles": quantiles, "samples": samples}
+        asked |= {"command": command, **options}
+        return _mapped(fine, coarse, on, map_over, store, jobs, downscaler.progress, asked)
+    if store is not None or jobs != 1:
+        raise UsageError("store and jobs belong to map_over; leave them out, or add it.")
+    downscaler.fit(fine, coarse)
+    return downscaler.predict(
+        fine if on is None else on, quantiles=quantiles, samples=samples, command=command
+    )
+
+
+def _mapped(
+    fine: xr.Dataset,
+    coarse: xr.Dataset,
+    on: xr.Dataset | None,
+    map_over: str | Mapping[str, Sequence[Any]],
+    store: str | Path | None,
+    jobs: int,
+    progress: bool,
+    options: Mapping[str, Any],
+) -> xr.Dataset:
+    from deconditional.fields.mapped import combined, downscale_slices, slices
+
+    check_jobs(jobs)
+    if isinstance(map_over, Mapping):
+        for name, choices in map_over.items():
+            for choice in choices:
+                new_downscaler(**{**_constructor(options), name: choice}).question()
+    dim, values, cut = slices(fine, coarse, on, map_over, {**options, "progress": False})
+    console = Console(stderr=True, quiet=not progress)
+    with ExitStack() as stack:
+        folder = store or stack.enter_context(TemporaryDirectory())
+        done, failed = downscale_slices(cut, folder, jobs, console)
+        return combined(dim, values, cut, done, failed)
+
+
+def _constructor(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a downscaler among those of ``downscale``."""
+    apart = ("quantiles", "samples", "command")
+    return {name: value for name, value in options.items() if name not in apart}
+
+
+def new_downscaler(*names: Any, **options: Any) -> Downscaler:
+    """A downscaler, or an error that names the option it does not have."""
+    try:
+        return Downscaler(*names, **options)
+    except TypeError as error:
+        raise UsageError(f"{str(error).replace('Downscaler.__init__() got an ', '')}.") from None
+
+
+def select_time(dataset: xr.Dataset, times: str, which: str) -> xr.Dataset:
+    """The times of a dataset that a text names; a dataset without time stays as it is."""
+    dates = pd.DatetimeIndex | xr.CFTimeIndex
+    found = [d for d in dataset.dims if isinstance(dataset.indexes.get(d), dates)]
+    found += [d for d in dataset.dims if "time" in str(d).lower()]
+    if not found:
+        return dataset
+    dim = found[0]
+    first, _, last = times.partition("/")
+    try:
+        chosen = dataset.sortby(dim).sel({dim: slice(first, last or first)})
+    except (KeyError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"cannot select time {times!r} of the {which} data ({error}); write 2001-07, say, or "
+            "2001-06/2001-08."
+        ) from None
+    if not chosen.sizes[dim]:
+        raise UsageError(
+            f"the {which} data has no time {times!r}; its times are {span(dataset[dim].values)}."
+        )
+    return chosen

@@ -1,0 +1,354 @@
+"""Many downscalings that differ in one thing: the time, the member of an ensemble, an option.
+
+Each is a slice with a fit of its own. Slices go to the workers of a Dask cluster, to processes of
+this machine, or one after the other. A slice that is done is kept in a folder, so nothing is
+computed twice; one that fails is reported and takes nothing else down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from rich.console import Console
+
+from deconditional.fields.cluster import active_client, limit_threads
+from deconditional.fields.files import check_folder, one_line, write_fields
+from deconditional.fields.grids import time_label
+from deconditional.fields.result import as_json
+from deconditional.fit import FitWarning
+from deconditional.outputs import UsageError
+from deconditional.workers import carry_out
+
+__all__ = ["Slice", "SliceWarning", "combined", "downscale_slices", "slices"]
+
+RETRIES = 2
+
+
+class SliceWarning(UserWarning):
+    """Some of many downscalings failed."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One of many downscalings.
+
+    Attributes
+    ----------
+    index, label
+        Its place along the dimension, and what to call it.
+    fine, coarse, on
+        Its data.
+    options
+        Arguments of ``downscale`` beyond the data.
+    identity
+        A digest of data and options.
+    """
+
+    index: int
+    label: str
+    fine: xr.Dataset
+    coarse: xr.Dataset
+    on: xr.Dataset | None
+    options: Mapping[str, Any]
+    identity: str
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def slices(
+    fine: xr.Dataset,
+    coarse: xr.Dataset,
+    on: xr.Dataset | None,
+    map_over: str | Mapping[str, Sequence[Any]],
+    options: Mapping[str, Any],
+) -> tuple[str, np.ndarray, list[Slice]]:
+    """The dimension, its values, and a slice for each.
+
+    Parameters
+    ----------
+    map_over
+        A dimension of the coarse data, along which the fine data is cut too where it has it; or
+        the name of an option with the values it takes, as in ``{"seed": range(10)}``.
+    """
+    if isinstance(map_over, Mapping):
+        if len(map_over) != 1:
+            raise UsageError("map_over takes one option with its values, as in {'seed': [0, 1]}.")
+        name, given = next(iter(map_over.items()))
+        choices = list(given)
+        if not choices:
+            raise UsageError(f"map_over has no values for {name!r}; give at least one.")
+        cut = [
+            _slice(k, f"{name}={value}", fine, coarse, on, {**options, name: value})
+            for k, value in enumerate(choices)
+        ]
+        return str(name), _labels(choices), cut
+    dim = map_over
+    if dim not in coarse.dims:
+        there = ", ".join(map(str, coarse.dims))
+        raise UsageError(f"the coarse data has no dimension {dim!r} to map over; it has {there}.")
+    values = coarse[dim].values if dim in coarse.coords else np.arange(coarse.sizes[dim])
+    if len(set(values.tolist())) < len(values):
+        raise UsageError(f"the values of {dim!r} in the coarse data are not distinct.")
+    cut = []
+    for k, value in enumerate(values):
+        label = f"{dim}={time_label(value)}"
+        here = [_at(data, dim, value, k, which, label) for data, which in ((fine, "fine"),)]
+        target = None if on is None else _at(on, dim, value, k, "prediction", label)
+        cut.append(_slice(k, label, here[0], coarse.isel({dim: k}, drop=True), target, options))
+    return dim, values, cut
+
+
+def _at(data: xr.Dataset, dim: str, value: Any, place: int, which: str, label: str) -> xr.Dataset:
+    """What belongs to one value of a dimension; all of a dataset that does not have it."""
+    if dim not in data.dims:
+        return data
+    if dim not in data.coords:
+        if place >= data.sizes[dim]:
+            raise UsageError(f"the {which} data has nothing for {label}; cut the coarse data.")
+        return data.isel({dim: place}, drop=True)
+    try:
+        return data.sel({dim: value}, drop=True)
+    except (KeyError, TypeError):
+        raise UsageError(
+            f"the {which} data has no {label}; leave {dim!r} out of it, or cut the coarse data to "
+            "the values that both have."
+        ) from None
+
+
+def _slice(
+    k: int,
+    label: str,
+    fine: xr.Dataset,
+    coarse: xr.Dataset,
+    on: xr.Dataset | None,
+    options: Mapping[str, Any],
+) -> Slice:
+    digest = hashlib.sha256(as_json(options).encode())
+    for data in (fine, coarse, on):
+        digest.update(_token(data))
+    return Slice(k, label, fine, coarse, on, options, digest.hexdigest()[:16])
+
+
+def _token(data: xr.Dataset | None) -> bytes:
+    """A digest of a dataset: of Dask arrays by what makes them, of others by their values."""
+    if data is None:
+        return b"none"
+    digest = hashlib.sha256()
+    for name in sorted(map(str, data.variables)):
+        variable = data[name]
+        digest.update(f"{name}{variable.dims}{variable.shape}{variable.dtype}".encode())
+        if variable.chunks is not None:
+            digest.update(str(variable.data.name).encode())
+        elif variable.dtype.kind == "O":
+            digest.update(str(variable.values.tolist()).encode())
+        else:
+            digest.update(np.ascontiguousarray(variable.values).tobytes())
+    return digest.digest()
+
+
+def _labels(choices: Sequence[Any]) -> np.ndarray:
+    plain = all(isinstance(c, bool | int | float | str) for c in choices)
+    return np.asarray(choices if plain else [str(c) for c in choices])
+
+
+# ---------------------------------------------------------------------- carrying out
+
+
+def downscale_slices(
+    cut: Sequence[Slice], store: str | Path, jobs: int = 1, console: Console | None = None
+) -> tuple[dict[int, Path], dict[int, str]]:
+    """Fit and predict every slice that is not in the folder yet.
+
+    Parameters
+    ----------
+    cut
+        The slices.
+    store
+        A folder for one file per slice.
+    jobs
+        Processes of this machine; a Dask cluster, if one is active, has its own.
+    console
+        Where progress goes.
+
+    Returns
+    -------
+    tuple
+        Files of the slices that are done, and reasons of those that failed.
+    """
+    folder = Path(store)
+    check_folder(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"the store {str(folder)!r} is a file; name a folder.")
+    folder.mkdir(exist_ok=True)
+    files = {s.index: folder / f"{s.index:05d}-{s.identity}.nc" for s in cut}
+    done = {k: file for k, file in files.items() if file.exists()}
+    todo = [s for s in cut if s.index not in done]
+    failed: dict[int, str] = {}
+    quiet = console or Console(quiet=True)
+    run = _on_cluster if active_client() is not None else _here
+    for each, outcome in run(todo, folder, jobs, quiet):
+        if isinstance(outcome, Exception):
+            failed[each.index] = one_line(outcome)
+        else:
+            done[each.index] = files[each.index]
+    return done, failed
+
+
+def _here(
+    todo: Sequence[Slice], folder: Path, jobs: int, console: Console
+) -> Iterator[tuple[Slice, Any]]:
+    loaded = todo if jobs == 1 else [_loaded(s) for s in todo]
+    return carry_out(loaded, partial(_carried_out, folder), console, jobs)
+
+
+def _loaded(each: Slice) -> Slice:
+    """In memory, so that it can travel to another process."""
+    on = None if each.on is None else each.on.compute()
+    return Slice(
+        each.index,
+        each.label,
+        each.fine.compute(),
+        each.coarse.compute(),
+        on,
+        each.options,
+        each.identity,
+    )
+
+
+def _on_cluster(
+    todo: Sequence[Slice], folder: Path, jobs: int, console: Console
+) -> Iterator[tuple[Slice, Any]]:
+    from dask.delayed import delayed
+    from distributed import as_completed
+
+    client = active_client()
+    assert client is not None
+    limit_threads()
+    task = delayed(_carried_out_apart, pure=False)
+    futures = {
+        client.compute(
+            task(s.index, s.label, s.fine, s.coarse, s.on, dict(s.options), s.identity),
+            retries=RETRIES,
+        ): s
+        for s in todo
+    }
+    try:
+        for future in as_completed(futures):
+            each = futures[future]
+            error = future.exception()
+            if error is None:
+                result = future.result()
+                try:
+                    _write(result, each, folder)
+                except UsageError as problem:
+                    error = problem
+            console.print(f"{each.label}: {'done' if error is None else 'failed'}")
+            yield each, error if error is not None else None
+            future.release()
+    finally:
+        client.cancel(list(futures))
+
+
+def _carried_out_apart(
+    index: int,
+    label: str,
+    fine: xr.Dataset,
+    coarse: xr.Dataset,
+    on: xr.Dataset | None,
+    options: Mapping[str, Any],
+    identity: str,
+) -> xr.Dataset:
+    return _result(Slice(index, label, fine, coarse, on, options, identity))
+
+
+def _carried_out(folder: Path, each: Slice) -> None:
+    _write(_result(each), each, folder)
+
+
+def _result(each: Slice) -> xr.Dataset:
+    from deconditional.fields.downscaling import downscale
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # the notes are among the facts
+        return downscale(each.fine, each.coarse, on=each.on, **each.options).compute()
+
+
+def _write(result: xr.Dataset, each: Slice, folder: Path) -> None:
+    write_fields(result, folder / f"{each.index:05d}-{each.identity}.nc")
+
+
+# ---------------------------------------------------------------------- coming together
+
+
+def combined(
+    dim: str,
+    values: np.ndarray,
+    cut: Sequence[Slice],
+    done: Mapping[int, Path],
+    failed: Mapping[int, str],
+) -> xr.Dataset:
+    """All slices along the dimension; those that failed are missing values, and a warning."""
+    if not done:
+        label, reason = cut[0].label, failed.get(cut[0].index, "nothing was computed")
+        raise UsageError(f"all {len(cut)} slices failed; the first, {label}: {reason}.")
+    found = {}
+    for index, file in sorted(done.items()):
+        with xr.open_dataset(file, decode_timedelta=False) as data:
+            found[index] = data.load()
+    template = found[min(found)]
+    parts = [found.get(s.index, template.where(False)) for s in cut]
+    together = xr.concat(
+        [p.drop_vars("coarse_role") for p in parts],
+        dim=dim,
+        data_vars="all",
+        coords="minimal",
+        compat="override",
+        join="override",
+        combine_attrs="override",
+    )
+    roles = [found.get(s.index, template)["coarse_role"] for s in cut]
+    together["coarse_role"] = xr.concat(roles, dim=dim)
+    together = together.assign_coords({dim: (dim, values)})
+    facts = [_facts(found[s.index]) if s.index in found else None for s in cut]
+    whole = _facts(template) | {
+        "map_over": dim,
+        "residuals": None,
+        "slices": [
+            {
+                "label": s.label,
+                "failed": failed.get(s.index),
+                **({} if fact is None else _of_slice(fact)),
+            }
+            for s, fact in zip(cut, facts, strict=True)
+        ],
+    }
+    together.attrs = {k: v for k, v in template.attrs.items() if not k.startswith("fit_")} | {
+        "deconditional": as_json(whole)
+    }
+    if failed:
+        shown = "; ".join(f"{s.label}: {failed[s.index]}" for s in cut if s.index in failed)
+        warnings.warn(
+            f"{len(failed)} of {len(cut)} slices failed and are missing in the result ({shown}). "
+            "The same call tries them again and keeps the others.",
+            SliceWarning,
+            stacklevel=3,
+        )
+    return together
+
+
+def _facts(data: xr.Dataset) -> dict[str, Any]:
+    return json.loads(str(data.attrs["deconditional"]))
+
+
+def _of_slice(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: facts[name] for name in ("model", "parameters", "fit", "residuals", "timings")}
