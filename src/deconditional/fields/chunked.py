@@ -400,7 +400,8 @@ def _merged_pieces(plan: Reduction, found: list[Pieces]) -> Pieces:
 
 def _uniform(cells: Ints, seed: int) -> Floats:
     """Numbers between 0 and 1 that belong to cells: a hash, so that order does not matter."""
-    x = cells.astype(np.uint64) + np.uint64(seed + 1) * np.uint64(0x9E3779B97F4A7C15)
+    start = (seed + 1) * 0x9E3779B97F4A7C15 % 2**64
+    x = cells.astype(np.uint64) + np.uint64(start)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     x = x ^ (x >> np.uint64(31))
