@@ -3,11 +3,11 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types docs bench clean
+.PHONY: help setup demo test lint types docs bench bench-check clean
 
 PYTHON      ?= python3
 PYTEST_ARGS ?=
-BENCH_ARGS  ?=
+BENCH_ARGS  ?= kernels
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -17,9 +17,9 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check -qq
 help: ## show this list
 	@echo "deconditional: Gaussian-process downscaling of unmatched coarse observations"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "Variables: PYTHON=$(PYTHON), PYTEST_ARGS (make test PYTEST_ARGS='-k bags'), BENCH_ARGS"
+	@echo "Variables: PYTHON=$(PYTHON), PYTEST_ARGS (make test PYTEST_ARGS='-k bags'), BENCH_ARGS=$(BENCH_ARGS)"
 
 setup: $(STAMP) ## create .venv with the pinned development set
 
@@ -47,8 +47,11 @@ docs: $(STAMP) ## build the documentation into docs/_build/html
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
-bench: $(STAMP) ## measure the speed of the hot kernels
+bench: $(STAMP) ## measure speed (BENCH_ARGS: kernels, fit, predict, ...)
 	@$(BIN)/deconditional benchmark $(BENCH_ARGS)
+
+bench-check: $(STAMP) ## compare speed with benchmarks/baseline.json
+	@$(BIN)/deconditional benchmark check --baseline benchmarks/baseline.json
 
 clean: ## remove what the commands wrote (keeps .venv)
 	@rm -rf build dist demo-output docs/_build docs/examples .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,5 +1,6 @@
 """Settings shared by all tests and docstring examples."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ from hypothesis import settings
 # time make a failure one that anybody can repeat.
 settings.register_profile("deconditional", deadline=None, derandomize=True)
 settings.load_profile("deconditional")
+
+# Tile sizes that were measured would differ between machines.
+os.environ.setdefault("DECONDITIONAL_TUNE", "off")
 
 # Most of the time goes into compiling. Modules and processes share what is compiled, and the next
 # run finds it again.

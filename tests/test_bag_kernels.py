@@ -12,6 +12,7 @@ from gpjax.parameters import PositiveReal
 
 from deconditional import Bags, DeepKernel, bag_cross, bag_gram
 from deconditional.layout import CHUNK_SIZES, layout_bags
+from deconditional.tuning import Tiles
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     TanhKernel,
@@ -136,6 +137,15 @@ class Case:
                 actual.append(float(jnp.sum(gradient * v)))
                 desired.append((ahead - behind) / (2 * step))
         assert_close(actual, desired, tolerance=FINITE_DIFFERENCE_TOLERANCE)
+
+    def assert_gradients_equal_differences_of_theta(self):
+        """By the kernel's parameters alone: a cusp has no slope where points coincide."""
+        theta, points, query = self.at
+        by_theta = finite_difference(
+            lambda v: self.function(jnp.asarray(v), points, query)[0][0], theta
+        )
+        assert all(np.isfinite(gradient).all() for gradient in self.gradients)
+        assert_close(self.gradients[0], by_theta, tolerance=FINITE_DIFFERENCE_TOLERANCE)
 
 
 @cache
@@ -318,6 +328,43 @@ def test_shared_points():
     kernel = RADIAL["matern52"]
     assert_close(compiled_gram(kernel, bags.layout), p.T @ gram(kernel, x) @ p)
     assert_close(compiled_cross(kernel, QUERY, bags.layout), gram(kernel, QUERY, x) @ p)
+
+
+# --------------------------------------------------------------------------- as on an accelerator
+
+
+def by_differences(bags, rows=64, columns=64):
+    """The same bags with tiles whose distances come from differences."""
+    same = Bags.from_points(bags.points, bags.bag, weights=bags.weights)
+    same.__dict__["_layout_and_source"] = layout_bags(
+        same.points, same.bag, same.weights, same.n_bags, tiles=Tiles(rows, columns, "differences")
+    )
+    return same
+
+
+@pytest.mark.parametrize("name", ["matern12", "deep"])
+def test_differences_equal_products(name):
+    case, products = Case(ALL[name], by_differences(RAGGED), QUERY), ragged_case(name)
+    assert_close(case.gram, products.gram, tolerance=1e-12)
+    assert_close(case.cross, products.cross, tolerance=1e-12)
+    for actual, desired in zip(case.gradients, products.gradients, strict=True):
+        assert_close(actual, desired, tolerance=1e-9)
+
+
+def test_differences_keep_the_digits_of_close_points_in_float32():
+    """A matrix product loses them: the tolerance of float32 gradients above is a hundredfold."""
+    case = Case(ALL["matern12"], by_differences(RAGGED), QUERY, dtype=jnp.float32)
+    for actual, desired in zip(case.gradients, ragged_case("matern12").gradients, strict=True):
+        assert_close(actual, desired, "float32")
+
+
+def test_duplicated_points_by_differences():
+    x = np.random.default_rng(0).normal(size=(4, 3))
+    bags = by_differences(Bags.from_list([x, x, np.repeat(x[:1], 5, axis=0)]))
+    kernel = gk.Matern12(lengthscale=ARD)
+    case = Case(kernel, bags, x)
+    assert_close(case.gram, dense_gram(kernel, bags))
+    case.assert_gradients_equal_differences_of_theta()
 
 
 # --------------------------------------------------------------------------- laws

@@ -80,7 +80,6 @@ def test_runs_as_a_module():
         ([*TINY, "--bags", "3", "--out", "OUT"], "at least 4"),
         (["benchmark", "speed"], "invalid choice: 'speed'"),
         (["benchmark", "kernels", "--points", "0"], "at least 1"),
-        (["benchmark", "against-dense", "--quick"], "--quick belongs to benchmark kernels"),
     ],
 )
 def test_wrong_arguments(capsys, tmp_path, monkeypatch, arguments, message):
@@ -101,30 +100,6 @@ def test_output_that_is_a_file(capsys, tmp_path, command):
 def test_output_that_cannot_be_written(capsys, tmp_path):
     tmp_path.chmod(0o500)
     assert "cannot write" in complaint(capsys, ["demo", "--out", str(tmp_path)])
-
-
-def test_benchmark_output_that_is_a_folder(capsys, tmp_path):
-    assert "is a folder" in complaint(capsys, ["benchmark", "kernels", "--out", str(tmp_path)])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "module", "expected"),
-    [
-        (["--quick"], "kernels", {"points": 20_000, "bags": 200, "dims": 5, "quick": True}),
-        (["kernels", "--dims", "2"], "kernels", {"points": 20_000, "dims": 2, "quick": False}),
-        (["against-dense", "--points", "70"], "against_dense", {"points": 70, "bags": 50}),
-    ],
-)
-def test_benchmarks_get_their_arguments(monkeypatch, tmp_path, arguments, module, expected):
-    from importlib import import_module
-
-    given = {}
-    target = import_module(f"deconditional.benchmarks.{module}")
-    monkeypatch.setattr(target, "run", lambda **keywords: given.update(keywords) or 0)
-    out = tmp_path / "new" / "numbers.json"
-    assert cli.main(["benchmark", *arguments, "--out", str(out)]) == 0
-    assert given["out"] == out
-    assert {name: given[name] for name in expected} == expected
 
 
 def test_missing_matplotlib_names_the_remedy(capsys, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Studies and benchmarks at toy size: that they run, resume, and report what they measured."""
+"""Studies at toy size: that they run, resume, and report what they measured."""
 
 import io
 import json
@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 
 from deconditional import Bags, cli
-from deconditional.benchmarks import climate_size, scaling
 from deconditional.datasets import synthetic_globe
 from deconditional.experiments import deep_kernel, variational
 from deconditional.experiments.records import Results, finished, table_head, table_line
@@ -191,7 +190,7 @@ def test_deep_kernels_are_compared_and_resumed(tmp_path, monkeypatch):
         deep_kernel.run(seeds=1, out=tmp_path, n_bags=7, figures=False, console=QUIET)
 
 
-# --------------------------------------------------------------------------- benchmarks
+# --------------------------------------------------------------------------- data and options
 
 
 def test_the_globe_is_the_size_of_the_paper_and_its_truth_is_known():
@@ -206,40 +205,9 @@ def test_the_globe_is_the_size_of_the_paper_and_its_truth_is_known():
     assert_close(np.sort(both, 0), np.sort(covered, 0))
 
 
-def test_a_slope_is_that_of_a_power_law():
-    rows = [{"points": n, "seconds": 3e-6 * n**1.25} for n in (10, 100, 5000)]
-    assert scaling._slope(rows) == pytest.approx(1.25)
-    assert np.isnan(scaling._slope(rows[:1]))
-
-
-@pytest.mark.parametrize("model", scaling.MODELS)
-def test_one_evaluation_is_timed(model, monkeypatch):
-    monkeypatch.setattr(scaling, "best_seconds", lambda call, budget: (call(), 0.5)[1])
-    row = scaling._one(model, 4000, 10)
-    assert (row["model"], row["points"], row["seconds"]) == (model, 4000, 0.5)
-    assert row["peak_bytes"] > 2**20
-
-
-def test_the_climate_size_is_fitted_next_to_the_exact_model(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(climate_size, "SUBSAMPLE", 4)
-    out = tmp_path / "climate.json"
-    assert climate_size.run(inducing=20, quick=True, out=out) == 0
-    result = json.loads(out.read_text())
-    variational_row, few, every = result["rows"]
-    assert (result["bags"], result["points"], result["observations"]) == (24, 600, 24)
-    assert (few["points"], every["points"]) == (96, 600)
-    assert variational_row["details"]["inducing points"] == "20"
-    assert all(row["evaluation_seconds"] > 0 for row in result["rows"])
-    assert 0 <= variational_row["coverage95"] <= 1
-    assert "VarCMP, 20 inducing points" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (["benchmark", "scaling", "--dims", "2"], "--dims belongs to benchmark kernels"),
-        (["benchmark", "against-dense", "--inducing", "2"], "scaling, climate-size"),
-        (["benchmark", "kernels", "--restarts", "2"], "climate-size"),
         (["reproduce", "variational", "--seeds", "0", "--out", "x"], "at least 1"),
         (["reproduce", "deep-kernel"], "--out"),
     ],

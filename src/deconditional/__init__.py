@@ -36,6 +36,8 @@ _HOME = {
     "Normal": "priors",
     "Posterior": "posterior",
     "PseudoTarget": "models",
+    "SavedModelError": "saving",
+    "SliceWarning": "fields",
     "SplitLogNormal": "priors",
     "VBagg": "models",
     "VarCMP": "models",
@@ -45,13 +47,15 @@ _HOME = {
     "cross_validate": "fields",
     "downscale": "fields",
     "feature_error": "approximation",
+    "load": "saving",
 }
-_MODULES = ("datasets", "operators", "scores")
+_MODULES = ("datasets", "operators", "scores", "sharding")
 
 if TYPE_CHECKING:
     from deconditional import datasets as datasets
     from deconditional import operators as operators
     from deconditional import scores as scores
+    from deconditional import sharding as sharding
     from deconditional.approximation import FeatureError as FeatureError
     from deconditional.approximation import feature_error as feature_error
     from deconditional.bag_kernels import bag_cross as bag_cross
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     from deconditional.bags import Bags as Bags
     from deconditional.fields import Comparison as Comparison
     from deconditional.fields import Downscaler as Downscaler
+    from deconditional.fields import SliceWarning as SliceWarning
     from deconditional.fields import cross_validate as cross_validate
     from deconditional.fields import downscale as downscale
     from deconditional.fit import FitReport as FitReport
@@ -76,6 +81,8 @@ if TYPE_CHECKING:
     from deconditional.priors import LogNormal as LogNormal
     from deconditional.priors import Normal as Normal
     from deconditional.priors import SplitLogNormal as SplitLogNormal
+    from deconditional.saving import SavedModelError as SavedModelError
+    from deconditional.saving import load as load
 
 
 def __getattr__(name: str) -> Any:

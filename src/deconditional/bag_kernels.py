@@ -3,13 +3,20 @@ r"""Bag averages of a kernel, :math:`\bar K = P^\top K P` and :math:`\bar k(x) =
 Nothing of size n x n is ever held. Bags are cut into chunks of equal length
 (:class:`~deconditional.layout.Layout`), a tile of kernel values is made from two runs of chunks,
 and each tile is reduced at once to one number per pair of chunks. The gradient is written by hand:
-with H the tile of :math:`G_{b(i)b(j)}\,\varphi'(s_{ij})`, everything it needs are the products of H
-with :math:`[1, u]`, so the backward pass costs one more sweep over the tiles. Gradients reach
-kernel parameters, the weights of a network and the points through the scaled inputs u.
+with H the tile of :math:`G_{b(i)b(j)}\,\varphi'(s_{ij})`, everything it needs are the sums
+:math:`\sum_j H_{ij} w_j (u_i - u_j)`, so the backward pass costs one more sweep over the tiles.
+Gradients reach kernel parameters, the weights of a network and the points through the scaled
+inputs u.
+
+A sweep has two forms (:mod:`deconditional.tiles`). By products, a tile is multiplied with
+:math:`[w, wu]` from both sides. By differences, it is summed along its rows as it is made, so that
+an accelerator writes no tile; columns get their sums from a sweep with the roles exchanged, and a
+symmetric matrix needs none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,12 +28,17 @@ from jaxtyping import Array, Float
 
 from deconditional.kernels import GenericTerm, sum_of_products
 from deconditional.layout import Layout, layout_points
+from deconditional.sharding import summed
 from deconditional.tiles import (
+    differences,
     input_gradient,
     left_operand,
+    product_slopes,
+    product_values,
     right_operand,
     scaled_inputs,
     scaled_pair,
+    sum_of_squares,
     tile_slopes,
     tile_values,
     weighted_moments,
@@ -103,6 +115,10 @@ def bag_cross(
     """
     layout = _as_layout(bags, points)
     x = jnp.asarray(x, layout.points.dtype)
+    if layout.form == "differences":  # sums run along rows, over the points of bags
+        n_devices = 1 if layout.mesh is None else layout.mesh.size
+        queries = layout_points(x, row_tiles=n_devices, form=layout.form)
+        return between_bags(kernel, queries, layout, dtype=dtype)
     # Bags are the rows of the sweep: tiles reduce over rows first, which keeps vectors long.
     return between_bags(kernel, layout, layout_points(x), dtype=dtype).T
 
@@ -160,13 +176,17 @@ def _chunks_to_bags(strip: Array, cols: Layout) -> Array:
 
 
 def _zero_bags(rows: Layout, cols: Layout) -> Array:
-    return jnp.zeros((rows.n_bags, cols.n_bags), cols.points.dtype)
+    """Where rows of chunks are collected: those of bags, or one chunk each where that is a bag."""
+    n_rows = rows.bag.shape[0] if rows.one_chunk_per_bag else rows.n_bags
+    return jnp.zeros((n_rows, cols.n_bags), cols.points.dtype)
 
 
-def _add_rows(out: Array, bags: Array, strip: Array, cols: Layout) -> Array:
-    """Add a strip of chunk values to the bags of its rows; padding lies beyond the last bag."""
+def _add_rows(out: Array, start: Array, strip: Array, rows: Layout, cols: Layout) -> Array:
+    """Add a strip of chunk values, from chunk `start` on, to the bags of its rows."""
     by_bag = _chunks_to_bags(strip.astype(out.dtype), cols)
-    return out.at[bags].add(by_bag, mode="drop")
+    if rows.one_chunk_per_bag:
+        return lax.dynamic_update_slice_in_dim(out, by_bag, start, 0)
+    return out.at[_slice(rows.bag, start, strip.shape[0])].add(by_bag, mode="drop")
 
 
 def _bags_to_chunks(values: Array, layout: Layout, axis: int) -> Array:
@@ -192,8 +212,7 @@ def _update(x: Array, block: Array, start: Array) -> Array:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _radial_gram(profiles: tuple, scaled: tuple, shapes: tuple, layout: Layout) -> Array:
     """Bag means of a product of radial profiles with unit variance."""
-    sweep = _Sweep(profiles, scaled, scaled, shapes, layout, layout, symmetric=True)
-    half = sweep.values()
+    half = _values(profiles, scaled, scaled, shapes, layout, layout, symmetric=True)
     return half + half.T
 
 
@@ -205,8 +224,11 @@ def _radial_gram_forward(
 
 def _radial_gram_backward(profiles: tuple, saved: tuple, cotangent: Array) -> tuple:
     scaled, shapes, layout = saved
-    sweep = _Sweep(profiles, scaled, scaled, shapes, layout, layout, symmetric=True)
-    by_row, by_column, by_shape = sweep.gradients(cotangent + cotangent.T)
+    operands = (scaled, scaled, shapes, layout, layout, cotangent + cotangent.T)
+    if layout.form == "differences":
+        both, by_shape = _row_gradients(profiles, *operands)
+        return both, tuple(0.5 * total for total in by_shape), None
+    by_row, by_column, by_shape = _both_gradients(profiles, *operands, symmetric=True)
     both = tuple(rows + columns for rows, columns in zip(by_row, by_column, strict=True))
     return both, by_shape, None
 
@@ -219,7 +241,7 @@ def _radial_cross(
     profiles: tuple, left: tuple, right: tuple, shapes: tuple, rows: Layout, cols: Layout
 ) -> Array:
     """Means of a product of radial profiles over pairs of row and column bags."""
-    return _Sweep(profiles, left, right, shapes, rows, cols).values()
+    return _values(profiles, left, right, shapes, rows, cols)
 
 
 def _radial_cross_forward(
@@ -230,79 +252,191 @@ def _radial_cross_forward(
 
 
 def _radial_cross_backward(profiles: tuple, saved: tuple, cotangent: Array) -> tuple:
-    return *_Sweep(profiles, *saved).gradients(cotangent), None, None
+    left, right, shapes, rows, cols = saved
+    if rows.form == "differences":
+        by_row, by_shape = _row_gradients(profiles, left, right, shapes, rows, cols, cotangent)
+        by_column, _ = _row_gradients(profiles, right, left, shapes, cols, rows, cotangent.T)
+        return by_row, by_column, by_shape, None, None
+    both = _both_gradients(profiles, left, right, shapes, rows, cols, cotangent)
+    return *both, None, None
 
 
 _radial_cross.defvjp(_radial_cross_forward, _radial_cross_backward)
 
 
-class _Sweep:
-    """The loop over row tiles and column tiles, forward and backward.
+def _values(
+    profiles: tuple,
+    left: tuple,
+    right: tuple,
+    shapes: tuple,
+    rows: Layout,
+    cols: Layout,
+    symmetric: bool = False,
+) -> Array:
+    """Weighted sums over every pair of bags (for a symmetric sweep, the half to complete)."""
+    sweep = _DifferenceSweep if rows.form == "differences" else _ProductSweep
 
-    A symmetric sweep visits the tiles on and above the diagonal. Columns come in wider tiles than
-    rows, so a row tile meets the column tile that contains it whole; tiles there count half, and
-    adding the transpose completes the matrix.
+    def share(device: Any, n_devices: int, *operands: Any) -> Array:
+        return sweep(profiles, operands, symmetric).values(device, n_devices)
+
+    collected = summed(rows.mesh or cols.mesh, share, left, right, shapes, rows, cols)
+    return collected[: rows.n_bags]
+
+
+def _row_gradients(
+    profiles: tuple,
+    left: tuple,
+    right: tuple,
+    shapes: tuple,
+    rows: Layout,
+    cols: Layout,
+    cotangent: Array,
+) -> tuple[tuple, tuple]:
+    """Gradients with respect to row inputs and shape parameters, by differences."""
+
+    def share(device: Any, n_devices: int, *operands: Any) -> tuple[tuple, tuple]:
+        *parts, cotangent = operands
+        return _DifferenceSweep(profiles, parts).gradients(cotangent, device, n_devices)
+
+    operands = (left, right, shapes, rows, cols, cotangent)
+    return summed(rows.mesh or cols.mesh, share, *operands)
+
+
+def _both_gradients(
+    profiles: tuple,
+    left: tuple,
+    right: tuple,
+    shapes: tuple,
+    rows: Layout,
+    cols: Layout,
+    cotangent: Array,
+    symmetric: bool = False,
+) -> tuple[tuple, tuple, tuple]:
+    """Gradients with respect to row inputs, column inputs and shape parameters, by products."""
+
+    def share(device: Any, n_devices: int, *operands: Any) -> tuple[tuple, tuple, tuple]:
+        *parts, cotangent = operands
+        return _ProductSweep(profiles, parts, symmetric).gradients(cotangent, device, n_devices)
+
+    operands = (left, right, shapes, rows, cols, cotangent)
+    return summed(rows.mesh or cols.mesh, share, *operands)
+
+
+class _Sweep:
+    """The loop over row tiles and column tiles; every `n_devices`-th row tile from `device` on.
+
+    A symmetric sweep goes by blocks, the larger of the two tiles. Block b meets the blocks b, b+1,
+    ... halfway round the circle of all blocks, so every pair meets once and every row tile has the
+    same number of column tiles, give or take one block. A block meets itself whole; tiles there
+    count half, and adding the transpose completes the matrix.
     """
 
-    def __init__(
-        self,
-        profiles: tuple,
-        left: tuple,
-        right: tuple,
-        shapes: tuple,
-        rows: Layout,
-        cols: Layout,
-        symmetric: bool = False,
-    ):
+    def __init__(self, profiles: tuple, operands: Sequence[Any], symmetric: bool = False):
+        left, right, shapes, rows, cols = operands
         self.profiles, self.left, self.right, self.shapes = profiles, left, right, shapes
         self.rows, self.cols, self.symmetric = rows, cols, symmetric
         self.dtype = left[0].dtype
         self.row_tile, self.col_tile = rows.row_tile, cols.tile
-        self.n_rows = rows.points.shape[0] // self.row_tile
+        self.n_rows = rows.n_row_tiles
         self.n_cols = cols.points.shape[0] // self.col_tile
         self.row_chunks = self.row_tile // rows.chunk
         self.col_chunks = self.col_tile // cols.chunk
         self.chunks = (rows.chunk, cols.chunk)
         self.row_weights = rows.weights.astype(self.dtype)
         self.col_weights = cols.weights.astype(self.dtype)
-        self._lefts = [left_operand(u) for u in left]
-        self._rights = [right_operand(u) for u in right]
 
-    def values(self) -> Array:
+    def values(self, device: Any, n_devices: int) -> Array:
         """Weighted sums over every pair of bags (for a symmetric sweep, the half to complete)."""
 
-        def row(i: Array, out: Array) -> Array:
-            lefts, row_weights = self._row(i)
+        def row(k: Array, out: Array) -> Array:
+            i = device + k * n_devices
+            here = self._row(i)
 
-            def column(t: Array, strip: Array) -> Array:
-                rights, col_weights = self._column(t)
-                values = tile_values(self.profiles, lefts, rights, self.shapes)
-                block = _chunk_means(values, row_weights, col_weights, self.chunks)
-                return _update(strip, block * self._share(i, t), t * self.col_chunks)
+            def column(step: Array, strip: Array) -> Array:
+                t = self._column_of(i, step)
+                means = self._chunk_means(here, self._column(t))
+                return _update(strip, means * self._share(step), t * self.col_chunks)
 
             strip = jnp.zeros((self.row_chunks, self.cols.bag.shape[0]), self.dtype)
-            strip = lax.fori_loop(self._first_column(i), self.n_cols, column, strip)
-            bags = _slice(self.rows.bag, i * self.row_chunks, self.row_chunks)
-            return _add_rows(out, bags, strip, self.cols)
+            strip = lax.fori_loop(0, self._n_columns(i), column, strip)
+            return _add_rows(out, i * self.row_chunks, strip, self.rows, self.cols)
 
-        return lax.fori_loop(0, self.n_rows, row, _zero_bags(self.rows, self.cols))
+        start = _zero_bags(self.rows, self.cols)
+        return lax.fori_loop(0, self._n_own_rows(device, n_devices), row, start)
 
-    def gradients(self, cotangent: Array) -> tuple[tuple, tuple, tuple]:
+    def _chunk_means(self, here: Any, there: Any) -> Array:
+        raise NotImplementedError
+
+    def _row(self, i: Array) -> Any:
+        raise NotImplementedError
+
+    def _column(self, t: Array) -> Any:
+        raise NotImplementedError
+
+    def _n_own_rows(self, device: Any, n_devices: int) -> Any:
+        return (self.n_rows - device + n_devices - 1) // n_devices
+
+    def _home(self, i: Array) -> Array:
+        return i * self.row_tile // self.rows.block
+
+    def _n_columns(self, i: Array) -> Any:
+        """How many column tiles a row tile meets."""
+        if not self.symmetric:
+            return self.n_cols
+        n_blocks = self.rows.points.shape[0] // self.rows.block
+        tiles_per_block = self.n_cols // n_blocks
+        if n_blocks % 2:
+            return (n_blocks + 1) // 2 * tiles_per_block
+        opposite = self._home(i) < n_blocks // 2  # of two blocks that face each other, one
+        return (n_blocks // 2 + opposite) * tiles_per_block
+
+    def _column_of(self, i: Array, step: Array) -> Array:
+        if not self.symmetric:
+            return step
+        tiles_per_block = self.rows.block // self.col_tile
+        return (self._home(i) * tiles_per_block + step) % self.n_cols
+
+    def _share(self, step: Array) -> Array:
+        if not self.symmetric:
+            return jnp.ones((), self.dtype)
+        own_block = step < self.rows.block // self.col_tile
+        return jnp.where(own_block, 0.5, 1.0).astype(self.dtype)
+
+
+class _ProductSweep(_Sweep):
+    """Distances by matrix product, and gradients by products with tiles of slopes."""
+
+    def __init__(self, profiles: tuple, operands: Sequence[Any], symmetric: bool = False):
+        super().__init__(profiles, operands, symmetric)
+        self._lefts = [left_operand(u) for u in self.left]
+        self._rights = [right_operand(u) for u in self.right]
+
+    def _chunk_means(self, here: Any, there: Any) -> Array:
+        (lefts, row_weights), (rights, col_weights) = here, there
+        values = tile_values(self.profiles, lefts, rights, self.shapes)
+        return _chunk_means(values, row_weights, col_weights, self.chunks)
+
+    def gradients(
+        self, cotangent: Array, device: Any, n_devices: int
+    ) -> tuple[tuple, tuple, tuple]:
         """Gradients with respect to row inputs, column inputs and shape parameters."""
         by_row_chunk = _bags_to_chunks(cotangent.astype(self.dtype), self.rows, 0)
         row_moments = [weighted_moments(u, self.row_weights).T for u in self.left]
         col_moments = [weighted_moments(u, self.col_weights) for u in self.right]
 
-        def row(carry: tuple, i: Array) -> tuple:
+        def row(k: Array, carry: tuple) -> tuple:
+            i = device + k * n_devices
+            every_row, *others = carry
             lefts, row_weights = self._row(i)
             here = [_slice(m, i * self.row_tile, self.row_tile, 1) for m in row_moments]
             chunk_rows = _slice(by_row_chunk, i * self.row_chunks, self.row_chunks)
             by_chunk = _bags_to_chunks(chunk_rows, self.cols, 1)
 
-            def column(t: Array, inner: tuple) -> tuple:
+            def column(step: Array, inner: tuple) -> tuple:
                 row_sums, col_sums, shape_sums = list(inner[0]), list(inner[1]), list(inner[2])
+                t = self._column_of(i, step)
                 rights, col_weights = self._column(t)
-                g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1) * self._share(i, t)
+                g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1) * self._share(step)
                 g = _spread(g, self.chunks, (self.row_tile, self.col_tile))
                 slopes = tile_slopes(self.profiles, lefts, rights, self.shapes)
                 for f, (slope, by_shape) in enumerate(slopes):
@@ -316,19 +450,22 @@ class _Sweep:
                 return row_sums, col_sums, shape_sums
 
             start = [jnp.zeros((self.row_tile, m.shape[1]), self.dtype) for m in col_moments]
-            row_sums, col_sums, shape_sums = lax.fori_loop(
-                self._first_column(i), self.n_cols, column, (start, *carry)
-            )
-            return (col_sums, shape_sums), row_sums
+            sums: Any = lax.fori_loop(0, self._n_columns(i), column, (start, *others))
+            every_row = [
+                lax.dynamic_update_slice_in_dim(every, own, i * self.row_tile, 0)
+                for every, own in zip(every_row, sums[0], strict=True)
+            ]
+            return every_row, *sums[1:]
 
         carry = (
+            [jnp.zeros(m.shape[::-1], self.dtype) for m in row_moments],
             [jnp.zeros(m.shape[::-1], self.dtype) for m in col_moments],
             [jnp.zeros((), self.dtype) for _ in col_moments],
         )
-        sums: Any = lax.scan(row, carry, jnp.arange(self.n_rows))
-        (col_sums, shape_sums), row_sums = sums
+        sums: Any = lax.fori_loop(0, self._n_own_rows(device, n_devices), row, carry)
+        row_sums, col_sums, shape_sums = sums
         by_row = tuple(
-            input_gradient(u, self.row_weights, total.reshape(-1, total.shape[-1]))
+            input_gradient(u, self.row_weights, total)
             for u, total in zip(self.left, row_sums, strict=True)
         )
         by_column = tuple(
@@ -347,13 +484,85 @@ class _Sweep:
         rights = [_slice(right, start, self.col_tile, 1) for right in self._rights]
         return rights, _slice(self.col_weights, start, self.col_tile)
 
-    def _first_column(self, i: Array) -> Array | int:
-        return i * self.row_tile // self.col_tile if self.symmetric else 0
 
-    def _share(self, i: Array, t: Array) -> Array:
-        if not self.symmetric:
-            return jnp.ones((), self.dtype)
-        return jnp.where(t == self._first_column(i), 0.5, 1.0).astype(self.dtype)
+class _DifferenceSweep(_Sweep):
+    """Distances by differences, summed in the loop that makes them.
+
+    Values are one sum over each pair of chunks; sums of gradients run along rows. Columns are held
+    by chunk, (d, chunks, points of a chunk), so that what belongs to a chunk is broadcast and not
+    spread out.
+    """
+
+    def _row(self, i: Array) -> tuple[list, Array]:
+        start = i * self.row_tile
+        lefts = [_slice(u, start, self.row_tile).T for u in self.left]
+        return lefts, _slice(self.row_weights, start, self.row_tile)
+
+    def _column(self, t: Array) -> tuple[list, Array]:
+        start, shape = t * self.col_tile, (self.col_chunks, self.cols.chunk)
+        rights = [_slice(u, start, self.col_tile).T.reshape(-1, *shape) for u in self.right]
+        return rights, _slice(self.col_weights, start, self.col_tile).reshape(shape)
+
+    def _chunk_means(self, here: Any, there: Any) -> Array:
+        (lefts, row_weights), (rights, col_weights) = here, there
+        shape = (self.row_chunks, self.rows.chunk)
+        squares = [
+            sum_of_squares(differences(u.reshape(-1, *shape), v))
+            for u, v in zip(lefts, rights, strict=True)
+        ]
+        values = product_values(self.profiles, squares, self.shapes)
+        weights = row_weights.reshape(*shape, 1, 1) * col_weights
+        return jnp.sum(values * weights, (1, 3))
+
+    def gradients(self, cotangent: Array, device: Any, n_devices: int) -> tuple[tuple, tuple]:
+        """Gradients with respect to row inputs and shape parameters."""
+        by_row_chunk = _bags_to_chunks(cotangent.astype(self.dtype), self.rows, 0)
+        shaped = [f for f, p in enumerate(self.profiles) if p.shape_slope is not None]
+        width = sum(u.shape[1] for u in self.left) + len(shaped)
+
+        def row(k: Array, every: Array) -> Array:
+            i = device + k * n_devices
+            lefts, row_weights = self._row(i)
+            chunk_rows = _slice(by_row_chunk, i * self.row_chunks, self.row_chunks)
+            by_chunk = jnp.repeat(_bags_to_chunks(chunk_rows, self.cols, 1), self.rows.chunk, 0)
+
+            def column(t: Array, sums: list) -> list:
+                rights, col_weights = self._column(t)
+                g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1)[:, :, None]
+                g = g * col_weights
+                apart = [differences(u, v) for u, v in zip(lefts, rights, strict=True)]
+                squares = [sum_of_squares(parts) for parts in apart]
+                slopes = product_slopes(self.profiles, squares, self.shapes)
+                terms = [
+                    slope * g * e for (slope, _), d in zip(slopes, apart, strict=True) for e in d
+                ]
+                terms += [by_shape * g for _, by_shape in slopes if by_shape is not None]
+                return [so_far + new for so_far, new in zip(sums, _row_sums(terms), strict=True)]
+
+            start = [jnp.zeros(self.row_tile, self.dtype) for _ in range(width)]
+            sums = jnp.stack(lax.fori_loop(0, self.n_cols, column, start)) * row_weights
+            return lax.dynamic_update_slice_in_dim(every, sums, i * self.row_tile, 1)
+
+        every = jnp.zeros((width, self.rows.points.shape[0]), self.dtype)
+        every = lax.fori_loop(0, self._n_own_rows(device, n_devices), row, every)
+        by_row, start = [], 0
+        for u in self.left:
+            by_row.append(2.0 * every[start : start + u.shape[1]].T)
+            start += u.shape[1]
+        by_shape = [jnp.zeros((), self.dtype) for _ in self.left]
+        for position, f in enumerate(shaped):
+            by_shape[f] = jnp.sum(every[start + position])
+        return tuple(by_row), tuple(by_shape)
+
+
+def _row_sums(terms: list[Array]) -> list[Array]:
+    """Sums over all axes but the first, of all terms in one loop."""
+    zeros = [jnp.zeros((), term.dtype) for term in terms]
+
+    def add(a: list, b: list) -> list:
+        return [x + y for x, y in zip(a, b, strict=True)]
+
+    return list(lax.reduce(terms, zeros, add, tuple(range(1, terms[0].ndim))))
 
 
 def _dot(a: Array, b: Array) -> Array:
@@ -376,17 +585,17 @@ def _generic_cross(kernel: AbstractKernel, rows: Layout, cols: Layout) -> Array:
         return _chunk_means(values, row_weights, weights, (rows.chunk, cols.chunk))
 
     def row(out: Array, inputs: tuple) -> tuple[Array, None]:
-        row_points, row_weights, bags = inputs
+        row_points, row_weights, first_chunk = inputs
         blocks = lax.map(lambda start: block(row_points, row_weights, start), starts)
         strip = jnp.moveaxis(blocks, 0, 1).reshape(row_tile // rows.chunk, -1)
-        return _add_rows(out, bags, strip, cols), None
+        return _add_rows(out, first_chunk, strip, rows, cols), None
 
     tiles = (
         rows.points.reshape(-1, row_tile, rows.points.shape[1]),
         rows.weights.reshape(-1, row_tile),
-        rows.bag.reshape(-1, row_tile // rows.chunk),
+        jnp.arange(0, rows.bag.shape[0], row_tile // rows.chunk),
     )
-    return lax.scan(row, _zero_bags(rows, cols), tiles)[0]
+    return lax.scan(row, _zero_bags(rows, cols), tiles)[0][: rows.n_bags]
 
 
 def _generic_gram(kernel: AbstractKernel, layout: Layout) -> Array:

@@ -481,8 +481,23 @@ class Bags:
 
     @property
     def layout(self) -> Any:
-        """The chunked :class:`~deconditional.bag_kernels.Layout` of these bags."""
-        return self._layout_and_source[0]
+        """The chunked :class:`~deconditional.layout.Layout` of these bags, on the devices in use.
+
+        It is made once, with tiles that suit kernel values of type float32.
+        """
+        from deconditional.sharding import spread
+
+        return spread(self._layout_and_source[0])
+
+    def layout_for(self, dtype: Any) -> Any:
+        """The same; if it is not made yet, with tiles that suit kernel values of this type."""
+        from deconditional.layout import layout_bags
+
+        if "_layout_and_source" not in self.__dict__:
+            self.__dict__["_layout_and_source"] = layout_bags(
+                self.points, self.bag, self.weights, self.n_bags, dtype=dtype
+            )
+        return self.layout
 
     @property
     def slot_points(self) -> Ints:

@@ -6,15 +6,13 @@ What a command computes with is imported when it runs, so that help and complain
 from __future__ import annotations
 
 import argparse
-import importlib
 import shlex
 import sys
-import tempfile
-from pathlib import Path
 from typing import NoReturn
 
-from deconditional import __version__, field_commands, reproduce_commands
-from deconditional.command_options import nothing_kept, positive, runs, whole
+from deconditional import __version__, benchmark_commands, field_commands, reproduce_commands
+from deconditional.command_options import nothing_kept, runs, whole
+from deconditional.compilation_cache import keep_compiled
 from deconditional.outputs import UsageError
 
 __all__ = ["main"]
@@ -66,51 +64,9 @@ def _demo(args: argparse.Namespace, command: str) -> int:
     field_commands.require("demo", "xarray", "cf_xarray", "netCDF4", "matplotlib", "jinja2")
     from deconditional import demo
 
+    keep_compiled()
     demo.run(args.out, args.month, args.synthetic, args.seed, command)
     return 0
-
-
-BENCHMARK_OPTIONS = {
-    "kernels": {"points": 20_000, "bags": 200, "dims": 5, "quick": False},
-    "against-dense": {"points": 5000, "bags": 50},
-    "scaling": {"points": 1_000_000, "inducing": 400},
-    "climate-size": {"inducing": 800, "restarts": 1, "quick": False},
-}
-"""What each benchmark can be told, and what it takes otherwise."""
-
-
-def _benchmark(args: argparse.Namespace, command: str) -> int:
-    known = BENCHMARK_OPTIONS[args.what]
-    given = {
-        name: value
-        for name in ("points", "bags", "dims", "inducing", "restarts", "quick")
-        if (value := getattr(args, name)) not in (None, False)
-    }
-    for name in given:
-        if name not in known:
-            homes = [what for what, options in BENCHMARK_OPTIONS.items() if name in options]
-            raise UsageError(f"--{name} belongs to benchmark {', '.join(homes)}.")
-    _output_file(args.out)
-    module = importlib.import_module(f"deconditional.benchmarks.{args.what.replace('-', '_')}")
-    return module.run(**(known | given), out=args.out)
-
-
-def _output_file(path: Path | None) -> None:
-    """Fail now rather than after the measurement."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise UsageError(f"the output {str(path)!r} is a folder; name a file.")
-    parent = path.parent
-    while not parent.exists():
-        parent = parent.parent
-    try:
-        with tempfile.TemporaryFile(dir=parent):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {str(path)!r} ({error.strerror or error}); name another file."
-        ) from None
 
 
 # ---------------------------------------------------------------------- what an interrupt leaves
@@ -137,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_downscale(commands)
     _add_report(commands)
     reproduce_commands.add(commands)
-    _add_benchmark(commands)
+    benchmark_commands.add(commands)
     return parser
 
 
@@ -185,39 +141,3 @@ def _add_report(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     field_commands.add_report_options(parser)
     runs(parser, field_commands.report, _output_untouched)
-
-
-def _add_benchmark(commands: argparse._SubParsersAction[_Parser]) -> None:
-    benchmark = commands.add_parser(
-        "benchmark",
-        help="measure speed",
-        description="Measure the bag kernels against the speed of exp alone (kernels), an exact "
-        "fit against the dense formula of the paper (against-dense), the growth of a variational "
-        "model's cost with the number of points (scaling), or a whole fit at the size of the "
-        "paper's climate experiment (climate-size).",
-    )
-    benchmark.add_argument(
-        "what",
-        nargs="?",
-        default="kernels",
-        choices=list(BENCHMARK_OPTIONS),
-        help="default: kernels",
-    )
-    benchmark.add_argument(
-        "--points",
-        type=positive,
-        help="fine points (kernels: 20000, against-dense: 5000, scaling: up to 1000000)",
-    )
-    benchmark.add_argument(
-        "--bags", type=positive, help="number of bags (kernels: 200, against-dense: 50)"
-    )
-    benchmark.add_argument("--dims", type=positive, help="covariates (kernels: 5)")
-    benchmark.add_argument(
-        "--inducing", type=positive, help="inducing points (scaling: 400, climate-size: 800)"
-    )
-    benchmark.add_argument("--restarts", type=positive, help="restarts of a fit (climate-size: 1)")
-    benchmark.add_argument(
-        "--quick", action="store_true", help="a short try (kernels, climate-size)"
-    )
-    benchmark.add_argument("--out", type=Path, metavar="FILE.json", help="write the numbers here")
-    runs(benchmark, _benchmark, nothing_kept)

@@ -10,19 +10,27 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 import deconditional._double  # noqa: F401
+from deconditional.tuning import Tiles, defaults, tiles_for
 
 __all__ = ["BagSampler", "Layout", "layout_bags", "layout_points"]
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
+LONGEST_CHUNK = 1024
+"""Points of the largest bag that is one chunk on an accelerator."""
+
+ALIGNMENT = 32
+"""Tiles whose chunks are powers of two are multiples of this."""
+
 
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["points", "weights", "bag"],
-    meta_fields=["n_bags", "chunk", "row_tile", "tile", "one_chunk_per_bag"],
+    meta_fields=["n_bags", "chunk", "row_tile", "tile", "one_chunk_per_bag", "form", "mesh"],
 )
 @dataclass(frozen=True)
 class Layout:
@@ -42,6 +50,10 @@ class Layout:
         Points per tile when the bags are the rows of a matrix, and when they are its columns.
     one_chunk_per_bag
         True where chunk j is bag j, so that chunk values are bag values.
+    form
+        How tiles get their distances, ``"product"`` or ``"differences"``.
+    mesh
+        The devices that row tiles are dealt out to; None for one device.
     """
 
     points: Float[Array, "n d"]
@@ -52,6 +64,18 @@ class Layout:
     row_tile: int
     tile: int
     one_chunk_per_bag: bool
+    form: str = "product"
+    mesh: Mesh | None = None
+
+    @property
+    def block(self) -> int:
+        """The larger of the two tiles; the number of slots is a multiple of it."""
+        return max(self.row_tile, self.tile)
+
+    @property
+    def n_row_tiles(self) -> int:
+        """Number of tiles of rows."""
+        return self.points.shape[0] // self.row_tile
 
     def with_points(self, points: Float[Array, "n d"]) -> Layout:
         """The same bags over other points, in the layout's order."""
@@ -64,14 +88,20 @@ def layout_bags(
     weights: np.ndarray,
     n_bags: int,
     chunk: int | None = None,
+    *,
+    dtype: Any = np.float32,
+    tiles: Tiles | None = None,
 ) -> tuple[Layout, np.ndarray]:
-    """Lay out bags for :func:`bag_gram`; also returns the row of `points` behind every slot."""
+    """Lay out bags for :func:`bag_gram`; also returns the row of `points` behind every slot.
+
+    Tiles suit kernel values of type `dtype` on the device in use, unless `tiles` are given.
+    """
     order = np.argsort(bag, kind="stable")
     sizes = np.bincount(bag, minlength=n_bags)
-    chunk = _best_chunk(sizes) if chunk is None else chunk
+    tiles = tiles_for(len(bag), dtype) if tiles is None else tiles
+    chunk = _best_chunk(sizes, tiles.form) if chunk is None else chunk
     n_chunks = -(-sizes // chunk)
-    tile = _column_tile(int(n_chunks.sum()) * chunk)
-    total = -(-int(n_chunks.sum()) * chunk // tile) * tile
+    row_tile, tile, total = _whole_tiles(int(n_chunks.sum()) * chunk, chunk, tiles)
     first_slot = np.concatenate([[0], np.cumsum(n_chunks[:-1])]) * chunk
     first_point = np.concatenate([[0], np.cumsum(sizes[:-1])])
     slot = np.arange(len(bag)) - np.repeat(first_point, sizes) + np.repeat(first_slot, sizes)
@@ -89,9 +119,10 @@ def layout_bags(
             bag=jnp.asarray(chunk_bag),
             n_bags=n_bags,
             chunk=chunk,
-            row_tile=tile // 2,
+            row_tile=row_tile,
             tile=tile,
             one_chunk_per_bag=bool(np.all(n_chunks == 1)),
+            form=tiles.form,
         )
     return layout, source
 
@@ -141,9 +172,10 @@ class BagSampler:
         level = self.bag[:, None] + jr.uniform(key, (n_bags, points_per_bag))
         found = jnp.searchsorted(self.cumulative, level, side="right")
         rows = jnp.clip(found, self.first[:, None], self.last[:, None]).ravel()
-        tile = _column_tile(n_bags * points_per_bag)
-        padding = -len(rows) % tile
-        n_chunks = (len(rows) + padding) // points_per_bag
+        tiles = defaults(n_bags * points_per_bag)
+        row_tile, tile, total = _whole_tiles(len(rows), points_per_bag, tiles)
+        padding = total - len(rows)
+        n_chunks = total // points_per_bag
         weights = jnp.full(len(rows), 1.0 / points_per_bag)
         return Layout(
             points=self.points[jnp.pad(rows, (0, padding))],
@@ -151,17 +183,25 @@ class BagSampler:
             bag=jnp.arange(n_chunks, dtype=jnp.int32),
             n_bags=n_bags,
             chunk=points_per_bag,
-            row_tile=tile // 2,
+            row_tile=row_tile,
             tile=tile,
             one_chunk_per_bag=True,
+            form=tiles.form,
         )
 
 
-def layout_points(x: Float[Array, "m d"]) -> Layout:
-    """Every row of x a bag of its own, padded to a whole number of tiles."""
+def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | None = None) -> Layout:
+    """Every row of x a bag of its own, padded to a whole number of tiles.
+
+    With `row_tiles` there are at least so many tiles of rows, if there are points for them. The
+    form of distances is the device's unless given.
+    """
     m = x.shape[0]
-    tile = _column_tile(m)
-    total = -(-m // tile) * tile
+    tiles = defaults(m)
+    tiles = tiles if form is None else replace(tiles, form=form)
+    while tiles.rows > 64 and -(-m // tiles.rows) < row_tiles:
+        tiles = replace(tiles, rows=tiles.rows // 2)
+    row_tile, tile, total = _whole_tiles(m, 1, tiles)
     padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (total - m, x.shape[1]))])
     return Layout(
         points=padded,
@@ -169,14 +209,21 @@ def layout_points(x: Float[Array, "m d"]) -> Layout:
         bag=jnp.arange(total, dtype=jnp.int32),
         n_bags=m,
         chunk=1,
-        row_tile=tile // 2,
+        row_tile=row_tile,
         tile=tile,
         one_chunk_per_bag=True,
+        form=tiles.form,
     )
 
 
-def _best_chunk(sizes: np.ndarray) -> int:
-    """Long chunks reduce faster, short ones pad less."""
+def _best_chunk(sizes: np.ndarray, form: str) -> int:
+    """Long chunks reduce faster, short ones pad less; where all bags are equal, a chunk is a bag.
+
+    Chunks of any length cost a matrix product its alignment, so there they are powers of two.
+    """
+    largest = int(sizes.max())
+    if form == "differences" and (sizes == largest).all() and largest <= LONGEST_CHUNK:
+        return largest
 
     def cost(chunk: int) -> float:
         padded = float((-(-sizes // chunk) * chunk).sum())
@@ -185,11 +232,19 @@ def _best_chunk(sizes: np.ndarray) -> int:
     return min(CHUNK_SIZES, key=cost)
 
 
-def _column_tile(n: int) -> int:
-    """A tile and its neighbours should stay in cache, and end and diagonal waste little.
+def _whole_tiles(n: int, chunk: int, tiles: Tiles) -> tuple[int, int, int]:
+    """Points per tile of rows and of columns, and the slots that are whole tiles of both.
 
-    Measured on two cores: 256 x 512 is best around 5000 points, 512 x 1024 around 20 000.
+    Large tiles shrink to what divides the points with little left over.
     """
-    if n <= 256:
-        return 256
-    return 512 if n <= 8192 else 1024
+    if tiles.form == "product":
+        return tiles.rows, tiles.columns, -(-n // tiles.block) * tiles.block
+    parts = tiles.block // min(tiles.rows, tiles.columns)
+    count = -(-n // tiles.block)
+    unit = parts * (max(chunk, ALIGNMENT) if chunk in CHUNK_SIZES else chunk)
+    block = -(-n // (count * unit)) * unit
+    return (
+        block if tiles.rows == tiles.block else block // parts,
+        block if tiles.columns == tiles.block else block // parts,
+        block * count,
+    )

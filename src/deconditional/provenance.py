@@ -66,7 +66,9 @@ def code_digest() -> str:
     apart = {
         "benchmarks",
         "experiments",
+        "benchmark_commands.py",
         "cli.py",
+        "compilation_cache.py",
         "command_options.py",
         "reproduce_commands.py",
         "demo.py",
@@ -78,6 +80,7 @@ def code_digest() -> str:
         "provenance.py",
         "report.py",
         "reporting",
+        "saving",
         "__main__.py",
     }
     digest = hashlib.sha256()

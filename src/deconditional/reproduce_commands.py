@@ -80,7 +80,7 @@ def add(commands: Any) -> None:
 
 
 def _all(args: argparse.Namespace, command: str) -> int:
-    from deconditional.experiments.workers import check_jobs
+    from deconditional.workers import check_jobs
 
     drawing = () if args.no_figures else ("matplotlib",)
     field_commands.require("demo", "xarray", "cf_xarray", "itur", *drawing)

@@ -1,4 +1,10 @@
-"""One tile of kernel values: scaled inputs, distances, profiles, and what a gradient needs."""
+"""One tile of kernel values: scaled inputs, distances, profiles, and what a gradient needs.
+
+Squared distances come in two forms. ``"product"`` takes them from one matrix product, which two
+cores do at full speed. ``"differences"`` squares the differences themselves, coordinate by
+coordinate, so that a tile is made, used and forgotten inside one loop of an accelerator and never
+written to its memory.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +19,15 @@ from deconditional.kernels import Factor
 from deconditional.layout import Layout
 
 __all__ = [
+    "differences",
     "input_gradient",
     "left_operand",
+    "product_slopes",
+    "product_values",
     "right_operand",
     "scaled_inputs",
     "scaled_pair",
+    "sum_of_squares",
     "tile_slopes",
     "tile_values",
     "weighted_moments",
@@ -54,6 +64,9 @@ def scaled_pair(
     return left, right, shapes, statics
 
 
+# --------------------------------------------------------------------------- distances
+
+
 def left_operand(u: Array) -> Array:
     """[u, |u|², 1]: times :func:`right_operand` this gives squared distances."""
     square = jnp.sum(u * u, axis=1, keepdims=True)
@@ -75,22 +88,37 @@ def _squared_distances(left: Array, right: Array, rough: bool) -> Array:
     return jnp.where(s > 8.0 * jnp.finfo(s.dtype).eps * magnitude, s, 0.0)
 
 
-def tile_values(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> Array:
-    """The product of all profiles at every pair of points."""
+def differences(left: Float[Array, "d *rows"], right: Float[Array, "d *cols"]) -> list[Array]:
+    """Differences of every pair of points, one array (*rows, *cols) for each coordinate."""
+    rows = (..., *(None,) * (right.ndim - 1))
+    return [u[rows] - v for u, v in zip(left, right, strict=True)]
+
+
+def sum_of_squares(parts: Sequence[Array]) -> Array:
+    """Squared distances from differences: exact zeros for equal points."""
+    total = parts[0] * parts[0]
+    for part in parts[1:]:
+        total = total + part * part
+    return total
+
+
+# --------------------------------------------------------------------------- profiles
+
+
+def product_values(profiles: tuple, squares: Sequence[Array], shapes: tuple) -> Array:
+    """The product of all profiles at given squared distances."""
     value = None
-    for profile, left, right, shape in zip(profiles, lefts, rights, shapes, strict=True):
-        factor = profile.value(_squared_distances(left, right, profile.rough), shape)
+    for profile, s, shape in zip(profiles, squares, shapes, strict=True):
+        factor = profile.value(s, shape)
         value = factor if value is None else value * factor
     assert value is not None
     return value
 
 
-def tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> list:
+def product_slopes(
+    profiles: tuple, squares: Sequence[Array], shapes: tuple
+) -> list[tuple[Array, Array | None]]:
     """For every factor, the derivatives of the product by its s and by its shape parameter."""
-    squares = [
-        _squared_distances(left, right, profile.rough)
-        for profile, left, right in zip(profiles, lefts, rights, strict=True)
-    ]
     slopes = []
     for index, (profile, s, shape) in enumerate(zip(profiles, squares, shapes, strict=True)):
         others = 1.0
@@ -100,6 +128,26 @@ def tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> li
         by_shape = None if profile.shape_slope is None else profile.shape_slope(s, shape) * others
         slopes.append((profile.slope(s, shape) * others, by_shape))
     return slopes
+
+
+def _squares(profiles: tuple, lefts: list, rights: list) -> list[Array]:
+    return [
+        _squared_distances(left, right, profile.rough)
+        for profile, left, right in zip(profiles, lefts, rights, strict=True)
+    ]
+
+
+def tile_values(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> Array:
+    """The product of all profiles at every pair of points, distances by matrix product."""
+    return product_values(profiles, _squares(profiles, lefts, rights), shapes)
+
+
+def tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> list:
+    """The derivatives of :func:`product_slopes`, distances by matrix product."""
+    return product_slopes(profiles, _squares(profiles, lefts, rights), shapes)
+
+
+# --------------------------------------------------------------------------- gradients
 
 
 def weighted_moments(u: Array, weights: Array) -> Array:

@@ -31,11 +31,15 @@ from deconditional.tiles import (
     tile_values,
     weighted_moments,
 )
+from deconditional.tuning import is_accelerator
 
 __all__ = ["BagPairs", "own_pairs", "sampled_pairs", "within_bags"]
 
 VALUES_PER_BATCH = 1 << 17
 """Kernel values worked on at a time: what stays in cache."""
+
+VALUES_ON_ACCELERATOR = 1 << 25
+"""The same where it takes many to be busy: 128 MiB in float32."""
 
 
 class BagPairs(eqx.Module):
@@ -102,7 +106,8 @@ def within_bags(
 
 def _batches(pairs: BagPairs) -> tuple[Array, Array, Array, Array]:
     """Indices and counts in batches of one size; what is left over has no bag."""
-    size = max(1, VALUES_PER_BATCH // (pairs.rows.chunk * pairs.cols.chunk))
+    values = VALUES_ON_ACCELERATOR if is_accelerator() else VALUES_PER_BATCH
+    size = max(1, values // (pairs.rows.chunk * pairs.cols.chunk))
     total = pairs.first.shape[0]
     size = min(size, total)
     padding = -total % size

@@ -7,8 +7,6 @@ differentiated by it. Both give the same number; only the cost differs.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,15 @@ import jax.scipy.linalg as jsl
 from rich.console import Console
 from rich.table import Table
 
-from deconditional.benchmarks.timing import best_seconds, write_json
+from deconditional.benchmarks import figures, timing
+from deconditional.benchmarks.timing import best_seconds, in_own_process, write_json
 from deconditional.datasets import swiss_roll
 from deconditional.fit import _loss_and_gradient
 from deconditional.inference.problem import ExactProblem, Mediated
 from deconditional.models import CMP
 from deconditional.provenance import machine
 
-__all__ = ["dense_log_posterior", "run"]
+__all__ = ["costs", "dense_log_posterior", "figure", "measure", "run"]
 
 MEMORY_POINTS = 20_000
 
@@ -55,9 +54,29 @@ def dense_log_posterior(problem: ExactProblem, bag_of: Any, x: Any, vector: Any)
     return log_evidence + problem.parameters.log_prior(vector)
 
 
-def run(points: int = 5000, bags: int = 50, out: str | Path | None = None) -> int:
-    """Measure, print a table, write JSON."""
-    console = Console()
+def run(
+    points: int = 5000,
+    bags: int = 50,
+    out: str | Path | None = None,
+    plot: str | Path | None = None,
+) -> int:
+    """Measure, print a table, write JSON and a figure."""
+    console = timing.console()
+    result = measure(points, bags, 3.0, console)
+    with console.status(f"peak memory of a process at n = {MEMORY_POINTS}"):
+        result |= {"peak_memory_points": MEMORY_POINTS, "peak_memory_bytes": _peak_memory()}
+    result |= {"machine": machine()}
+    _show(console, result)
+    write_json(result, out)
+    if plot is not None:
+        figures.save(figure(result), plot)
+    return 0
+
+
+def measure(
+    points: int, bags: int, budget: float, console: Console, fit: bool = True
+) -> dict[str, Any]:
+    """Time both formulas, and the whole fit unless told not to; compare their numbers."""
     data = swiss_roll(n_points=points, n_bags=bags)
     model = CMP(trend="none")
     problem = model._problem(data.bags, data.z, data.mediator, None, None)
@@ -68,52 +87,63 @@ def run(points: int = 5000, bags: int = 50, out: str | Path | None = None) -> in
     def dense(vector: Any) -> Any:
         return jax.value_and_grad(lambda v: -dense_log_posterior(problem, bag_of, x, v))(vector)
 
-    with console.status("the whole fit, first of all: nothing is compiled yet"):
-        began = time.perf_counter()
-        model.fit(data.bags, data.z, mediator=data.mediator)
-        fit_seconds = time.perf_counter() - began
+    result: dict[str, Any] = {"benchmark": "against-dense", "points": points, "bags": bags}
+    fit_seconds = float("nan")
+    if fit:
+        with console.status("the whole fit, first of all: nothing is compiled yet"):
+            began = time.perf_counter()
+            model.fit(data.bags, data.z, mediator=data.mediator)
+            fit_seconds = time.perf_counter() - began
     with console.status("one evaluation of the bag form, with gradient"):
-        ours = best_seconds(lambda: _loss_and_gradient(problem, vector))
+        ours = best_seconds(lambda: _loss_and_gradient(problem, vector), budget)
         ours_value, ours_gradient = _loss_and_gradient(problem, vector)
     with console.status(f"the dense formula at n = {data.bags.n_points}, with gradient"):
         dense_seconds = best_seconds(lambda: dense(vector), budget=0.0, least=2)
         dense_value, dense_gradient = dense(vector)
-    with console.status(f"peak memory of a process at n = {MEMORY_POINTS}"):
-        memory = _peak_memory()
     scale = float(jnp.max(jnp.abs(dense_gradient)))
-    report = model.fit_report_
-    result = {
-        "benchmark": "against-dense",
-        "points": points,
-        "bags": bags,
+    result |= {
         "evaluation_seconds": ours,
         "dense_evaluation_seconds": dense_seconds,
         "evaluation_speedup": dense_seconds / ours,
-        "fit_seconds": fit_seconds,
-        "fit_compile_seconds": report.compile_seconds,
-        "fit_evaluations": report.evaluations,
-        "fit_in_dense_evaluations": fit_seconds / dense_seconds,
         "value_difference": abs(float(ours_value - dense_value)),
         "gradient_difference": float(jnp.max(jnp.abs(ours_gradient - dense_gradient))) / scale,
-        "peak_memory_points": MEMORY_POINTS,
-        "peak_memory_bytes": memory,
-        "machine": machine(),
     }
-    _show(console, result)
-    write_json(result, out)
-    return 0
+    if fit:
+        result |= {
+            "fit_seconds": fit_seconds,
+            "fit_compile_seconds": model.fit_report_.compile_seconds,
+            "fit_evaluations": model.fit_report_.evaluations,
+            "fit_in_dense_evaluations": fit_seconds / dense_seconds,
+        }
+    return result
+
+
+def costs(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Seconds of one evaluation, and those of the dense formula."""
+    name = f"objective and gradient, {result['points']} points"
+    return {name: (result["evaluation_seconds"], result["dense_evaluation_seconds"])}
+
+
+def figure(result: dict[str, Any]) -> Any:
+    """Seconds of both formulas, and of the whole fit, as bars."""
+    rows = {
+        "bag form, one evaluation": result["evaluation_seconds"],
+        "dense formula, one evaluation": result["dense_evaluation_seconds"],
+        "bag form, whole fit": result["fit_seconds"],
+    }
+    return figures.bars(
+        list(rows),
+        {"in dense evaluations": [s / result["dense_evaluation_seconds"] for s in rows.values()]},
+        f"Exact CMP, {result['points']:,} points in {result['bags']} bags",
+        "time in evaluations of the dense formula, with gradient",
+        log=True,
+    )
 
 
 def _peak_memory() -> int:
     """Peak resident bytes of a new process that evaluates, differentiates and predicts."""
-    module = "deconditional.benchmarks.peak_memory"
-    done = subprocess.run(
-        [sys.executable, "-m", module, str(MEMORY_POINTS)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return int(done.stdout.strip().splitlines()[-1])
+    command = ["-m", "deconditional.benchmarks.peak_memory", str(MEMORY_POINTS)]
+    return int(in_own_process(command).strip().splitlines()[-1])
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ n x n matrix answered for per second, which is what a user waits for, and values
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,11 @@ from rich.table import Table
 
 from deconditional.bag_kernels import bag_cross, bag_gram
 from deconditional.bags import Bags
-from deconditional.benchmarks.timing import best_seconds, write_json
+from deconditional.benchmarks import figures, timing
+from deconditional.benchmarks.timing import array_exp_rate, best_seconds, exp_rate, write_json
 from deconditional.provenance import machine
 
-__all__ = ["run"]
+__all__ = ["costs", "figure", "measure", "run"]
 
 FAMILIES: dict[str, Any] = {"Gaussian": gk.RBF, "Matérn-3/2": gk.Matern32}
 
@@ -37,19 +37,29 @@ def run(
     dims: int = 5,
     quick: bool = False,
     out: str | Path | None = None,
+    plot: str | Path | None = None,
 ) -> int:
-    """Measure, print a table, write JSON."""
-    console = Console()
-    data = _ragged_bags(points, bags, dims)
-    budget = 0.5 if quick else 4.0
-    dtypes = (jnp.float32,) if quick else (jnp.float32, jnp.float64)
-    rows = []
+    """Measure, print a table, write JSON and a figure."""
+    console = timing.console()
     with console.status("timing exp and the bag kernels"):
-        for dtype in dtypes:
-            limits = _exp_rate(dtype, budget), _array_exp_rate(dtype, budget)
-            for family in FAMILIES:
-                rows += _measure(data, family, dtype, limits, budget)
-    result = {
+        result = measure(points, bags, dims, quick)
+    _show(console, result)
+    write_json(result, out)
+    if plot is not None:
+        figures.save(figure(result), plot)
+    return 0
+
+
+def measure(points: int, bags: int, dims: int, quick: bool) -> dict[str, Any]:
+    """Time `exp` and the bag kernels; `quick` takes float32 alone and less time for each."""
+    budget = 0.5 if quick else 4.0
+    rows: list[dict[str, Any]] = []
+    for dtype in (jnp.float32,) if quick else (jnp.float32, jnp.float64):
+        data = _ragged_bags(points, bags, dims)  # bags keep the tiles of the first type they meet
+        limits = exp_rate(dtype, budget), array_exp_rate(dtype, budget)
+        for family in FAMILIES:
+            rows += _measure(data, family, dtype, limits, budget)
+    return {
         "benchmark": "kernels",
         "points": data.n_points,
         "bags": bags,
@@ -58,9 +68,32 @@ def run(
         "rows": rows,
         "machine": machine(),
     }
-    _show(console, result)
-    write_json(result, out)
-    return 0
+
+
+def costs(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """For every function its seconds, and those of `exp` on the values it answers for."""
+    return {
+        f"{row['function']}, {row['kernel']}, {row['dtype']}": (
+            row["seconds"],
+            row["values_per_second"] * row["seconds"] / row["exp_per_second"],
+        )
+        for row in result["rows"]
+    }
+
+
+def figure(result: dict[str, Any]) -> Any:
+    """Shares of the two limits, as bars."""
+    rows = result["rows"]
+    return figures.bars(
+        [f"{row['function']}, {row['kernel']}, {row['dtype']}" for row in rows],
+        {
+            "of exp in cache": [row["share_of_exp"] for row in rows],
+            "of exp over an array": [row["share_of_array_exp"] for row in rows],
+        },
+        f"Bag kernels, {result['points']:,} points in {result['bags']} bags",
+        "kernel values answered for, as a share of exp",
+        ("exp", 1.0),
+    )
 
 
 def _ragged_bags(points: int, n_bags: int, dims: int) -> Bags:
@@ -71,35 +104,10 @@ def _ragged_bags(points: int, n_bags: int, dims: int) -> Bags:
     return Bags.from_points(rng.standard_normal((len(bag_of), dims)), bag_of)
 
 
-def _exp_rate(dtype: Any, budget: float) -> float:
-    """The best rate of `exp` over two tile sizes, summed in place so that nothing is stored."""
-    rates = []
-    for shape in ((256, 512), (512, 2048)):
-        start = jnp.asarray(np.random.default_rng(0).standard_normal(shape), dtype)
-        repeats = max(1, 2**25 // start.size)
-
-        @jax.jit
-        def many(tile: jax.Array, repeats: int = repeats) -> jax.Array:
-            def body(i: Any, total: jax.Array) -> jax.Array:
-                return total + jnp.exp(tile - 1e-3 * i.astype(tile.dtype))
-
-            return jax.lax.fori_loop(0, repeats, body, jnp.zeros_like(tile))
-
-        seconds = best_seconds(partial(many, start), budget)
-        rates.append(start.size * repeats / seconds)
-    return max(rates)
-
-
-def _array_exp_rate(dtype: Any, budget: float) -> float:
-    """The rate of `exp` over an array that does not fit in cache."""
-    array = jnp.asarray(np.random.default_rng(0).standard_normal((4096, 4096)), dtype)
-    return array.size / best_seconds(partial(jax.jit(jnp.exp), array), budget)
-
-
 def _measure(
     data: Bags, family: str, dtype: Any, limits: tuple[float, float], budget: float
 ) -> list[dict]:
-    layout = data.layout
+    layout = data.layout_for(dtype)
     scales = jnp.linspace(0.8, 2.0, data.points.shape[1])
     cotangent = jnp.asarray(np.random.default_rng(1).standard_normal((data.n_bags, data.n_bags)))
     queries = jnp.asarray(data.points[: min(4096, data.n_points)])
@@ -121,8 +129,9 @@ def _measure(
         return bag_cross(FAMILIES[family](lengthscale=scales), queries, layout, dtype=dtype)
 
     slots = layout.points.shape[0]
-    n_tiles = slots // layout.tile
-    evaluated = n_tiles * (n_tiles + 1) // 2 * layout.tile**2
+    # A tile of rows meets the tiles of columns from the one that holds its first row on.
+    starts = np.arange(0, slots, layout.row_tile) // layout.tile
+    evaluated = int((slots // layout.tile - starts).sum()) * layout.row_tile * layout.tile
     pairs = data.n_points**2
     cases = {
         "bag_gram": (lambda: gram(scales, layout), pairs, evaluated),

@@ -1,4 +1,4 @@
-"""Prediction of a grid larger than memory: throughput by worker processes, memory of each, accuracy.
+"""Prediction of a grid larger than memory: throughput by workers, memory of each, accuracy.
 
 The covariates lie in a Zarr store that is made for the purpose. One and two worker processes, one
 core each, predict the same part of it; then two predict all of it. The opponent of two workers is

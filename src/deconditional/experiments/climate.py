@@ -34,9 +34,9 @@ import numpy.typing as npt
 import deconditional as dc
 from deconditional import scores
 from deconditional.experiments.records import Record, Results
-from deconditional.workers import carry_out, check_jobs
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import code_digest
+from deconditional.workers import carry_out, check_jobs
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -35,9 +35,9 @@ from deconditional.experiments.records import (
     values,
     wilcoxon_table,
 )
-from deconditional.workers import carry_out, check_jobs
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import code_digest, provenance_lines
+from deconditional.workers import carry_out, check_jobs
 
 if TYPE_CHECKING:
     from rich.console import Console

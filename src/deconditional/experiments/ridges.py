@@ -16,10 +16,10 @@ import numpy as np
 from deconditional import __version__
 from deconditional.datasets.swiss_roll import swiss_roll
 from deconditional.experiments.records import Record, Results, values
-from deconditional.workers import carry_out
 from deconditional.outputs import UsageError, output_folder, write_atomically
 from deconditional.provenance import code_digest, provenance_lines
 from deconditional.scores import rmse
+from deconditional.workers import carry_out
 
 if TYPE_CHECKING:
     from rich.console import Console

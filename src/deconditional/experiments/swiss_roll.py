@@ -22,9 +22,9 @@ import deconditional as dc
 from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
 from deconditional.experiments.records import Record, Results
 from deconditional.experiments.swiss_roll_table import table
-from deconditional.workers import carry_out, check_jobs
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
 from deconditional.provenance import code_digest
+from deconditional.workers import carry_out, check_jobs
 
 if TYPE_CHECKING:
     from rich.console import Console

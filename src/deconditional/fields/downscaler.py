@@ -579,7 +579,7 @@ class Downscaler(BaseEstimator):
             rest = result.drop_vars(fields)
             if rest["coarse_mean"].chunks is not None:
                 rest = self._with_area_means(rest, fine, written["mean"])
-            rest = rest.drop_vars([name for name in rest.coords if name in written.coords])
+            rest = rest.drop_vars([n for n in rest.coords if n in written.variables]).compute()
             facts = json.loads(result.attrs["deconditional"])
             facts["residuals"] = results.residual_summary(rest["coarse_residual"].values)
             return rest.assign_attrs(result.attrs, deconditional=results.as_json(facts))

@@ -116,7 +116,9 @@ def _slices(sizes: Sequence[int]) -> Iterator[slice]:
 
 
 def _uniform(dataset: xr.Dataset) -> xr.Dataset:
-    """With chunks of one size along each dimension, as Zarr wants them."""
+    """With chunks of one size along each dimension, as Zarr wants them, and lines in memory."""
+    lines = {name: v.compute() for name, v in dataset.coords.items() if v.ndim < 2}
+    dataset = dataset.assign_coords(lines)
     sizes = dataset.chunksizes
     uneven = {
         d: max(c) for d, c in sizes.items() if len(set(c[:-1])) > 1 or (len(c) > 1 and c[-1] > c[0])

@@ -118,7 +118,7 @@ class ExactField(eqx.Module):
         return self._mean(x, cross), jnp.maximum(variance, 0.0)
 
     def quick(self) -> Marginals:
-        """This field itself."""
+        """The field itself."""
         return self
 
     @eqx.filter_jit

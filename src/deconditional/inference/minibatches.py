@@ -16,7 +16,6 @@ from jaxtyping import Array
 
 from deconditional.inference.residual import AllPairs, SampledPairs
 from deconditional.inference.variational import VariationalProblem
-from deconditional.layout import Layout
 
 __all__ = ["Batch", "Batches", "restricted"]
 
@@ -112,17 +111,14 @@ def restricted(problem: VariationalProblem, batch: Batch) -> VariationalProblem:
     inside = place < size
     weights = layout.weights.reshape(-1, layout.chunk)[rows]
     weights = jnp.where(inside[:, None], weights, 0.0)
-    tile = layout.tile
-    padding = (-(len(rows) * layout.chunk) % tile) // layout.chunk
+    padding = (-(len(rows) * layout.chunk) % layout.block) // layout.chunk
     bag = jnp.pad(jnp.where(inside, place, 0), (0, padding))
-    part = Layout(
+    part = replace(
+        layout,
         points=points[jnp.pad(rows, (0, padding))].reshape(-1, points.shape[2]),
         weights=jnp.pad(weights, ((0, padding), (0, 0))).ravel(),
         bag=bag.astype(jnp.int32),
         n_bags=size,
-        chunk=layout.chunk,
-        row_tile=layout.row_tile,
-        tile=tile,
         one_chunk_per_bag=False,
     )
     residual = problem.residual

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import gpjax.kernels as gk
@@ -178,7 +180,7 @@ class BagModel(BaseEstimator):
             else None
         )
         return {
-            "layout": bags.layout,
+            "layout": bags.layout_for(self._tile_dtype(bags)),
             "overlap": None if overlap is None else jnp.asarray(overlap),
             "z": jnp.asarray(z),
             "known_noise": jnp.asarray(known),
@@ -383,6 +385,12 @@ class BagModel(BaseEstimator):
             raise ValueError(f"folds must divide the {len(z)} observations into two parts or more.")
         parts = [self._problem_.held_out(pieces, labels) for pieces, _ in self._solved_]
         return Gaussians(*(np.stack(part) for part in zip(*parts, strict=True)))
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the fitted model to an .npz file; see :func:`deconditional.load`."""
+        from deconditional.saving import save
+
+        return save(self, path, overwrite=overwrite)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "_solved_"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import gpjax.kernels as gk
@@ -162,6 +164,12 @@ class PseudoTarget(BaseEstimator):
         """
         self._fitted()
         return self.regressor_.predict_held_out(folds)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write both fitted stages to an .npz file; see :func:`deconditional.load`."""
+        from deconditional.saving import save
+
+        return save(self, path, overwrite=overwrite)
 
     def _fitted(self) -> Any:
         from sklearn.exceptions import NotFittedError

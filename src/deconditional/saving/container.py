@@ -23,11 +23,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from deconditional.outputs import UsageError
 
-__all__ = ["FORMAT", "SCHEMA", "Archive", "ArrayWriter", "Refs", "SavedModelError", "write"]
+__all__ = [
+    "FORMAT",
+    "SCHEMA",
+    "Archive",
+    "ArrayWriter",
+    "SavedModelError",
+    "number",
+    "refuse",
+    "write",
+]
 
 FORMAT = "deconditional model"
 SCHEMA = 1
@@ -35,11 +43,19 @@ SCHEMA = 1
 
 HEADER = "model.json"
 MEMBER = re.compile(r"arrays/(a[0-9]{5,7})\.npy")
+NPY = re.compile(
+    rb"\x93NUMPY\x01\x00(?P<length>..)"
+    rb"\{'descr': '(?P<dtype>[<|][a-z][1-8])', 'fortran_order': False, "
+    rb"'shape': \((?P<shape>[0-9, ]{0,200})\),? ?\} *\n",
+    re.DOTALL,
+)
+"""How an .npy file begins. NumPy's own reader parses Python here; this one only compares."""
+
 LARGEST_HEADER = 64 * 2**20
 """Bytes of JSON. Bags and their labels are the longest part: a million labels are 20 MB."""
 
 DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|i1", "|u1", "|b1")
-INLINE = 8
+INLINE = 32
 """Arrays of so many float64 numbers at most are written into the JSON, where people can read."""
 
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -98,8 +114,8 @@ class ArrayWriter:
         if values.size <= INLINE and values.dtype.str == "<f8":
             numbers = [number(v) for v in values.ravel().tolist()]
             return {"shape": list(values.shape), "values": numbers, **weak}
-        digest = hashlib.sha256(header_of(values))
-        digest.update(memoryview(values).cast("B") if values.size else b"")
+        digest = hashlib.sha256(_npy_header(values.dtype, values.shape))
+        digest.update(_bytes(values))
         key = digest.hexdigest()
         if key not in self._names:
             name = f"a{len(self._names):05d}"
@@ -123,10 +139,15 @@ def _plain(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(little).reshape(array.shape)
 
 
-def header_of(array: np.ndarray) -> bytes:
+def _bytes(array: np.ndarray) -> Any:
+    """The numbers of an array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data if array.size else b""
+
+
+def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """The first bytes of an .npy file."""
     buffer = io.BytesIO()
-    about = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+    about = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, about)
     return buffer.getvalue()
 
@@ -149,7 +170,7 @@ def write(path: Path, header: Mapping[str, Any], arrays: ArrayWriter) -> None:
         "arrays": arrays.about,
     }
     whole["digest"] = _digest(whole)
-    text = json.dumps(whole, allow_nan=False, indent=1).encode()
+    text = json.dumps(whole, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > LARGEST_HEADER:
         raise SavedModelError(
             f"what is not an array takes {len(text) / 2**20:.0f} MB, more than a file may have; "
@@ -163,9 +184,8 @@ def write(path: Path, header: Mapping[str, Any], arrays: ArrayWriter) -> None:
                 for name, values in arrays.arrays.items():
                     info = zipfile.ZipInfo(f"arrays/{name}.npy", EPOCH)
                     with archive.open(info, "w", force_zip64=values.nbytes > 2**31) as member:
-                        member.write(header_of(values))
-                        if values.size:
-                            member.write(memoryview(values).cast("B"))
+                        member.write(_npy_header(values.dtype, values.shape))
+                        member.write(_bytes(values))
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
@@ -310,13 +330,10 @@ class Archive:
             if hashlib.sha256(content).hexdigest() != about["sha256"]:
                 refuse(f"array {name} does not match its fingerprint, so it is damaged")
             shape, dtype = tuple(about["shape"]), np.dtype(about["dtype"])
-            start = header_of(np.empty((0,), dtype).reshape(0)) if not shape else None
-            start = _npy_header(dtype, shape)
-            if not content.startswith(start) or len(content) != len(start) + math.prod(
-                shape
-            ) * dtype.itemsize:
+            start = _data_start(content, dtype, shape)
+            if start is None or len(content) != start + math.prod(shape) * dtype.itemsize:
                 refuse(f"array {name} is not of the type and shape its entry says")
-            self._arrays[name] = np.frombuffer(content, dtype, offset=len(start)).reshape(shape)
+            self._arrays[name] = np.frombuffer(content, dtype, offset=start).reshape(shape)
         return self._arrays[name].copy()
 
     def check_all_used(self) -> None:
@@ -331,11 +348,13 @@ def refuse(why: str) -> NoReturn:
     raise SavedModelError(f"{why}.")
 
 
-def _npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    buffer = io.BytesIO()
-    about = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(buffer, about)
-    return buffer.getvalue()
+def _data_start(content: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int | None:
+    """Where the numbers of an .npy file begin; None where it is not one of this type and shape."""
+    found = NPY.match(content)
+    if found is None or found.end() != 10 + int.from_bytes(found["length"], "little"):
+        return None
+    said = tuple(int(n) for n in found["shape"].decode().split(",") if n.strip())
+    return found.end() if found["dtype"].decode() == dtype.str and said == shape else None
 
 
 def _check_member(info: zipfile.ZipInfo) -> None:

@@ -1,0 +1,45 @@
+"""Fixed synthetic problems for the benchmarks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deconditional.bags import Bags
+
+__all__ = ["Strips", "strips"]
+
+
+class Strips(NamedTuple):
+    """Bags along the first covariate, which is also the mediator, and coarse observations."""
+
+    bags: Bags
+    z: np.ndarray
+    mediator: np.ndarray
+
+
+def strips(points: int, n_bags: int, observations: int | None = None, dims: int = 3) -> Strips:
+    """Uniform points cut into bags along their first covariate.
+
+    The field is a wave along that covariate and a parabola of the second, if there is one. With
+    `observations` None, every bag has one; otherwise they lie at other mediators.
+
+    Examples
+    --------
+    >>> problem = strips(200, 10, observations=7)
+    >>> problem.bags.n_bags, problem.bags.n_points, problem.z.shape, problem.mediator.shape
+    (10, 200, (7,), (7, 1))
+    """
+    rng = np.random.default_rng(0)
+    x: Any = rng.uniform(size=(points, dims))
+    # Every bag has a point, however many bags there are.
+    x[:, 0] = (np.arange(points) + x[:, 0]) / points
+    bag_of = np.minimum((x[:, 0] * n_bags).astype(int), n_bags - 1)
+    y = (np.arange(n_bags) + 0.5) / n_bags
+    bags = Bags.from_points(x, bag_of, mediator=y)
+    second = x[:, 1] ** 2 if dims > 1 else 0.0
+    means = bags.means(np.sin(6 * x[:, 0]) + second)
+    at = y if observations is None else (np.arange(observations) + 0.5) / observations
+    z = np.interp(at, y, means) + 0.05 * rng.standard_normal(len(at))
+    return Strips(bags, z, at[:, None])

@@ -1,0 +1,1000 @@
+"""Saved models: the same to the bit after loading, and no file that can do harm."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+import warnings
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cftime
+import equinox as eqx
+import gpjax.kernels as gk
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as npd
+import paramax
+import pytest
+import xarray as xr
+from gpjax.kernels.base import AbstractKernel
+from gpjax.parameters import PositiveReal, SigmoidBounded, val
+from sklearn.exceptions import NotFittedError
+
+import deconditional as dc
+from deconditional import saving
+from deconditional.fit import Optimum
+from deconditional.outputs import UsageError
+from deconditional.saving import SavedModelError, fingerprint, inspect
+from deconditional.saving.container import DTYPES, Archive, ArrayWriter, _digest
+from deconditional.saving.kernels import (
+    Supplied,
+    UnsavedPrior,
+    kernel_node,
+    prior_node,
+    read_kernel,
+    read_prior,
+)
+from deconditional.saving.nodes import Node
+from deconditional.saving.values import labels_node, read_labels, read_times, times_node
+
+FIXTURES = Path(__file__).parent / "fixtures" / "saved"
+
+rng = np.random.default_rng(3)
+X = np.sort(rng.uniform(0, 6, (30, 2)), axis=0)
+BAG_OF = np.arange(30) // 5
+BAGS = dc.Bags.from_points(X, BAG_OF, mediator=np.linspace(0, 1, 6))
+Z = BAGS.means(np.sin(X[:, 0])) + 0.05 * rng.standard_normal(6)
+MEDIATOR = np.linspace(0.05, 0.9, 5)
+NEW = np.linspace(0, 6, 14).reshape(7, 2)
+QUICK: dict[str, Any] = {"n_restarts": 1, "max_iter": 2}
+STOCHASTIC = {"max_steps": 20, "batch_size": 3}
+
+
+def deep_kernel() -> dc.DeepKernel:
+    """A kernel with a network."""
+    network = eqx.nn.MLP(2, 1, 3, 1, activation=jax.nn.tanh, key=jax.random.key(0))
+    return dc.DeepKernel(gk.RBF(), network)
+
+
+def matched(model: Any) -> Any:
+    """Fitted to one observation of every bag."""
+    return model.fit(BAGS, Z)
+
+
+def mediated(model: Any) -> Any:
+    """Fitted through the mediator, one observation being that of a bag."""
+    return model.fit(BAGS, Z[:5], mediator=MEDIATOR, own_bag=[-1, 2, -1, -1, -1])
+
+
+MODELS: dict[str, Any] = {
+    "cmp": lambda: mediated(dc.CMP(trend="linear", fine_noise=True, **QUICK)),
+    "s-cmp": lambda: mediated(
+        dc.CMP(
+            cmo="shrinkage", fixed={"noise_std": 0.1}, priors={"ridge": dc.LogNormal(0.1)}
+        ).set_params(**QUICK)
+    ),
+    "u-cmp": lambda: mediated(dc.CMP(uncertainty=True, centred=True, trend="none", **QUICK)),
+    "bagg-gp": lambda: matched(dc.BaggGP(gk.Matern32(lengthscale=jnp.ones(2)) * gk.RBF(), **QUICK)),
+    "deep kernel": lambda: matched(dc.BaggGP(deep_kernel(), **QUICK)),
+    "nuts": lambda: matched(
+        dc.BaggGP(
+            method="nuts",
+            method_options={"num_samples": 3},
+            fixed={"kernel.lengthscale": [1.0, 2.0]},
+            **QUICK,
+        )
+    ),
+    "gpr": lambda: matched(dc.CentroidGP(precision="float32", points_per_bag=4, **QUICK)),
+    "pseudo-targets": lambda: dc.PseudoTarget(dc.BaggGP(**QUICK), n_restarts=1).fit(
+        BAGS, Z[:5], MEDIATOR
+    ),
+    "varcmp": lambda: mediated(dc.VarCMP(n_inducing=5, uncertainty=True, **QUICK)),
+    "stochastic": lambda: matched(
+        dc.VBagg(n_inducing=5, inference="stochastic", inference_options=STOCHASTIC, n_restarts=1)
+    ),
+    "learnt inducing points": lambda: matched(
+        dc.VBagg(n_inducing=4, learn_inducing=True, trace="subsample", **QUICK)
+    ),
+    "features": lambda: matched(dc.VBagg(features=20, **QUICK)),
+    "vargpr": lambda: matched(dc.VarCentroidGP(n_inducing=4, trace="features", **QUICK)),
+}
+
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation"),
+    # Nothing here is fitted until it converges.
+    pytest.mark.filterwarnings("ignore::deconditional.fit.FitWarning"),
+]
+
+
+def somewhere(problem: Any, **_: Any) -> Optimum:
+    """In place of the optimum, which takes a gradient: the starting values, moved a little."""
+    vector = problem.parameters.start() + 0.1 * np.sin(np.arange(problem.parameters.size))
+    return Optimum(vector, -1.0, True, 3, 4, (-1.0, -2.5), 0.1)
+
+
+def some_draws(problem: Any, start: np.ndarray, **options: Any) -> tuple[np.ndarray, Any]:
+    """In place of draws by NUTS."""
+    steps = np.arange(options["num_samples"])[:, None]
+    about = {"divergences": 2, "r_hat": np.nan, "effective_samples": 3.5, "log_posterior": -7.25}
+    return start + 0.1 * steps, about
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_learning() -> Iterator[None]:
+    """Where the parameters came from is nothing to a file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deconditional.models.base.maximise", somewhere)
+        patch.setattr("deconditional.models.base.sample_posterior", some_draws)
+        yield
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Any:
+    """Models, each fitted when it is first asked for."""
+    found: dict[str, Any] = {}
+
+    def get(name: str) -> Any:
+        if name not in found:
+            found[name] = MODELS[name]()
+        return found[name]
+
+    return get
+
+
+def leaves(tree: Any) -> list[tuple[str, Any]]:
+    """All leaves of a tree with their places; arrays as type, weakness, shape and bytes."""
+    found = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        value = leaf
+        if eqx.is_array(leaf) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            value = leaf = jax.random.key_data(leaf)
+        if isinstance(leaf, np.ndarray | np.generic | jax.Array):
+            weak = getattr(leaf, "weak_type", False)
+            value = (str(leaf.dtype), weak, leaf.shape, np.asarray(leaf).tobytes())
+        elif isinstance(leaf, float):
+            value = leaf.hex()  # NaN is itself
+        found.append((jax.tree_util.keystr(path), value))
+    return found
+
+
+def stages(model: Any) -> list[Any]:
+    """The models of bags that an estimator is made of."""
+    if isinstance(model, dc.PseudoTarget):
+        return [model.regressor_, model.model_]
+    return [model]
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """The same to the bit, in everything that predictions are made of."""
+    assert type(one) is type(other)
+    assert set(vars(one)) == set(vars(other))
+    for a, b in zip(stages(one), stages(other), strict=True):
+        assert leaves((a._problem_, a._solved_)) == leaves((b._problem_, b._solved_))
+        assert np.array_equal(a._vectors_, b._vectors_)
+        assert a.bags_.ids == b.bags_.ids
+        assert leaves((a.kernel_, getattr(a, "mediator_kernel_", None))) == leaves(
+            (b.kernel_, getattr(b, "mediator_kernel_", None))
+        )
+        for name in ("parameters_", "parameter_draws_", "priors_", "nuts_diagnostics_"):
+            assert leaves(getattr(a, name, None)) == leaves(getattr(b, name, None)), name
+        for name in ("inducing_", "bound_trace_", "log_evidence_", "n_features_in_"):
+            assert np.array_equal(getattr(a, name, 0), getattr(b, name, 0))
+    assert str(one.fit_report_) == str(other.fit_report_)
+
+
+# --------------------------------------------------------------------------- there and back
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_loaded_model_is_the_same_to_the_bit(name: str, fitted: Any, tmp_path: Path) -> None:
+    model = fitted(name)
+    again = dc.load(model.save(tmp_path / "model.npz"))
+    if hasattr(model, "_fine_points"):  # centroids: of the data, and of no use after the fit
+        again._fine_points = model._fine_points
+    assert_same(model, again)
+    given, kept = (
+        {k: v for k, v in m.get_params().items() if not hasattr(v, "fit")} for m in (model, again)
+    )
+    assert leaves(given) == leaves(kept)
+    assert leaves(marginals(again)) == leaves(marginals(model))
+
+
+def marginals(model: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation at new points."""
+    post = model.predict(NEW)
+    return post.mean, post.std
+
+
+@pytest.mark.parametrize("name", ["cmp", "varcmp", "pseudo-targets"])
+def test_a_loaded_model_answers_every_question(name: str, fitted: Any, tmp_path: Path) -> None:
+    model = fitted(name)
+    again = dc.load(model.save(tmp_path / "model.npz"))
+    for ask in (
+        lambda m: m.predict(NEW).sample(2, seed=1),
+        lambda m: m.predict(NEW, features=30).std,
+        lambda m: m.predict_bags(BAGS.select([1, 3])).covariance(),
+        lambda m: m.predict_held_out([0, 1, 0, 1, 1]).mean,
+        lambda m: m.predict_coarse(MEDIATOR).covariance(),
+    ):
+        assert leaves(ask(again)) == leaves(ask(model))
+
+
+def test_a_model_saved_twice_gives_the_same_arrays(fitted: Any, tmp_path: Path) -> None:
+    first = fitted("varcmp").save(tmp_path / "1.npz")
+    second = dc.load(first).save(tmp_path / "2.npz")
+    headers = [contents(path)["model.json"] for path in (first, second)]
+    texts = [json.loads(header) for header in headers]
+    assert texts[0]["arrays"] == texts[1]["arrays"]
+    assert texts[0]["content"] == texts[1]["content"]
+
+
+def test_a_loaded_model_can_be_fitted_again(fitted: Any, tmp_path: Path) -> None:
+    model = fitted("bagg-gp")
+    again = dc.load(model.save(tmp_path / "model.npz"))
+    matched(again)
+    assert np.array_equal(again.predict(NEW).mean, model.predict(NEW).mean)
+
+
+IN_A_NEW_PROCESS = """
+import sys, hashlib, numpy as np
+import deconditional as dc
+new = np.load(sys.argv[1])
+for path in sys.argv[2:]:
+    post = dc.load(path).predict(new)
+    print(hashlib.sha256(post.mean.tobytes() + post.std.tobytes()).hexdigest())
+"""
+
+
+def test_a_new_process_predicts_the_same_to_the_bit(fitted: Any, tmp_path: Path) -> None:
+    names = ("u-cmp", "pseudo-targets", "stochastic")
+    np.save(tmp_path / "new.npy", NEW)
+    paths = [fitted(name).save(tmp_path / f"{k}.npz") for k, name in enumerate(names)]
+    expected = []
+    for name in names:
+        post = fitted(name).predict(NEW)
+        expected.append(hashlib.sha256(post.mean.tobytes() + post.std.tobytes()).hexdigest())
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_NEW_PROCESS, tmp_path / "new.npy", *paths],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+    )
+    assert done.stdout.split() == expected
+    assert len(set(expected)) == len(names)
+
+
+def test_numpy_and_json_alone_give_the_posterior_mean(fitted: Any, tmp_path: Path) -> None:
+    """The format is open: kbar(x) a + h b from the arrays, with no code of this package."""
+    model = fitted("bagg-gp")
+    path = model.save(tmp_path / "model.npz")
+    with np.load(path) as file:
+        header = json.loads(file["model.json"])
+        found = {name: file[f"arrays/{name}.npy"[:-4]] for name in header["arrays"]}
+
+    def array(node: dict[str, Any]) -> np.ndarray:
+        if "array" in node:
+            return found[node["array"]]
+        return np.array(node["values"], dtype=float).reshape(node["shape"])
+
+    content = header["content"]
+    bags = {key: array(content["bags"][key]) for key in ("points", "bag", "weights")}
+    kernel = content["parameters"]
+
+    def of(name: str) -> Any:
+        return array(kernel[f"kernel.{name}"])
+
+    apart = NEW[:, None] - bags["points"][None]
+    r = np.sqrt(3 * ((apart / of("0.lengthscale")) ** 2).sum(-1))
+    rough = of("0.variance") * (1 + r) * np.exp(-r)
+    smooth = of("1.variance") * np.exp(-0.5 * ((apart / of("1.lengthscale")) ** 2).sum(-1))
+    cross = np.zeros((len(NEW), 6))
+    for j in range(6):
+        inside = bags["bag"] == j
+        cross[:, j] = (rough * smooth)[:, inside] @ bags["weights"][inside]
+    posterior = content["posterior"]
+    mean = cross @ array(posterior["coefficients"])[0] + array(posterior["trend"])[0, 0]
+    np.testing.assert_allclose(mean, model.predict(NEW).mean, rtol=1e-10)
+
+
+def test_the_file_says_what_it_is(fitted: Any, tmp_path: Path) -> None:
+    model = fitted("cmp")
+    about = inspect(model.save(tmp_path / "model.npz"))
+    assert about["class"] == "CMP" and about["schema"] == 1
+    assert about["versions"]["deconditional"] == dc.__version__
+    assert about["versions"]["jax"] == jax.__version__
+    made = datetime.datetime.fromisoformat(about["created"])
+    assert abs((datetime.datetime.now(datetime.UTC) - made).total_seconds()) < 600
+    summary = about["summary"]
+    assert summary["observations"] == 5 and summary["bags"] == repr(model.bags_)
+    assert summary["data_sha256"] == fingerprint(model)
+
+
+def test_the_fingerprint_is_of_the_data_alone(fitted: Any) -> None:
+    same = mediated(dc.CMP(trend="none", fine_noise=True, **QUICK))
+    assert fingerprint(same) == fingerprint(fitted("cmp"))
+    moved = dc.Bags.from_points(X + 1e-12, BAG_OF, mediator=BAGS.mediator)
+    other = dc.CMP(**QUICK).fit(moved, Z[:5], mediator=MEDIATOR, own_bag=[-1, 2, -1, -1, -1])
+    assert fingerprint(other) != fingerprint(same)
+
+
+# --------------------------------------------------------------------------- writing
+
+
+def test_only_saved_models_are_overwritten(fitted: Any, tmp_path: Path) -> None:
+    model, path = fitted("cmp"), tmp_path / "model.npz"
+    model.save(path)
+    with pytest.raises(UsageError, match="exists; name another file, or use overwrite=True"):
+        model.save(path)
+    fitted("nuts").save(path, overwrite=True)
+    assert inspect(path)["class"] == "BaggGP"
+    np.savez(tmp_path / "data.npz", a=np.ones(3))
+    with pytest.raises(UsageError, match="not a saved model, so it is not overwritten"):
+        model.save(tmp_path / "data.npz", overwrite=True)
+    with np.load(tmp_path / "data.npz") as data:
+        assert data["a"].tolist() == [1, 1, 1]
+    for bad, message in (
+        (tmp_path / "model.pkl", "must end in .npz"),
+        (tmp_path / "none" / "m.npz", "does not exist"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            model.save(bad)
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        model.save(tmp_path / "folder.npz")
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_what_was_there(
+    step: str, fitted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fitted("cmp").save(tmp_path / "model.npz")
+    before = path.read_bytes()
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(UsageError, match="No space left on device"):
+        fitted("nuts").save(path, overwrite=True)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["model.npz"]
+
+
+def test_what_is_not_fitted_or_not_ours_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(NotFittedError):
+        dc.CMP().save(tmp_path / "m.npz")
+    with pytest.raises(NotFittedError):
+        dc.PseudoTarget().save(tmp_path / "m.npz")
+
+    class Own(dc.BaggGP):
+        pass
+
+    with pytest.raises(SavedModelError, match="only estimators of this package"):
+        Own(**QUICK).fit(BAGS, Z).save(tmp_path / "m.npz")
+    assert not list(tmp_path.iterdir())
+
+
+# --------------------------------------------------------------------------- kernels and values
+
+
+def archived(arrays: ArrayWriter, content: Any) -> Node:
+    """A node as it comes back out of a file."""
+    text = io.BytesIO()
+    with zipfile.ZipFile(text, "w") as archive:
+        whole = {"format": "deconditional model", "schema": 1, "content": content}
+        whole["arrays"] = arrays.about
+        archive.writestr("model.json", json.dumps({**whole, "digest": _digest(whole)}))
+        for name, values in arrays.arrays.items():
+            member = io.BytesIO()
+            np.save(member, values)
+            archive.writestr(f"arrays/{name}.npy", member.getvalue())
+    file = Archive(zipfile.ZipFile(text), len(text.getvalue()))
+    return Node(file.header, "model.json", file, {})
+
+
+def through_a_file(kernel: AbstractKernel, /, **supplied: Any) -> tuple[str, AbstractKernel]:
+    """The family a kernel is saved as, and the kernel that is read again."""
+    arrays = ArrayWriter()
+    node = kernel_node(kernel, "kernel", arrays)
+    return node["family"], read_kernel(archived(arrays, node).node("content"), Supplied(supplied))
+
+
+LINEAR = eqx.nn.Linear(2, 3, key=jax.random.key(1))
+SEQUENTIAL = eqx.nn.Sequential([LINEAR, eqx.nn.Lambda(jax.nn.gelu)])
+STANDARD = {
+    "RBF": gk.RBF(lengthscale=[0.5, 2.0], variance=3.0),
+    "active dimensions": gk.Matern12(active_dims=[1], lengthscale=0.3),
+    "slice": gk.Matern52(active_dims=slice(0, 2, 1), n_dims=2),
+    "rational quadratic": gk.RationalQuadratic(alpha=1.7),
+    "learnt alpha": gk.RationalQuadratic(alpha=PositiveReal(1.7)),
+    "periodic": gk.Periodic(period=2.0),
+    "powered exponential": gk.PoweredExponential(power=SigmoidBounded(0.7, low=0.1, high=2.0)),
+    "polynomial": gk.Polynomial(degree=3, shift=0.5),
+    "arc cosine": gk.ArcCosine(order=1),
+    "linear": gk.Linear(active_dims=[0]),
+    "sum with a constant": gk.RBF() + gk.Matern32(active_dims=[0]) * gk.Constant(constant=2.0),
+    "held": gk.RBF(variance=paramax.non_trainable(PositiveReal(2.0))),
+    "network": deep_kernel(),
+    "layers": dc.DeepKernel(gk.RBF() + gk.White(), SEQUENTIAL, active_dims=[0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_standard_kernels_come_back(name: str) -> None:
+    kernel = STANDARD[name]
+    family, again = through_a_file(kernel)
+    assert family != "custom"
+    assert leaves(again) == leaves(kernel)
+    assert jax.tree_util.tree_structure(again) == jax.tree_util.tree_structure(kernel)
+    x = jnp.asarray(NEW[:3])
+    expected = [[float(kernel(a, b)) for b in x] for a in x]
+    assert [[float(again(a, b)) for b in x] for a in x] == expected
+
+
+class Wave(AbstractKernel):
+    """A kernel of somebody's own."""
+
+    period: Any
+    power: int = eqx.field(static=True)
+
+    def __init__(self, period: Any = 1.5, power: int = 1):
+        self.period = PositiveReal(period)
+        self.power = power
+        super().__init__()
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        """Covariance of two points."""
+        return jnp.exp(-(jnp.abs(jnp.sin((x - y) / val(self.period))).sum() ** self.power))
+
+
+OTHERS = {
+    "own class": Wave(),
+    "own engine": gk.RBF(compute_engine=gk.DiagonalKernelComputation()),
+    "own activation": dc.DeepKernel(
+        gk.RBF(),
+        eqx.nn.MLP(2, 1, 3, 1, activation=lambda v: v**2, key=jax.random.key(0)),
+    ),
+    "part of a sum": gk.RBF() + Wave(),
+    "changed by hand": eqx.tree_at(lambda k: k.variance, gk.RBF(), "one"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_kernels_are_asked_for_again(name: str) -> None:
+    with pytest.raises(SavedModelError, match=r"give it again, as in load\(path, kernel="):
+        through_a_file(OTHERS[name])
+    family, again = through_a_file(OTHERS[name], kernel=OTHERS[name])
+    assert family == "custom"
+    assert leaves(again) == leaves(OTHERS[name])
+
+
+def test_custom_kernels_are_given_at_load(tmp_path: Path) -> None:
+    kernels = {"kernel": gk.RBF(active_dims=[0]) + Wave(2.0), "mediator_kernel": Wave(0.7)}
+    model = dc.CMP(**kernels, **QUICK).fit(BAGS, Z)
+    path = model.save(tmp_path / "model.npz")
+    with pytest.raises(SavedModelError, match="its kernel is a SumKernel"):
+        dc.load(path)
+    sums = gk.RBF(active_dims=[0]) + Wave(9.0)
+    with pytest.raises(SavedModelError, match="its mediator_kernel is a Wave"):
+        dc.load(path, kernel=sums)
+    again = dc.load(path, kernel=sums, mediator_kernel=Wave(9.0))
+    assert_same(model, again)
+    assert np.array_equal(again.predict(NEW).std, model.predict(NEW).std)
+    with pytest.raises(SavedModelError, match="the one given is a RBF"):
+        dc.load(path, kernel=gk.RBF(), mediator_kernel=Wave())
+    with pytest.raises(SavedModelError, match="other values than the one that was saved"):
+        dc.load(path, kernel=sums, mediator_kernel=Wave(power=2))
+    with pytest.raises(SavedModelError, match="had shape"):
+        dc.load(path, kernel=sums, mediator_kernel=Wave(jnp.ones(2)))
+    with pytest.raises(SavedModelError, match="must be a GPJax kernel"):
+        dc.load(path, kernel="rbf", mediator_kernel=Wave())  # type: ignore[arg-type]
+
+
+def test_a_pseudo_target_asks_for_its_kernels_by_their_part(tmp_path: Path) -> None:
+    base = dc.BaggGP(**QUICK)
+    model = dc.PseudoTarget(base, Wave(0.7), n_restarts=1).fit(BAGS, Z[:5], MEDIATOR)
+    path = model.save(tmp_path / "model.npz")
+    with pytest.raises(SavedModelError, match="its mediator_kernel is a Wave"):
+        dc.load(path, kernel=Wave())
+    with pytest.raises(SavedModelError, match="a kernel of its own; leave kernel out"):
+        dc.load(path, kernel=Wave(), mediator_kernel=Wave())
+    assert_same(model, dc.load(path, mediator_kernel=Wave()))
+
+
+PRIORS = {
+    "ours": dc.SplitLogNormal(np.array([1.0, 2.0])),
+    "numpyro": npd.Gamma(2.0, jnp.array([1.0, 3.0])),
+}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_priors_come_back(name: str) -> None:
+    arrays = ArrayWriter()
+    node = prior_node(PRIORS[name], arrays)
+    again = read_prior(archived(arrays, node).node("content"))
+    value = jnp.array([0.3, 1.1])
+    assert type(again) is type(PRIORS[name])
+    assert np.array_equal(again.log_prob(value), PRIORS[name].log_prob(value))
+
+
+def test_a_prior_of_ones_own_is_missed_when_it_is_needed(tmp_path: Path) -> None:
+    class Mine:
+        def log_prob(self, value: Any) -> Any:
+            return -(jnp.log(value) ** 2)
+
+        def sample(self, key: Any, sample_shape: Any = ()) -> Any:
+            return jnp.ones(sample_shape)
+
+        def __repr__(self) -> str:
+            return "Mine()"
+
+    model = dc.BaggGP(priors={"noise_std": Mine()}, **QUICK).fit(BAGS, Z)
+    again = dc.load(model.save(tmp_path / "model.npz"))
+    assert np.array_equal(again.predict(NEW).mean, model.predict(NEW).mean)
+    assert again.priors == {"noise_std": UnsavedPrior("Mine()")}
+    with pytest.raises(SavedModelError, match=r"the prior Mine\(\) was not saved"):
+        again._problem_.log_posterior(jnp.asarray(again._vectors_[0]))
+
+
+def test_labels_and_times_come_back() -> None:
+    day = datetime.date(2020, 2, 29)
+    labels = ("a", 1, 2.5, False, None, ("b", 3), day, datetime.datetime(2020, 1, 1, 3))
+    labels += (np.datetime64("2020-01-05", "D"),)
+    for given in (labels, (3, 1, 2)):
+        arrays = ArrayWriter()
+        node = labels_node(given, arrays)
+        assert read_labels(archived(arrays, node).node("content")) == given
+    with pytest.raises(SavedModelError, match="a complex, which cannot be saved"):
+        labels_node((1j,), ArrayWriter())
+    for times in (
+        np.array(["2001-01-01", "NaT"], dtype="datetime64[ns]"),
+        np.array([1.5, 2.5]),
+        np.array([3, 4], dtype=np.int32),
+        np.array(["1", "ä"]),
+        np.array([cftime.datetime(2001, 2, 30, 12, calendar="360_day")]),
+    ):
+        arrays = ArrayWriter()
+        node = times_node(times, arrays)
+        again = read_times(archived(arrays, node).node("content"))
+        assert again is not None and again.dtype == times.dtype
+        assert all(a == b or (a != a and b != b) for a, b in zip(again, times, strict=True))
+    with pytest.raises(SavedModelError, match="cannot be saved"):
+        times_node(np.array([object()]), ArrayWriter())
+
+
+# --------------------------------------------------------------------------- fields
+
+
+@pytest.fixture(scope="module")
+def fields() -> Any:
+    """Unmatched fields on a small globe."""
+    globe = dc.datasets.synthetic_fields(n_lat=12, n_lon=24)
+    return dc.datasets.split_cells(globe, "tas", ["altitude"], ["water_vapour"], block=3)
+
+
+def facts(out: xr.Dataset) -> dict[str, Any]:
+    """What a result says about itself, but for the time it took."""
+    return {k: v for k, v in json.loads(out.attrs["deconditional"]).items() if k != "timings"}
+
+
+def test_a_loaded_downscaler_predicts_the_same_dataset(fields: Any, tmp_path: Path) -> None:
+    options = {"points_per_bag": 4, "folds": 3, "bounds": (0, None)}
+    downscaler = dc.Downscaler("tas", ["altitude"], ["water_vapour"], **options)
+    downscaler.fit(fields.fine, fields.coarse)
+    again = dc.load(downscaler.save(tmp_path / "field.npz"))
+    assert set(vars(again)) == set(vars(downscaler))
+    ask = partial(dc.Downscaler.predict, fine=fields.everywhere, quantiles=[0.1, 0.9])
+    one, other = ask(downscaler), ask(again)
+    bare = [out.assign_attrs(history="", deconditional="") for out in (one, other)]
+    xr.testing.assert_identical(*bare)
+    assert facts(one) == facts(other)
+    assert other["mean"].attrs["units"] == "K"
+    assert again.parameters_ == downscaler.parameters_
+    assert str(again.comparison_) == str(downscaler.comparison_)
+    assert leaves(dict(again.comparison_.pit)) == leaves(dict(downscaler.comparison_.pit))
+    assert again.pairing_.understood == downscaler.pairing_.understood
+    assert again.timings_ == downscaler.timings_
+    assert fingerprint(again) == fingerprint(downscaler)
+    rest = next(name for name in again.candidates_ if name != again.model_name_)
+    assert_same(downscaler.using(rest).model_, again.using(rest).model_)
+
+
+def test_chunked_data_is_missed_when_it_is_needed(
+    fields: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of logarithms is fitted anew when it is adopted, and that takes the data."""
+    monkeypatch.setattr("deconditional.fields.downscaler.LOG_TOLERANCE", 0.0)
+    monkeypatch.setattr("deconditional.fields.downscaler.LOG_PASSES", 2)
+    options = {"model": "gpr", "transform": "log"}
+    downscaler = dc.Downscaler("tas", ["altitude"], ["water_vapour"], **options)
+    downscaler.fit(fields.fine, fields.coarse)
+    whole = dc.load(downscaler.save(tmp_path / "whole.npz"))
+    assert whole.model_ is not whole.candidates_["gpr"]
+    means = [d.using("gpr").predict(fields.fine)["mean"] for d in (downscaler, whole)]
+    assert np.array_equal(means[0], means[1], equal_nan=True)
+    chunked = replace(downscaler.pairing_.fine, chunks=object())
+    downscaler.pairing_ = replace(downscaler.pairing_, fine=chunked)
+    again = dc.load(downscaler.save(tmp_path / "field.npz"))
+    assert np.isfinite(again.predict(fields.everywhere)["mean"]).all()
+    with pytest.raises(UsageError, match="which a saved model does not have; fit again"):
+        again.using("gpr")
+
+
+# --------------------------------------------------------------------------- bad files
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The members of a file."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write(path: Path, members: dict[str, bytes], how: int = zipfile.ZIP_STORED) -> Path:
+    """A file of these members."""
+    with zipfile.ZipFile(path, "w", how) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def signed(header: Any) -> bytes:
+    """A JSON text with the fingerprint it should have: what a forger would write."""
+    if isinstance(header, dict):
+        header = {**header, "digest": _digest(header)}
+    return json.dumps(header).encode()
+
+
+@pytest.fixture(scope="module")
+def saved(fitted: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small saved model."""
+    return fitted("u-cmp").save(tmp_path_factory.mktemp("saved") / "model.npz")
+
+
+@pytest.fixture
+def opened(saved: Path, tmp_path: Path) -> Any:
+    """Loads the saved model after some of its members were replaced."""
+    whole = contents(saved)
+
+    def load(how: int = zipfile.ZIP_STORED, **changes: Any) -> Any:
+        renamed = {name.replace("__", "/"): content for name, content in changes.items()}
+        header = renamed.pop("header", None)
+        members = {**whole, **{k: v for k, v in renamed.items() if v is not None}}
+        if header is not None:
+            members["model.json"] = header
+        for name in [k for k, v in renamed.items() if v is None]:
+            del members[name]
+        return dc.load(write(tmp_path / "bad.npz", members, how))
+
+    load.header = json.loads(whole["model.json"])  # type: ignore[attr-defined]
+    return load
+
+
+def test_files_that_are_no_models_are_refused(saved: Path, tmp_path: Path) -> None:
+    bad = {
+        "absent.npz": None,
+        "empty.npz": b"",
+        "text.npz": b"hello",
+        "zeros.npz": bytes(10_000),
+        "half.npz": saved.read_bytes()[: saved.stat().st_size // 2],
+    }
+    for name, content in bad.items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(SavedModelError, match=f"cannot load .*{name}"):
+            dc.load(tmp_path / name)
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
+    with pytest.raises(SavedModelError, match=r"part 'a\.npy', which no saved model has"):
+        dc.load(tmp_path / "other.npz")
+    with pytest.raises(SavedModelError, match="not a file"):
+        dc.load(tmp_path)
+
+
+def test_a_newer_schema_is_named(opened: Any) -> None:
+    header = {**opened.header, "schema": 2, "versions": {"deconditional": "9.9"}}
+    with pytest.raises(SavedModelError, match=r"deconditional 9\.9 with schema 2; .* up to 1"):
+        opened(header=json.dumps(header).encode())
+
+
+def test_edited_files_are_refused(opened: Any) -> None:
+    header = json.loads(json.dumps(opened.header))
+    header["content"]["options"]["seed"] = 1
+    with pytest.raises(SavedModelError, match=r"model.json does not match its fingerprint"):
+        opened(header=json.dumps(header).encode())
+    name = next(iter(opened.header["arrays"]))
+    with pytest.raises(SavedModelError, match="the arrays in it are not those its list names"):
+        opened(**{f"arrays__{name}.npy": None})
+    shape, dtype = (opened.header["arrays"][name][key] for key in ("shape", "dtype"))
+    other = io.BytesIO()
+    np.save(other, np.full(shape, 7, dtype=dtype))
+    with pytest.raises(SavedModelError, match=f"array {name} does not match its fingerprint"):
+        opened(**{f"arrays__{name}.npy": other.getvalue()})
+
+
+def test_the_data_has_its_own_fingerprint(opened: Any) -> None:
+    header = json.loads(json.dumps(opened.header))
+    z = header["content"]["problem"]["z"]["values"]
+    z[0] += 1e-9
+    with pytest.raises(SavedModelError, match="not the data its fingerprint belongs to"):
+        opened(header=signed(header))
+
+
+def test_names_of_members_cannot_lead_elsewhere(opened: Any, tmp_path: Path) -> None:
+    for name in ("../evil.npy", "/etc/evil", "arrays/../../evil.npy", "arrays/a00000.npy/x", "C:x"):
+        with pytest.raises(SavedModelError, match="which no saved model has"):
+            opened(**{name: b"x"})
+    assert [file.name for file in tmp_path.iterdir()] == ["bad.npz"]
+
+
+def test_bombs_do_not_go_off(opened: Any, saved: Path, tmp_path: Path) -> None:
+    bomb = {"arrays/a00000.npy": bytes(50_000_000), "model.json": b"{}"}
+    packed = write(tmp_path / "bomb.npz", bomb, zipfile.ZIP_DEFLATED)
+    del bomb
+    members = contents(saved)
+    same = tmp_path / "overlap.npz"
+    with zipfile.ZipFile(same, "w") as archive:
+        archive.writestr("model.json", members["model.json"])
+        archive.writestr("arrays/a00000.npy", bytes(200_000))
+        for k in range(1, 500):
+            info = zipfile.ZipInfo(f"arrays/a{k:05d}.npy")
+            whole = archive.getinfo("arrays/a00000.npy")
+            info.header_offset, info.CRC = whole.header_offset, whole.CRC
+            info.file_size = info.compress_size = whole.file_size
+            archive.filelist.append(info)
+            archive.NameToInfo[info.filename] = info
+    header = json.loads(json.dumps(opened.header))
+    for about in header["arrays"].values():
+        about["shape"] = [2**40]
+    huge = write(tmp_path / "huge.npz", {**members, "model.json": signed(header)})
+    tracemalloc.start()
+    for path, why in (
+        (packed, "compressed"),
+        (same, "overlap"),
+        (huge, "the size its shape needs"),
+    ):
+        with pytest.raises(SavedModelError, match=why):
+            dc.load(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+def test_members_are_each_there_once(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "twice.npz"
+    path.write_bytes(saved.read_bytes())
+    with (
+        zipfile.ZipFile(path, "a") as archive,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        archive.writestr("model.json", b"{}")
+    with pytest.raises(SavedModelError, match="two of its parts have the same name"):
+        dc.load(path)
+
+
+def test_objects_are_never_unpickled(opened: Any, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "executed",))
+
+    member = io.BytesIO()
+    np.save(member, np.array([Evil()], dtype=object), allow_pickle=True)
+    header = json.loads(json.dumps(opened.header))
+    name = next(iter(header["arrays"]))
+    sha = hashlib.sha256(member.getvalue()).hexdigest()
+    for dtype in ("|O", "<f8"):
+        size = (len(member.getvalue()) - 128) // 8
+        header["arrays"][name] = {"dtype": dtype, "shape": [size], "sha256": sha}
+        with pytest.raises(SavedModelError, match=r"not a number|not of the type and shape"):
+            opened(header=signed(header), **{f"arrays__{name}.npy": member.getvalue()})
+    np.load(io.BytesIO(member.getvalue()), allow_pickle=True)
+    assert (tmp_path / "executed").exists()  # it would have worked
+
+
+def edited(header: dict[str, Any], place: str, value: Any) -> bytes:
+    """The JSON with one value replaced, and the right fingerprint."""
+    copy = json.loads(json.dumps(header))
+    *path, last = place.split("/")
+    node = copy
+    for key in path:
+        node = node[int(key)] if isinstance(node, list) else node[key]
+    node[int(last) if isinstance(node, list) else last] = value
+    return signed(copy)
+
+
+FORGED = {
+    "class": ("content/class", "os.system"),
+    "class of this package": ("content/class", "Bags"),
+    "other model": ("content/class", "BaggGP"),
+    "option": ("content/options/__class__", 1),
+    "option of a wrong kind": ("content/options/seed", "one"),
+    "method": ("content/options/method", "__init__"),
+    "kernel": ("content/problem/kernel/kernel/family", "__import__('os')"),
+    "activation": ("content/problem/kernel/kernel", {"family": "DeepKernel", "active_dims": []}),
+    "input": ("content/problem/kernel/kernel/active_dims", [99]),
+    "trend": ("content/problem/trend/kind", "linear"),
+    "text for a number": ("content/log_evidence", "lots"),
+    "number for a text": ("content/report/method", 3),
+    "list for an object": ("content/problem", []),
+    "no bags": ("content/bags", None),
+    "array of another": ("content/posterior/gram", {"array": "a99999"}),
+    "array of another shape": ("content/posterior/coefficients", {"shape": [1], "values": [1]}),
+    "an array too few": ("content/posterior/weights", None),
+    "shape": ("content/problem/z", {"shape": [2**62, 4], "values": [1, 2]}),
+    "labels": ("content/bags/ids", {"labels": [[]] * 6}),
+    "tiles": ("content/bags/tiles/rows", 3),
+    "infinite interval": ("content/problem/learnt/0/transform", {"low": 0, "high": "inf"}),
+    "extra": ("content/run", "rm -rf /"),
+    "top": ("evil", 1),
+    "schema": ("schema", True),
+    "no schema": ("schema", "1"),
+    "format": ("format", "pickle"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_texts_are_refused(name: str, opened: Any) -> None:
+    with pytest.raises(SavedModelError):
+        opened(header=edited(opened.header, *FORGED[name]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 200_000,
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        b'{"format":"deconditional model","schema":NaN}',
+        b'{"format":"deconditional model","schema":1,"schema":1}',
+        b'{"format":"deconditional model","schema":' + b"9" * 100_000 + b"}",
+        b'{"format":"deconditional model","schema":1e999}',
+    ],
+)
+def test_texts_that_are_no_json_of_ours_are_refused(text: bytes, opened: Any) -> None:
+    with pytest.raises(SavedModelError):
+        opened(header=text)
+
+
+# --------------------------------------------------------------------------- fuzzing
+
+
+def test_damaged_bytes_give_the_same_model_or_an_error(saved: Path, tmp_path: Path) -> None:
+    """Flips, truncations, insertions and zeroed stretches, wherever they fall."""
+    chance = np.random.default_rng(11)
+    whole = np.frombuffer(saved.read_bytes(), dtype=np.uint8)
+    expected = leaves(vars(dc.load(saved))["_solved_"])
+    path = tmp_path / "damaged.npz"
+    outcomes = {"same": 0, "refused": 0}
+    for k in range(320):
+        damaged = whole.copy()
+        at = int(chance.integers(len(whole)))
+        kind = k % 4
+        if kind == 0:
+            damaged[at] ^= 1 << int(chance.integers(8))
+        elif kind == 1:
+            damaged = damaged[:at]
+        elif kind == 2:
+            damaged = np.insert(damaged, at, chance.integers(256, size=3).astype(np.uint8))
+        else:
+            damaged[at : at + 16] = 0
+        path.write_bytes(damaged.tobytes())
+        try:
+            model = dc.load(path)
+        except SavedModelError:
+            outcomes["refused"] += 1
+        else:
+            assert leaves(model._solved_) == expected
+            outcomes["same"] += 1
+    assert outcomes["refused"] > 250, outcomes
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    yield path
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*path, key))
+
+
+JUNK = [
+    *(None, True, -1, 0, 1, 7, 2**60, 1e300, -1e300, "", "nan", "inf", "a00001", "custom"),
+    *([], {}, [[]], {"array": "a00000"}, {"shape": [], "values": [1.0]}, {"tuple": []}),
+    *({"kernel": {}}, {"float": "nan"}, {"mapping": {"a": 1}}),
+]
+
+
+def test_forged_values_give_a_model_or_an_error(opened: Any) -> None:
+    """Any value of the JSON replaced, removed or doubled, its fingerprint made good again."""
+    chance = np.random.default_rng(5)
+    everywhere = [p for p in places(opened.header) if p and p[0] not in ("digest", "summary")]
+    outcomes = {"loaded": 0, "refused": 0}
+    for _ in range(250):
+        copy = json.loads(json.dumps(opened.header))
+        *path, last = everywhere[int(chance.integers(len(everywhere)))]
+        node = copy
+        for key in path:
+            node = node[key]
+        what = int(chance.integers(8))
+        if what == 0:
+            del node[last]
+        elif what == 1 and isinstance(node, dict):
+            node[f"{last}x"] = node[last]
+        else:
+            node[last] = JUNK[int(chance.integers(len(JUNK)))]
+        try:
+            model = opened(header=signed(copy))
+        except SavedModelError:
+            outcomes["refused"] += 1
+        else:
+            assert np.isfinite(model.predict(NEW).mean).all()
+            outcomes["loaded"] += 1
+    assert outcomes["refused"] > 150, outcomes
+
+
+# --------------------------------------------------------------------------- old files
+
+EXPECTED: dict[str, tuple[list[float], list[float]]] = {
+    "v1-cmp": (
+        [0.607716677259444, 0.5214197101281413, -0.308696871309255],
+        [0.6070193541345029, 0.5115231535867875, 0.6622398810579441],
+    ),
+    "v1-downscaler": (
+        [284.34732141532544, 285.1443699285406, 285.0681778635447],
+        [1.0627969434262015, 0.6873203120953401, 0.6737240151116682],
+    ),
+    "v1-pseudo-target": (
+        [0.42333332634135246, 0.4982745094960919, -0.5653850813166206],
+        [0.3351304778286003, 0.3548184796285211, 0.31164913074896944],
+    ),
+    "v1-stochastic": (
+        [0.48952082787717777, 0.5912123271247821, -0.5707646768617064],
+        [0.2626838869439169, 0.21834684045817374, 0.24802807808006866],
+    ),
+}
+"""Mean and standard deviation at three points, as printed when the files were written."""
+
+
+@pytest.mark.parametrize("name", sorted(set(EXPECTED) - {"v1-downscaler"}))
+def test_models_of_earlier_versions_predict_as_they_did(name: str) -> None:
+    post = dc.load(FIXTURES / f"{name}.npz").predict([[0.5], [2.25], [4.0]])
+    mean, std = EXPECTED[name]
+    np.testing.assert_allclose(post.mean, mean, rtol=1e-8)
+    np.testing.assert_allclose(post.std, std, rtol=1e-8)
+
+
+def test_downscalers_of_earlier_versions_predict_as_they_did() -> None:
+    globe = dc.datasets.synthetic_fields(n_lat=4, n_lon=8)
+    data = dc.datasets.split_cells(globe, "tas", ["altitude"], [], block=2, matched=1.0)
+    downscaler = dc.load(FIXTURES / "v1-downscaler.npz")
+    out = downscaler.predict(data.everywhere)
+    mean, std = EXPECTED["v1-downscaler"]
+    np.testing.assert_allclose(out["mean"].values.ravel()[:3], mean, rtol=1e-8)
+    np.testing.assert_allclose(out["std"].values.ravel()[:3], std, rtol=1e-8)
+    assert out["mean"].attrs["units"] == "K"
+
+
+def test_every_schema_that_was_ever_written_has_a_file() -> None:
+    found = sorted(FIXTURES.glob("*.npz"))
+    assert {inspect(path)["schema"] for path in found} == set(range(1, saving.container.SCHEMA + 1))
+    assert {path.stem for path in found} == set(EXPECTED)
+    assert sum(path.stat().st_size for path in found) < 60_000
+
+
+def test_types_of_arrays_are_plain() -> None:
+    assert all(np.dtype(name).kind in "fiub" for name in DTYPES)
