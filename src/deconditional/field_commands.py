@@ -191,7 +191,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     require("fields", "xarray", "cf_xarray", "netCDF4")
     from rich.console import Console
 
-    from deconditional.fields.cluster import cluster
+    from deconditional.cluster import cluster
     from deconditional.fields.downscaler import Downscaler, quantile_levels
     from deconditional.fields.files import check_output, open_fields, protect_inputs
     from deconditional.fit import FitWarning

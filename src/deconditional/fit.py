@@ -28,7 +28,13 @@ __all__ = ["FitReport", "FitWarning", "Optimum", "maximise", "sample_posterior"]
 
 
 TOLERANCE = 1e-7
-"""Relative change of the loss that ends a run: millionths of a nat, above float32 rounding."""
+"""Relative change of the loss that ends a run: millionths of a nat."""
+
+FLOAT32_TOLERANCE = 1e-6
+"""The same with float32 tiles, whose rounding hides smaller changes."""
+
+FLOAT32_LINE_SEARCH = 10
+"""Evaluations after which a line search with float32 tiles gives up: it meets nothing but noise."""
 
 
 SHORT_EVALUATION = 0.01
@@ -177,6 +183,10 @@ def maximise(
     low, high = parameters.bounds()
     bounds = list(zip(low, high, strict=True))
 
+    options: dict[str, Any] = {"ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20}
+    if getattr(problem, "dtype", None) == jnp.float32:
+        options |= {"ftol": FLOAT32_TOLERANCE, "maxls": FLOAT32_LINE_SEARCH}
+
     def run(start: np.ndarray, iterations: int) -> Any:
         return minimize(
             objective,
@@ -184,7 +194,7 @@ def maximise(
             jac=True,
             method="L-BFGS-B",
             bounds=bounds,
-            options={"maxiter": iterations, "ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20},
+            options={"maxiter": iterations, **options},
         )
 
     workers = os.cpu_count() or 1 if one_evaluation < SHORT_EVALUATION else 1

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.bags import Bags
+from deconditional.cluster import limit_threads
 from deconditional.condense import MOST_POINTS, representatives
-from deconditional.fields.cluster import limit_threads
 from deconditional.fields.estimators import WHOLE_BAGS
 from deconditional.fields.fine_points import ROUNDING, check_mask_grid, weighted_count
 from deconditional.fields.grids import Grid, check_overlap

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from deconditional.fields.cluster import limit_threads
+from deconditional.cluster import limit_threads
 from deconditional.fields.fine_points import ROUNDING, check_mask_grid, weighted_count
 from deconditional.fields.grids import Grid
 from deconditional.fields.parts import Parts, Place, Reader, check_size, divided, reduced

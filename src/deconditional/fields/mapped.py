@@ -20,7 +20,7 @@ import numpy as np
 import xarray as xr
 from rich.console import Console
 
-from deconditional.fields.cluster import active_client, limit_threads
+from deconditional.cluster import active_client, limit_threads
 from deconditional.fields.files import check_folder, one_line, write_fields
 from deconditional.fields.grids import time_label
 from deconditional.fields.result import as_json

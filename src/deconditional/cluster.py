@@ -2,7 +2,8 @@
 
 XLA starts as many threads as it sees cores, in every process. Two workers of one thread each would
 so run four threads on two cores. A plugin, registered with the cluster when work is first sent to
-it, lets every worker process start as many as Dask gave it.
+it, lets every worker process start as many as Dask gave it. It must come before JAX does, so the
+module imports nothing that does.
 """
 
 from __future__ import annotations
