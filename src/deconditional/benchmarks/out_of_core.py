@@ -121,7 +121,9 @@ def _fitted(inducing: int) -> Any:
     names = ("tas", ["altitude", "cloud"])
     data = dc.datasets.split_cells(fields, *names, ["water_vapour"], block=4, matched=1.0)
     options = {"n_inducing": inducing, "max_iter": 30}
-    downscaler = dc.Downscaler(*names, model="vbagg", n_restarts=1, model_options=options)
+    downscaler = dc.Downscaler(
+        *names, model="vbagg", kernel="smooth", n_restarts=1, model_options=options
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dc.FitWarning)
         return downscaler.fit(data.fine, data.coarse)

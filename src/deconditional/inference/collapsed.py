@@ -26,8 +26,11 @@ from deconditional.linalg import NoiseRoot, log_determinant, whiten
 
 __all__ = ["Coefficients", "regress"]
 
-EXPLAINED_ROUNDING = 1e-12
-"""Share of the prior variance that cannot be told from none."""
+LEAST_EXPLAINED = 1e-9
+"""Share of the prior variance of a direction that counts as none."""
+
+ROUNDING = 1e-3
+"""Below zero, such a share is the rounding of a precision that spans ten orders of magnitude."""
 
 
 class Coefficients(eqx.Module):
@@ -52,9 +55,9 @@ class Coefficients(eqx.Module):
         size = len(self.mean)
         inverse = whiten(self.precision_root, jnp.eye(size))
         values, vectors = jnp.linalg.eigh(jnp.eye(size) - inverse.T @ inverse)
-        if float(values[0]) < -EXPLAINED_ROUNDING:
+        if float(values[0]) < -ROUNDING:
             return None
-        kept = np.asarray(values) > EXPLAINED_ROUNDING
+        kept = np.asarray(values) > LEAST_EXPLAINED
         return vectors[:, kept] * jnp.sqrt(values[kept])
 
     def variance(self, features: Float[Array, "m D"]) -> Float[Array, " m"]:
