@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ pytest.importorskip("zarr")
 pytest.importorskip("cf_xarray")
 
 import deconditional as dc  # noqa: E402
+from deconditional.cli import main  # noqa: E402
 from deconditional.datasets import split_cells, synthetic_fields  # noqa: E402
-from deconditional.fields import mapped, streaming  # noqa: E402
+from deconditional.fields import mapped, parts, streaming  # noqa: E402
 from deconditional.fields.prediction import Predictor  # noqa: E402
 from deconditional.outputs import UsageError  # noqa: E402
 
@@ -257,6 +259,84 @@ def test_fine_data_without_the_time_is_named(days):
         )
 
 
+# ---------------------------------------------------------------------- the command line
+
+
+def command(folder, out, *more):
+    return [
+        "downscale",
+        *("--fine", str(folder / "fine.nc"), "--coarse", str(folder / "coarse.nc")),
+        *("--target", "tas", "--covariates", "altitude,cloud", "--model", "gpr"),
+        *("--restarts", "1", "--out", str(out), *more),
+    ]
+
+
+@pytest.fixture(scope="module")
+def files(days, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    days.fine.to_netcdf(folder / "fine.nc")
+    days.coarse.to_netcdf(folder / "coarse.nc")
+    return folder
+
+
+def test_the_command_reads_and_writes_by_chunks(files, tmp_path, capsys, monkeypatch):
+    whole, by_chunks = tmp_path / "whole.nc", tmp_path / "chunks.zarr"
+    time_ = ("--time", "2000-01-02")
+    assert main(command(files, whole, *time_, "--chunked", "no")) == 0
+    said = capsys.readouterr().out
+    loaded = []
+    monkeypatch.setattr(parts.Reader, "part", _noting(parts.Reader.part, loaded))
+    assert main(command(files, by_chunks, *time_, "--chunked", "yes")) == 0
+    assert loaded  # it did go by parts
+    assert [line for line in capsys.readouterr().out.splitlines() if "residuals" in line] == [
+        line for line in said.splitlines() if "residuals" in line
+    ]
+    found, expected = opened(by_chunks), opened(whole)
+    # Two fits from inputs that differ by rounding.
+    np.testing.assert_allclose(found["mean"], expected["mean"], atol=0.05)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["chunks.zarr", "whole.nc"]
+
+
+def _noting(part, seen):
+    def noted(self, place, blocks):
+        seen.append(place)
+        return part(self, place, blocks)
+
+    return noted
+
+
+def test_the_command_maps_over_times_and_keeps_what_is_done(files, days, tmp_path, capsys):
+    out = tmp_path / "out.nc"
+    broken = days.coarse.copy(deep=True)
+    broken["tas"][1] = np.nan
+    folder = tmp_path / "in"
+    folder.mkdir()
+    days.fine.to_netcdf(folder / "fine.nc")
+    broken.to_netcdf(folder / "coarse.nc")
+    assert main(command(folder, out, "--map-over", "time")) == 1
+    assert "1 of 3 slices failed" in capsys.readouterr().err
+    assert len(list((tmp_path / ".out.nc.slices").iterdir())) == 2
+    days.coarse.to_netcdf(folder / "coarse.nc", mode="w")
+    assert main(command(folder, out, "--map-over", "time", "--overwrite")) == 0
+    assert opened(out)["mean"].notnull().all()
+    assert not (tmp_path / ".out.nc.slices").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--workers", "1", "--scheduler", "tcp://127.0.0.1:9"), "give one"),
+        (("--workers", "1", "--chunked", "no"), "nothing to do for Dask"),
+        (("--scheduler", "nowhere"), "no Dask scheduler answers at 'nowhere'"),
+        (("--map-over", "member"), "no dimension 'member'"),
+    ],
+)
+def test_bad_options_about_size_are_one_line(files, tmp_path, capsys, more, message):
+    assert main(command(files, tmp_path / "out.nc", *more)) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+
+
 # ---------------------------------------------------------------------- workers
 
 
@@ -327,8 +407,14 @@ def test_a_worker_starts_no_more_threads_than_it_was_given(fitted, client):
 
         return [pool["num_threads"] for pool in threadpool_info()]
 
+    def compiled_code_runs_on():
+        threads = os.listdir("/proc/self/task")
+        names = [Path(f"/proc/self/task/{t}/comm").read_text() for t in threads]
+        return sum("XLAEigen" in name for name in names)
+
     for found in client.run(pools).values():
         assert all(n == 1 for n in found)
+    assert set(client.run(compiled_code_runs_on).values()) == {1}
     cores = client.run(lambda: len(os.sched_getaffinity(0)))
     assert set(cores.values()) == {len(os.sched_getaffinity(0))}
 

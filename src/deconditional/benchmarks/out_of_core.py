@@ -29,7 +29,7 @@ __all__ = ["run"]
 CHUNK = 1000
 """Rows and columns of a chunk."""
 
-PART = 0.1
+PART = 0.04
 """Share of the cells that is predicted with one worker and with two."""
 
 
