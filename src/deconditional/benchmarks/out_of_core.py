@@ -10,8 +10,6 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deconditional.benchmarks.timing import peak_bytes, write_json
+from deconditional.cluster import cluster
 from deconditional.outputs import UsageError
 from deconditional.provenance import machine
 
@@ -69,7 +68,7 @@ def _measured(
     part = fine.isel(lat=slice(0, part_rows))
     rows_of: list[dict[str, Any]] = []
     for n in sorted({1, workers}):
-        with _workers(n) as client:
+        with cluster(n, None) as client:
             with console.status(f"{n} worker(s): first use"):
                 downscaler.predict(fine.isel(lat=slice(0, chunk), lon=slice(0, n * chunk)))[
                     ["mean", "std"]
@@ -127,19 +126,6 @@ def _fitted(inducing: int) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dc.FitWarning)
         return downscaler.fit(data.fine, data.coarse)
-
-
-@contextmanager
-def _workers(n: int) -> Iterator[Any]:
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=n, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def _predicted(

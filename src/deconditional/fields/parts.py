@@ -22,7 +22,7 @@ from deconditional.fields.overlap import overlap_areas
 from deconditional.fields.question import Question
 from deconditional.outputs import UsageError
 
-__all__ = ["Part", "Parts", "Place", "Reader", "divided", "reduced"]
+__all__ = ["Part", "Parts", "Place", "Reader", "check_size", "divided", "reduced"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,12 +14,9 @@ from deconditional.fields.fine_points import FinePoints
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.posterior import Gaussians, Paths, Posterior
 
-__all__ = ["Layers", "Predictor", "layers"]
+__all__ = ["Predictor", "layers"]
 
 Floats = npt.NDArray[np.float64]
-
-Layers = Mapping[str, tuple[tuple[str, ...], Any]]
-"""For each name its leading dimensions, if any, and values (..., points)."""
 
 N_FEATURES = 2000
 """Random Fourier features behind samples of large fields."""
@@ -28,7 +25,10 @@ N_FEATURES = 2000
 def layers(
     marginals: Gaussians, scaling: TargetScaling, levels: Sequence[float]
 ) -> dict[str, tuple[tuple[str, ...], Floats]]:
-    """Mean and standard deviation of the target, quantiles, and moments before bounds."""
+    """For each name its leading dimensions, if any, and values (..., points).
+
+    Mean and standard deviation of the target, quantiles, and moments before bounds.
+    """
     mean, std = scaling.moments(marginals.component_means, marginals.component_variances)
     found: dict[str, tuple[tuple[str, ...], Floats]] = {"mean": ((), mean), "std": ((), std)}
     if levels:

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -173,9 +172,3 @@ def _deliver(part: Path, path: Path) -> None:
     finally:
         remove(copy)
     remove(part)
-
-
-def resumable(path: Path) -> Any:
-    """What a stopped run has left beside an output: its record, if there is one."""
-    record = path.with_name(f".{path.name}.progress.json")
-    return record if record.exists() else None
