@@ -226,6 +226,7 @@ BENCHMARKS = {
         {
             "cells": _number(100_000_000, "fine cells"),
             "inducing": _number(400, "inducing points"),
+            "features": {"type": positive, "help": "so many random features in place of them"},
             "workers": _number(2, "worker processes, one core each"),
             "quick": _switch("40 000 cells"),
         },

@@ -35,6 +35,7 @@ PART = 0.04
 def run(
     cells: int = 100_000_000,
     inducing: int = 400,
+    features: int | None = None,
     workers: int = 2,
     quick: bool = False,
     out: str | Path | None = None,
@@ -48,14 +49,19 @@ def run(
     if quick:
         cells, inducing = 40_000, 40
     with tempfile.TemporaryDirectory() as folder:
-        result = _measured(console, Path(folder), cells, inducing, workers)
+        result = _measured(console, Path(folder), cells, inducing, features, workers)
     _show(console, result)
     write_json(result | {"machine": machine()}, out)
     return 0
 
 
 def _measured(
-    console: Console, folder: Path, cells: int, inducing: int, workers: int
+    console: Console,
+    folder: Path,
+    cells: int,
+    inducing: int,
+    features: int | None,
+    workers: int,
 ) -> dict[str, Any]:
     chunk = min(CHUNK, max(int(np.sqrt(cells / 2)) // 4, 1))
     rows = max(int(np.sqrt(cells / 2)) // chunk, 1) * chunk
@@ -64,29 +70,32 @@ def _measured(
     fine = xr.open_zarr(store, consolidated=False)
     with console.status("the fit"):
         downscaler = _fitted(inducing)
-    part_rows = max(int(PART * rows) // chunk, 1) * chunk
-    part = fine.isel(lat=slice(0, part_rows))
+    columns = max(round(PART * rows * 2 * rows / chunk**2 / workers), 1) * workers * chunk
+    part = fine.isel(lat=slice(0, chunk), lon=slice(0, columns))
+    asked = {"features": features}
     rows_of: list[dict[str, Any]] = []
     for n in sorted({1, workers}):
         with cluster(n, None) as client:
             with console.status(f"{n} worker(s): first use"):
-                downscaler.predict(fine.isel(lat=slice(0, chunk), lon=slice(0, n * chunk)))[
-                    ["mean", "std"]
-                ].compute()
+                first = fine.isel(lat=slice(0, chunk), lon=slice(0, n * chunk))
+                downscaler.predict(first, **asked)[["mean", "std"]].compute()
             with console.status(f"{n} worker(s): {part.sizes['lat'] * part.sizes['lon']:,} cells"):
-                rows_of.append(_predicted(downscaler, client, part, folder / f"part{n}.zarr", n))
+                rows_of.append(
+                    _predicted(downscaler, client, part, folder / f"part{n}.zarr", n, asked)
+                )
             if n == workers:
                 with console.status(f"{n} worker(s): all {rows * 2 * rows:,} cells"):
-                    whole = _predicted(downscaler, client, fine, folder / "whole.zarr", n)
+                    whole = _predicted(downscaler, client, fine, folder / "whole.zarr", n, asked)
     rows_of.append(whole)
     rates = [row["cells_per_second"] for row in rows_of]
     return {
         "benchmark": "out-of-core",
         "inducing": inducing,
+        "features": features,
         "chunk": [chunk, chunk],
         "rows": rows_of,
         "speed_up": rates[-2] / rates[0],
-        "difference": _difference(downscaler, fine, folder / "whole.zarr", chunk),
+        "difference": _difference(downscaler, fine, folder / "whole.zarr", chunk, asked),
     }
 
 
@@ -129,11 +138,16 @@ def _fitted(inducing: int) -> Any:
 
 
 def _predicted(
-    downscaler: Any, client: Any, fine: xr.Dataset, path: Path, workers: int
+    downscaler: Any,
+    client: Any,
+    fine: xr.Dataset,
+    path: Path,
+    workers: int,
+    asked: dict[str, Any],
 ) -> dict[str, Any]:
     cells = fine.sizes["lat"] * fine.sizes["lon"]
     began = time.perf_counter()
-    downscaler.predict_to(path, fine)
+    downscaler.predict_to(path, fine, **asked)
     seconds = time.perf_counter() - began
     return {
         "workers": workers,
@@ -145,11 +159,13 @@ def _predicted(
     }
 
 
-def _difference(downscaler: Any, fine: xr.Dataset, path: Path, chunk: int) -> dict[str, float]:
+def _difference(
+    downscaler: Any, fine: xr.Dataset, path: Path, chunk: int, asked: dict[str, Any]
+) -> dict[str, float]:
     """Largest difference from a prediction in memory, over a window across four chunks."""
     half = chunk // 2
     window = {"lat": slice(half, half + chunk), "lon": slice(half, half + chunk)}
-    expected = downscaler.predict(fine.isel(window).load())
+    expected = downscaler.predict(fine.isel(window).load(), **asked)
     with xr.open_zarr(path) as written:
         found = written.isel(window).load()
     return {
@@ -159,8 +175,11 @@ def _difference(downscaler: Any, fine: xr.Dataset, path: Path, chunk: int) -> di
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
+    basis = f"{result['features']} random features"
+    if result["features"] is None:
+        basis = f"{result['inducing']} inducing points"
     table = Table(
-        title=f"Mean and standard deviation from {result['inducing']} inducing points, chunks of "
+        title=f"Mean and standard deviation from {basis}, chunks of "
         f"{result['chunk'][0]} x {result['chunk'][1]} cells, read from and written to Zarr"
     )
     for name in ("workers", "cells", "seconds", "cells / s", "peak of a worker", "of the client"):
