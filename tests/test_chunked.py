@@ -293,5 +293,13 @@ def test_consistent_means_need_the_data_in_memory(fitted):
     data, _ = fitted
     downscaler = dc.Downscaler(*ROLES, model="bagg-gp", n_restarts=1, consistency="exact")
     downscaler.fit(data.fine, data.coarse)
+    lazy = data.everywhere.chunk({"lat": 6})
     with pytest.raises(UsageError, match=r"needs the fine data in memory"):
-        downscaler.predict(data.everywhere.chunk({"lat": 6}))
+        downscaler.predict(lazy)
+
+
+def test_consistency_that_cannot_be_had_is_said_before_the_fit(fitted, monkeypatch):
+    data, _ = fitted
+    monkeypatch.setattr(dc.Downscaler, "fit", lambda *_: pytest.fail("began"))
+    with pytest.raises(UsageError, match=r"needs the fine data in memory"):
+        dc.downscale(data.fine.chunk({"lat": 6}), data.coarse, *ROLES, consistency="exact")

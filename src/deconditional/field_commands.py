@@ -243,6 +243,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
         warnings.simplefilter("always", FitWarning)
         if args.map_over is not None:
             return downscale_each(args, command, console, downscaler, fine, coarse, on)
+        downscaler.check_consistency(fine if on is None else on)
         pairing = downscaler.understand(fine, coarse)
         for label, text in pairing.understood:
             say(console, label, text)

@@ -614,12 +614,16 @@ class Downscaler(BaseEstimator):
             raise UsageError(
                 "the grid to predict on and that of the fit are not in the same coordinates."
             )
-        if self.consistency == "exact" and is_chunked(fine, question):
+        self.check_consistency(fine)
+        return grid
+
+    def check_consistency(self, fine: xr.Dataset) -> None:
+        """Raise where area means cannot be made consistent on this data; no fit is needed."""
+        if self.consistency == "exact" and is_chunked(fine, self.question()):
             raise UsageError(
                 "consistency='exact' moves all cells at once, so it needs the fine data in memory: "
                 "predict on ds.load(), or on one region or time after the other."
             )
-        return grid
 
     def _predictor(self, levels: Sequence[float], samples: int, features: int | None) -> Predictor:
         anywhere = np.zeros((1, len(self.input_scaling_.centre)))

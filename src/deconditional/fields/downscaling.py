@@ -97,6 +97,7 @@ def downscale(
         return _mapped(fine, coarse, on, map_over, store, jobs, downscaler.progress, asked)
     if store is not None or jobs != 1:
         raise UsageError("store and jobs belong to map_over; leave them out, or add it.")
+    downscaler.check_consistency(fine if on is None else on)
     downscaler.fit(fine, coarse)
     return downscaler.predict(
         fine if on is None else on, quantiles=quantiles, samples=samples, command=command

@@ -204,7 +204,7 @@ def pair(fine: xr.Dataset, coarse: xr.Dataset, question: Question) -> Pairing:
 
 def is_chunked(fine: xr.Dataset, question: Question) -> bool:
     """Whether a covariate is a Dask array."""
-    return any(fine[name].chunks is not None for name in question.covariates)
+    return any(fine[n].chunks is not None for n in question.covariates if n in fine.variables)
 
 
 def _coarse_units(
