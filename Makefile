@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types docs bench bench-check clean
+.PHONY: help setup demo test reliability lint types docs bench bench-check clean
 
 PYTHON      ?= python3
 PYTEST_ARGS ?=
@@ -35,6 +35,11 @@ demo: $(STAMP) ## downscale real global fields into demo-output/
 test: $(STAMP) ## run the tests and every docstring example
 	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
+reliability: $(STAMP) ## try every fault of docs/reliability.md, as often as it says
+	@rm -rf reliability-output
+	@DECONDITIONAL_RELIABILITY=$(CURDIR)/reliability-output $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder -m reliability $(PYTEST_ARGS) tests
+	@$(BIN)/python tests/reliability.py reliability-output
+
 lint: $(STAMP) ## check style, formatting and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -54,5 +59,5 @@ bench-check: $(STAMP) ## compare speed with benchmarks/baseline.json
 	@$(BIN)/deconditional benchmark check --baseline benchmarks/baseline.json
 
 clean: ## remove what the commands wrote (keeps .venv)
-	@rm -rf build dist demo-output docs/_build docs/examples .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@rm -rf build dist demo-output reliability-output docs/_build docs/examples .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	@find src tests docs -type d -name __pycache__ -prune -exec rm -rf {} +
