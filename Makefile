@@ -3,11 +3,12 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test reliability lint types docs bench bench-check clean
+.PHONY: help setup demo test reliability compat lint types docs bench bench-check clean
 
 PYTHON      ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS  ?= kernels
+COMPAT_ARGS ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -32,6 +33,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## downscale real global fields into demo-output/
 	@$(BIN)/deconditional demo --out demo-output
 
+# Compiling takes most of the time, and about a third less with the older emitters of XLA:CPU. What
+# users get is compiled in reliability and compat; XLA_FLAGS= make test has it here too.
+test: export XLA_FLAGS ?= --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 test: $(STAMP) ## run the tests and every docstring example
 	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
@@ -39,6 +43,9 @@ reliability: $(STAMP) ## try every fault of docs/reliability.md, as often as it 
 	@rm -rf reliability-output
 	@DECONDITIONAL_RELIABILITY=$(CURDIR)/reliability-output $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder -m reliability $(PYTEST_ARGS) tests
 	@$(BIN)/python tests/reliability.py reliability-output
+
+compat: ## test the lowest and the newest allowed dependencies (COMPAT_ARGS: lowest, ...)
+	@$(PYTHON) tools/compatibility.py $(COMPAT_ARGS)
 
 lint: $(STAMP) ## check style, formatting and types
 	@$(BIN)/ruff check

@@ -2,8 +2,18 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+# Most of the time goes into compiling. Modules and processes share what is compiled, those that
+# tests start included, and the next run finds it again. JAX reads this when it is imported.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / ".pytest_cache" / "compiled")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# Tile sizes that were measured would differ between machines.
+os.environ.setdefault("DECONDITIONAL_TUNE", "off")
 
 import jax
 import pytest
@@ -14,45 +24,65 @@ from hypothesis import settings
 settings.register_profile("deconditional", deadline=None, derandomize=True)
 settings.load_profile("deconditional")
 
-# Tile sizes that were measured would differ between machines.
-os.environ.setdefault("DECONDITIONAL_TUNE", "off")
-
-# Most of the time goes into compiling. Modules and processes share what is compiled, and the next
-# run finds it again.
-jax.config.update(
-    "jax_compilation_cache_dir", str(Path(__file__).parent / ".pytest_cache" / "compiled")
+LONG = (
+    "tests/test_saving.py",
+    "tests/test_large_results.py",
+    "tests/test_downscale_command.py",
+    "tests/test_downscaler.py",
+    "tests/test_chunked.py",
+    "docs/arrays.md",
+    "tests/test_studies.py",
+    "docs/fields.md",
+    "src/deconditional/fields/downscaler.py",
+    "tests/test_climate_study.py",
+    "tests/test_sharding.py",
+    "docs/pitfalls.md",
 )
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+"""Files that take longest, the longest first: begun last, one of them would run alone."""
+
+MOST_MAPS = 25_000
+"""Every compiled function holds memory maps, of which Linux grants a process 65 530."""
 
 
-@contextmanager
-def _without_optimisation() -> Iterator[None]:
-    """For what compiles for seconds and then runs for milliseconds."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long files first; the order of the others, and within files, stays."""
+    place = {name: k for k, name in enumerate(LONG)}
+
+    def rank(item: pytest.Item) -> int:
+        return place.get(item.path.relative_to(config.rootpath).as_posix(), len(LONG))
+
+    items.sort(key=rank)
+
+
+def memory_maps() -> int:
+    """Memory maps of this process, as far as the system says."""
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return MOST_MAPS + 1
+
+
+def compile_with_optimisation(wanted: bool) -> None:
+    """Have this process, and those it starts, optimise what they compile, or not."""
+    said = "0" if wanted else "1"
+    if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0") != said:
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = said
+        jax.config.update("jax_disable_most_optimizations", not wanted)
+        jax.clear_caches()  # which do not know the difference
 
 
 @pytest.fixture(scope="module", autouse=True)
-def forget_compiled_functions() -> Iterator[None]:
-    """Every compiled function holds memory maps, of which Linux grants a process 65 530."""
-    yield
-    jax.clear_caches()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_examples(request: pytest.FixtureRequest) -> Iterator[None]:
+def compilation(request: pytest.FixtureRequest) -> Iterator[None]:
     """Examples of docstrings and pages show use; the tests have the compiler's full work."""
-    if "tests" in request.path.relative_to(request.config.rootpath).parts:
-        yield
-        return
-    with _without_optimisation():
-        yield
+    is_test = "tests" in request.path.relative_to(request.config.rootpath).parts
+    compile_with_optimisation(is_test and "quick_compilation" not in request.fixturenames)
+    yield
+    if memory_maps() > MOST_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="module")
-def quick_compilation() -> Iterator[None]:
-    """For modules of many small problems."""
-    with _without_optimisation():
-        yield
+def quick_compilation(compilation: None) -> None:
+    """For modules of many small problems, which compile for seconds and run for milliseconds."""
+    compile_with_optimisation(False)

@@ -15,6 +15,7 @@ from deconditional.fields.pairing import pair  # noqa: E402
 from deconditional.fields.question import Question  # noqa: E402
 from deconditional.outputs import UsageError  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 COVARIATES, MEDIATORS = ["altitude", "cloud"], ["water_vapour"]
 ROLES = ("tas", COVARIATES, MEDIATORS)
 DAYS = ["2000-01-01", "2000-01-02", "2000-01-03"]

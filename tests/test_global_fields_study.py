@@ -121,9 +121,9 @@ def test_interpolation_has_no_distribution():
 def test_draws_roll_the_grid_and_divide_cells_anew():
     first, again, other = (study._data(Task("half", "cmp", seed)) for seed in (100, 100, 101))
     xr.testing.assert_identical(first.coarse, again.coarse)
-    shifts = [study._shift(draw) for draw in (0, 1)]
+    shifts = [study.shift_of(draw) for draw in (0, 1)]
     fields = datasets.global_fields(1)
-    assert sorted(study._shift(draw) for draw in range(4)) == [0, 1, 2, 3]
+    assert sorted(study.shift_of(draw) for draw in range(4)) == [0, 1, 2, 3]
     for data, shift in zip((first, other), shifts, strict=True):
         np.testing.assert_array_equal(data.truth, np.roll(fields.tas.values, shift, axis=1))
         assert int(data.coarse.tas.notnull().sum()) == 16

@@ -362,7 +362,7 @@ def test_joint_samples_have_the_moments_of_the_posterior():
 def test_paths_take_the_values_of_their_coefficients_at_the_inducing_points():
     basis = solved("fine noise")[0].basis
     coefficients = np.random.default_rng(3).normal(size=(4, 3))
-    at = jax.jit(lambda c, x: basis.path(jax.random.key(2), c, 50)(x))(coefficients, PLACES[:4])
+    at = basis.path(jax.random.key(2), jnp.asarray(coefficients), 50)(jnp.asarray(PLACES[:4]))
     assert_close(at, np.linalg.cholesky(gram(KERNEL, PLACES[:4])) @ coefficients)
 
 
@@ -371,7 +371,7 @@ def test_pathwise_samples_have_the_moments_of_the_posterior():
     # variance of about one over the root of the number of frequencies; five of those are allowed.
     field, dense = solved("fine noise")
     mean, covariance = dense.posterior(X)
-    samples = jax.jit(lambda x: field.path(jax.random.key(1), 1000, 2000)(x))(X).T
+    samples = field.path(jax.random.key(1), 1000, 2000)(jnp.asarray(X)).T
     assert_moments(np.asarray(samples), mean, covariance, slack=5 * 1.4 / np.sqrt(1000))
 
 

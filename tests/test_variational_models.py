@@ -336,7 +336,7 @@ class Stopped(VarCMP):
 
 def test_the_operator_is_estimated_from_so_many_bags():
     model = Stopped(cmo_bags=5, seed=3).fit(BAGS, Z, Y_OBSERVED)
-    bags, z, mediator, _, _ = model.given
+    bags, z, mediator, *_ = model.given
     assert bags.n_bags == 5
     chosen = rows_of(bags.mediator, BAGS.mediator)
     assert (np.diff(chosen) > 0).all()
@@ -353,7 +353,7 @@ def test_the_operator_is_estimated_from_so_many_bags():
 
 
 def test_observations_of_all_bags_keep_their_mediators_with_a_part_of_the_bags():
-    bags, z, mediator, _, _ = Stopped(cmo_bags=5).fit(BAGS, Z_MATCHED).given
+    bags, z, mediator, *_ = Stopped(cmo_bags=5).fit(BAGS, Z_MATCHED).given
     assert bags.n_bags == 5
     np.testing.assert_array_equal(mediator, BAGS.mediator)
     assert len(z) == 8

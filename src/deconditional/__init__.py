@@ -25,20 +25,31 @@ _HOME = {
     "BaggGP": "models",
     "CMP": "models",
     "CentroidGP": "models",
+    "Checkpoint": "checkpoints",
+    "CheckpointError": "checkpoints",
+    "CheckpointWarning": "checkpoints",
     "Comparison": "fields",
     "DeconditionalRegressor": "operators",
+    "DeconditionalWarning": "cautions",
     "DeepKernel": "kernels",
+    "DegenerateFitWarning": "cautions",
     "Downscaler": "fields",
+    "ExtrapolationWarning": "cautions",
     "FeatureError": "approximation",
     "FitReport": "fit",
-    "FitWarning": "fit",
+    "FitWarning": "cautions",
+    "JitterWarning": "cautions",
+    "LeakageWarning": "cautions",
     "LogNormal": "priors",
+    "MediatorShiftWarning": "cautions",
     "Normal": "priors",
     "Posterior": "posterior",
     "PseudoTarget": "models",
+    "SampleWarning": "posterior",
     "SavedModelError": "saving",
     "SliceWarning": "fields",
     "SplitLogNormal": "priors",
+    "UselessMediatorWarning": "cautions",
     "VBagg": "models",
     "VarCMP": "models",
     "VarCentroidGP": "models",
@@ -61,13 +72,23 @@ if TYPE_CHECKING:
     from deconditional.bag_kernels import bag_cross as bag_cross
     from deconditional.bag_kernels import bag_gram as bag_gram
     from deconditional.bags import Bags as Bags
+    from deconditional.cautions import DeconditionalWarning as DeconditionalWarning
+    from deconditional.cautions import DegenerateFitWarning as DegenerateFitWarning
+    from deconditional.cautions import ExtrapolationWarning as ExtrapolationWarning
+    from deconditional.cautions import FitWarning as FitWarning
+    from deconditional.cautions import JitterWarning as JitterWarning
+    from deconditional.cautions import LeakageWarning as LeakageWarning
+    from deconditional.cautions import MediatorShiftWarning as MediatorShiftWarning
+    from deconditional.cautions import UselessMediatorWarning as UselessMediatorWarning
+    from deconditional.checkpoints import Checkpoint as Checkpoint
+    from deconditional.checkpoints import CheckpointError as CheckpointError
+    from deconditional.checkpoints import CheckpointWarning as CheckpointWarning
     from deconditional.fields import Comparison as Comparison
     from deconditional.fields import Downscaler as Downscaler
     from deconditional.fields import SliceWarning as SliceWarning
     from deconditional.fields import cross_validate as cross_validate
     from deconditional.fields import downscale as downscale
     from deconditional.fit import FitReport as FitReport
-    from deconditional.fit import FitWarning as FitWarning
     from deconditional.kernels import DeepKernel as DeepKernel
     from deconditional.models import CMP as CMP
     from deconditional.models import BaggGP as BaggGP
@@ -78,6 +99,7 @@ if TYPE_CHECKING:
     from deconditional.models import VBagg as VBagg
     from deconditional.operators import DeconditionalRegressor as DeconditionalRegressor
     from deconditional.posterior import Posterior as Posterior
+    from deconditional.posterior import SampleWarning as SampleWarning
     from deconditional.priors import LogNormal as LogNormal
     from deconditional.priors import Normal as Normal
     from deconditional.priors import SplitLogNormal as SplitLogNormal

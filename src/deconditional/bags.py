@@ -18,6 +18,7 @@ from deconditional.bag_inputs import (
     some,
     unique_names,
 )
+from deconditional.outputs import shortened
 
 __all__ = ["Bags"]
 
@@ -103,6 +104,14 @@ class Bags:
                 f"bag_of must name one bag per point: {len(x)} points came with "
                 f"bag_of of shape {labels.shape}."
             )
+        counted = ids is None and not isinstance(mediator, Mapping) and labels.dtype.kind in "iu"
+        if counted and labels.min() >= 0 and labels.max() >= len(x):
+            # Among more bags than points one is empty: found without counting all of them.
+            empty = int(np.setdiff1d(np.arange(len(x)), labels)[0])
+            raise ValueError(
+                f"bag {empty!r} is empty: no point belongs to it, but bag_of counts up to "
+                f"{int(labels.max())}. Number bags from 0 without gaps, or pass ids=[...]."
+            )
         names = bag_names(labels, ids, mediator)
         index = {name: j for j, name in enumerate(names)}
         unknown = [label for label in dict.fromkeys(labels.tolist()) if label not in index]
@@ -130,10 +139,9 @@ class Bags:
             raise ValueError("no bags were given: the list is empty.")
         arrays = []
         for name, values in zip(names, bags, strict=True):
-            array = np.asarray(values, dtype=float)
-            if array.size == 0:
+            if getattr(values, "size", len(values) if isinstance(values, Sequence) else 1) == 0:
                 raise ValueError(f"bag {name!r} is empty. Drop it, and its mediator, or fill it.")
-            arrays.append(points_array(array, f"bag {name!r}"))
+            arrays.append(points_array(values, f"bag {name!r}"))
             if arrays[-1].shape[1] != arrays[0].shape[1]:
                 raise ValueError(
                     f"bag {name!r} has {arrays[-1].shape[1]} covariates, bag {names[0]!r} has "
@@ -177,23 +185,30 @@ class Bags:
         >>> Bags.from_frame(frame, bag="county", covariates=["altitude"], mediators=["rain"]).ids
         ('a', 'b')
         """
-        named = [bag, *covariates, *(mediators or []), *([weight] if weight else [])]
-        absent = [name for name in named if name not in frame.columns]
-        if absent:
-            raise ValueError(
-                f"the table has no column {absent[0]!r}; it has {some(list(frame.columns))}."
-            )
+        if not hasattr(frame, "columns"):
+            raise TypeError(f"frame must be a DataFrame, not {type(frame).__name__}.")
+        covariates = [covariates] if isinstance(covariates, str) else list(covariates)
+        mediators = [mediators] if isinstance(mediators, str) else list(mediators or [])
+        named = [bag, *covariates, *mediators, *([weight] if weight else [])]
+        columns = list(frame.columns)
+        for name in named:
+            if name not in columns:
+                raise ValueError(f"the table has no column {name!r}; it has {some(columns)}.")
+            if columns.count(name) > 1:
+                raise ValueError(
+                    f"the table has {columns.count(name)} columns {name!r}; rename all but one."
+                )
         if not len(frame):
             raise ValueError("the table has no rows, so there are no bags.")
         if frame[bag].isna().any():
             raise ValueError(f"column {bag!r} has missing values: every point needs a bag.")
         codes, uniques = frame[bag].factorize()
         names = unique_names(uniques.tolist())
-        x = points_array(frame[list(covariates)].to_numpy(dtype=float))
+        x = points_array(_numbers(frame, covariates))
         mediator = None
         if mediators:
-            values = frame[list(mediators)].to_numpy(dtype=float)
-            first = np.array([np.flatnonzero(codes == j)[0] for j in range(len(names))])
+            values = _numbers(frame, mediators)
+            first = np.unique(codes, return_index=True)[1]
             differs = ~np.all(
                 (values == values[first][codes])
                 | (np.isnan(values) & np.isnan(values[first][codes])),
@@ -205,7 +220,7 @@ class Bags:
                     f"{list(mediators)}; a bag has one mediator. Average it over the bag first."
                 )
             mediator = values[first]
-        weights = None if weight is None else frame[weight].to_numpy(dtype=float)
+        weights = None if weight is None else _numbers(frame, [weight])[:, 0]
         return cls._checked(x, codes.astype(np.int64), weights, names, mediator, np.arange(len(x)))
 
     @classmethod
@@ -503,3 +518,30 @@ class Bags:
     def slot_points(self) -> Ints:
         """The row of `points` behind every slot of the layout."""
         return self._layout_and_source[1]
+
+
+def _numbers(frame: Any, columns: Sequence[str]) -> Floats:
+    """Columns of a table as floats, or which of them has what else."""
+    found = np.empty((len(frame), len(columns)))
+    for k, name in enumerate(columns):
+        values = frame[name]
+        kind = getattr(values.dtype, "kind", "O")
+        try:
+            if kind in "cMm":
+                raise TypeError(f"{values.dtype} values")
+            found[:, k] = values.to_numpy(dtype=float, na_value=np.nan)
+        except (TypeError, ValueError):
+            odd = next((v for v in values.tolist() if not _is_number(v)), values.dtype)
+            raise ValueError(
+                f"column {name!r} must hold numbers, and has {shortened(repr(odd), 60)}; convert "
+                "it, or drop its rows."
+            ) from None
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

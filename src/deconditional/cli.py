@@ -6,16 +6,23 @@ What a command computes with is imported when it runs, so that help and complain
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import shlex
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from deconditional import __version__, benchmark_commands, field_commands, reproduce_commands
 from deconditional.command_options import nothing_kept, runs, whole
 from deconditional.compilation_cache import keep_compiled
-from deconditional.outputs import UsageError
+from deconditional.interrupts import aborting
+from deconditional.outputs import UsageError, shortened, visible
 
 __all__ = ["main"]
+
+TRACEBACK = "DECONDITIONAL_TRACEBACK"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -29,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command; the exit code.
 
     0 is success, 1 means that part of the work failed, 2 that the command cannot be carried out as
-    given, 130 that it was interrupted.
+    given, 3 that the program itself failed, 130 that it was interrupted. With the environment
+    variable DECONDITIONAL_TRACEBACK set, a failure of the program shows where it happened.
 
     Examples
     --------
@@ -38,20 +46,55 @@ def main(argv: list[str] | None = None) -> int:
     0
     """
     given = sys.argv[1:] if argv is None else argv
+    _write_any_name()
     try:
         args = _parser().parse_args(given)
-        return _carry_out(args, shlex.join(["deconditional", *given]))
+        return _carry_out(args, _command_line(given))
     except UsageError as error:
-        message = " ".join(str(error).splitlines())
-        print(f"deconditional: error: {message}", file=sys.stderr)
+        _complain(str(error))
         return 2
     except SystemExit as done:  # argparse leaves this way after --help and --version
         return int(done.code or 0)
+    except BrokenPipeError:  # whoever reads the output has stopped
+        _drop_output()
+        return 1
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        _complain(
+            f"the program failed ({type(error).__name__}: {shortened(visible(str(error)), 300)}). "
+            f"This is a fault of ours: please report it, with what {TRACEBACK}=1 shows."
+        )
+        return 3
+
+
+def _complain(message: str) -> None:
+    print(f"deconditional: error: {' '.join(message.splitlines())}", file=sys.stderr)
+
+
+def _write_any_name() -> None:
+    """Let names be printed that the encoding of the terminal does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Keep Python from writing once more to a pipe that is closed when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _command_line(given: Sequence[str]) -> str:
+    """The command as histories have it: on one line, and not without end."""
+    words = " ".join(visible(shlex.join(["deconditional", *given])).splitlines())
+    return shortened(words, 4000)
 
 
 def _carry_out(args: argparse.Namespace, command: str) -> int:
     try:
-        return args.command(args, command)
+        with aborting():
+            return args.command(args, command)
     except KeyboardInterrupt:
         print(f"\ndeconditional: interrupted. {args.kept(args)}", file=sys.stderr)
         return 130
@@ -75,7 +118,11 @@ def _demo(args: argparse.Namespace, command: str) -> int:
 def _output_untouched(args: argparse.Namespace) -> str:
     if getattr(args, "written", None) is not None:
         return f"{args.written} is written; what was to follow is not."
-    return "No output was written; what was there has not changed."
+    nothing = "No output was written; what was there has not changed."
+    checkpoint = getattr(args, "checkpoint", None)
+    if checkpoint is not None and checkpoint.exists():
+        return f"{nothing} The same command goes on from {checkpoint}."
+    return nothing
 
 
 # ---------------------------------------------------------------------- arguments

@@ -43,7 +43,7 @@ def cluster(workers: int | None, scheduler: str | None) -> Iterator[Any | None]:
         return
     with (
         LocalCluster(
-            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as local,
         Client(local) as client,
     ):

@@ -6,15 +6,16 @@ What they compute with is imported when they run, so that help and complaints co
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from deconditional.compilation_cache import keep_compiled
-from deconditional.outputs import UsageError
+from deconditional.outputs import UsageError, check_place, shortened, visible
 
 __all__ = ["add_downscale_options", "add_report_options", "downscale", "report"]
 
@@ -37,7 +38,8 @@ examples:
         --covariates orog --mask land --transform log --consistency exact \\
         --time 2001-07 --out pr_fine.nc
 
-exit codes: 0 done, 2 the command cannot be carried out as given, 130 interrupted.
+exit codes: 0 done, 2 the command cannot be carried out as given, 3 the program itself failed, 130
+interrupted.
 """
 
 REPORT_EXAMPLES = """\
@@ -119,6 +121,13 @@ def add_downscale_options(parser: argparse.ArgumentParser) -> None:
     size.add_argument(
         "--scheduler", metavar="ADDRESS", help="of a running Dask cluster, tcp://host:8786, say"
     )
+    size.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="keep how far learning is; the same command goes on from there after a stop, and "
+        "removes the file at its end",
+    )
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model",
@@ -157,8 +166,10 @@ def add_downscale_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--folds", type=at_least(2), default=5, help="of the cross-validation (default: 5)"
     )
-    model.add_argument("--restarts", type=at_least(1), default=2, help="of every fit (default: 2)")
-    model.add_argument("--seed", type=at_least(0), default=0, help="default: 0")
+    model.add_argument(
+        "--restarts", type=at_least(1, 1000), default=2, help="of every fit (default: 2)"
+    )
+    model.add_argument("--seed", type=at_least(0, 2**32 - 1), default=0, help="default: 0")
     output = parser.add_argument_group("output")
     output.add_argument("--out", required=True, type=Path, metavar="OUT.nc", help=".nc or .zarr")
     output.add_argument(
@@ -191,21 +202,24 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     require("fields", "xarray", "cf_xarray", "netCDF4")
     from rich.console import Console
 
+    from deconditional.cautions import DeconditionalWarning
+    from deconditional.checkpoints import opened, whole
     from deconditional.cluster import cluster
     from deconditional.fields.downscaler import Downscaler, quantile_levels
     from deconditional.fields.files import check_output, open_fields, protect_inputs
-    from deconditional.fit import FitWarning
 
     console = Console(quiet=args.quiet, highlight=False, soft_wrap=True, emoji=False)
-    protect_inputs(args.out, [*args.fine, *args.coarse, *(args.on or [])])
-    check_output(args.out, args.overwrite)
+    inputs = [*args.fine, *args.coarse, *(args.on or [])]
+    protect_inputs(args.out, inputs)
+    args.out = check_output(args.out, args.overwrite)
     if args.report is not None:
         require("report", "matplotlib", "jinja2")
-        check_report(args.report)
-        if args.report.exists() and not args.overwrite:
+        check_report(args.report, [*inputs, args.out])
+        if os.path.lexists(args.report) and not args.overwrite:
             raise UsageError(
                 f"the report {str(args.report)!r} exists; name another, or add --overwrite."
             )
+    check_checkpoint(args, [*inputs, args.out, *([args.report] if args.report else [])])
     downscaler = Downscaler(
         args.target,
         args.covariates,
@@ -240,27 +254,31 @@ def downscale(args: argparse.Namespace, command: str) -> int:
         one_line_errors(args.model),
         cluster(args.workers, args.scheduler),
     ):
-        warnings.simplefilter("always", FitWarning)
+        warnings.simplefilter("always", DeconditionalWarning)
         if args.map_over is not None:
             return downscale_each(args, command, console, downscaler, fine, coarse, on)
         downscaler.check_consistency(fine if on is None else on)
-        pairing = downscaler.understand(fine, coarse)
+        with errors_of_reading():
+            pairing = downscaler.understand(fine, coarse)
         for label, text in pairing.understood:
             say(console, label, text)
         if on is not None:
             check_on(on, pairing)
-        downscaler.fit(fine, coarse)
-        downscaler.predict_to(
-            args.out,
-            fine if on is None else on,
-            quantiles=args.quantiles,
-            samples=args.samples,
-            overwrite=args.overwrite,
-            command=command,
-        )
+        check_result(fine if on is None else on, pairing.question, args)
+        with opened(args.checkpoint) as kept:
+            downscaler.fit(fine, coarse, **whole(kept))
+            downscaler.predict_to(
+                args.out,
+                fine if on is None else on,
+                quantiles=args.quantiles,
+                samples=args.samples,
+                overwrite=args.overwrite,
+                command=command,
+            )
         args.written = args.out
         result = open_fields(args.out, "written", chunked)
-        for note in dict.fromkeys(str(w.message) for w in caught if w.category is FitWarning):
+        notes = [str(w.message) for w in caught if issubclass(w.category, DeconditionalWarning)]
+        for note in dict.fromkeys(notes):
             if not args.quiet:
                 print(f"note: {note}", file=sys.stderr)
         sum_up(console, downscaler, result)
@@ -270,10 +288,31 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     return 0
 
 
+def check_checkpoint(args: argparse.Namespace, others: Sequence[str | Path]) -> None:
+    """Raise unless learning can be kept in the file that was named for it."""
+    from deconditional.checkpoints import Checkpoint
+    from deconditional.fields.files import protect_inputs
+
+    if args.checkpoint is None:
+        return
+    if args.map_over is not None:
+        raise UsageError("--map-over keeps the slices that are done; leave --checkpoint out.")
+    if args.checkpoint.absolute() in [Path(other).absolute() for other in others]:
+        raise UsageError(f"--checkpoint {args.checkpoint} is another file of the command as well.")
+    protect_inputs(args.checkpoint, others, "checkpoint")
+    Checkpoint(args.checkpoint).check()
+
+
 def check_size_options(args: argparse.Namespace) -> None:
     """Raise where options about size and workers contradict each other, or need what is absent."""
     if args.workers is not None and args.scheduler is not None:
         raise UsageError("--workers starts a cluster and --scheduler uses a running one; give one.")
+    most = 4 * max(os.cpu_count() or 1, 2)
+    if args.workers is not None and args.workers > most:
+        raise UsageError(
+            f"--workers {args.workers} are too many for {os.cpu_count()} core(s); give at most "
+            f"{most}."
+        )
     if args.workers is not None or args.scheduler is not None:
         require("dask", "dask", "distributed")
         if args.chunked == "no" and args.map_over is None:
@@ -295,8 +334,10 @@ def downscale_each(
 ) -> int:
     """One downscaling for every value of a dimension; those that are done survive a stop."""
     from deconditional.fields.downscaling import downscale as in_one_call
-    from deconditional.fields.files import remove, write_fields
+    from deconditional.fields.files import check_writable, remove, write_fields
     from deconditional.fields.mapped import SliceWarning
+
+    check_writable(fine if on is None else on, args.out)
 
     store = args.out.with_name(f".{args.out.name}.slices")
     with warnings.catch_warnings(record=True) as caught:
@@ -330,6 +371,7 @@ def say(console: Any, label: str, text: str) -> None:
     """One line of what was understood or done."""
     from rich.text import Text
 
+    text = shortened(visible(text), 2000)
     console.print(Text.assemble((f"{label:>12}", "bold"), "  ", text))
 
 
@@ -366,6 +408,29 @@ def check_on(on: Any, pairing: Any) -> None:
         )
 
 
+def check_result(on: Any, question: Any, args: argparse.Namespace) -> None:
+    """Raise now where the result could not be written, or does not fit into memory."""
+    from deconditional.fields.declared import available_memory, shown_bytes
+    from deconditional.fields.files import check_writable
+    from deconditional.fields.grids import find_grid
+    from deconditional.fields.pairing import is_chunked
+
+    grid = find_grid(on, question.covariates, "fine", question.dims)
+    dims = [d for d in (grid.time, grid.y.name, grid.x.name) if d is not None]
+    check_writable(on, args.out, dims)
+    if is_chunked(on, question):
+        return
+    layers = 2 + len(args.quantiles) + args.samples
+    needed = 8 * grid.n_cells * grid.n_times * layers
+    memory = available_memory()
+    if needed > memory:
+        raise UsageError(
+            f"{layers} layers of {grid.n_cells * grid.n_times} cells take {shown_bytes(needed)}, "
+            f"and {shown_bytes(memory)} are free; ask for fewer samples or quantiles, or use "
+            "--chunked yes."
+        )
+
+
 @contextmanager
 def one_line_errors(model: str) -> Iterator[None]:
     """Turn what the numerical part stumbles over into a complaint with a remedy."""
@@ -380,10 +445,26 @@ def one_line_errors(model: str) -> Iterator[None]:
             "the memory does not suffice; use --model varcmp or vbagg, fewer --points-per-bag, or "
             "a smaller region."
         ) from None
-    except (ValueError, ArithmeticError, RuntimeError) as error:
+    except (ValueError, ArithmeticError, RuntimeError, OSError) as error:
         raise UsageError(
             f"the computation with the model {model!r} failed: {one_line(error)}; try another "
             "--model or --seed, or leave variables out."
+        ) from error
+
+
+@contextmanager
+def errors_of_reading() -> Iterator[None]:
+    """Turn what goes wrong while chunks of data are read into a complaint about the files."""
+    from deconditional.fields.files import one_line
+
+    try:
+        yield
+    except UsageError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"the data cannot be read ({type(error).__name__}: {one_line(error)}); check that the "
+            "files are whole."
         ) from error
 
 
@@ -396,6 +477,10 @@ def write_page(result: Any, out: Path, truth: Any = None) -> Path:
         return write_report(result, out, truth)
     except UsageError:
         raise
+    except MemoryError:
+        raise UsageError(
+            f"the memory does not suffice for the report {str(out)!r}; cut the result to a region."
+        ) from None
     except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"could not write the report {str(out)!r} ({one_line(error)}); make room, or name "
@@ -438,8 +523,10 @@ def report(args: argparse.Namespace, command: str) -> int:
     from deconditional.report import load_result
 
     given = Path(args.result)
+    if not given.name:
+        raise UsageError(f"{args.result!r} is no file; name what deconditional downscale wrote.")
     out = args.out if args.out is not None else given.with_suffix(".html")
-    check_report(out)
+    check_report(out, [args.result, *(args.truth or [])])
     result = open_fields(given, "result") if given.is_dir() else load_result(given)
     truth = None if args.truth is None else open_fields(args.truth, "truth")
     print(write_page(result, out, truth))
@@ -458,19 +545,20 @@ def require(extra: str, *packages: str) -> None:
             raise UsageError(f"this needs {package}: pip install 'deconditional[{extra}]'.")
 
 
-def check_report(path: Path) -> None:
-    """Raise unless a page can be written here."""
-    from deconditional.fields.files import check_folder
+def check_report(path: Path, inputs: Sequence[str | Path]) -> None:
+    """Raise unless a page can be written here, and is none of the files that are read."""
+    from deconditional.fields.files import protect_inputs
 
     if path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"the report {str(path)!r} must end in .html; name another.")
+    check_place(path, "report")
     if path.is_dir():
         raise UsageError(f"the report {str(path)!r} is a folder; name a file.")
-    check_folder(path)
+    protect_inputs(path, inputs, "report")
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """The type of a whole number that is not too small."""
+def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
+    """The type of a whole number that is neither too small nor too large."""
 
     def number(text: str) -> int:
         try:
@@ -479,6 +567,8 @@ def at_least(least: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
         if value < least:
             raise argparse.ArgumentTypeError(f"must be at least {least}, not {value}")
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most}, not {value}")
         return value
 
     return number
@@ -511,7 +601,7 @@ def bounds(text: str) -> tuple[float | None, float | None]:
     except ValueError:
         comma = ""
         ends = (None, None)
-    if not comma:
+    if not comma or any(end != end for end in ends):  # a bound that is no number
         raise argparse.ArgumentTypeError(f"must be LOW,HIGH (either may be empty), not {text!r}")
     return ends[0], ends[1]
 
@@ -527,7 +617,8 @@ def points(text: str) -> int | str | None:
 
 def dimensions(text: str) -> dict[str, str]:
     """Names of dimensions by role."""
-    found = dict(part.split("=", 1) for part in names(text) if "=" in part)
+    pairs = [part.split("=", 1) for part in names(text) if "=" in part]
+    found = {role.strip(): name.strip() for role, name in pairs}
     if len(found) != len(names(text)) or not set(found) <= {"y", "x", "time"}:
         raise argparse.ArgumentTypeError(f"must look like y=lat,x=lon,time=t, not {text!r}")
     return found

@@ -3,17 +3,22 @@
 A problem offers ``parameters`` (a :class:`~deconditional.parameters.ParameterSet`) and
 ``log_posterior(vector)``; nothing here knows what the model is. Problems are pytrees, so one
 compilation serves every data set of the same shape.
+
+L-BFGS has a memory that SciPy does not hand out, so a checkpoint keeps what it was told instead:
+all evaluations. A fit that goes on runs again from its start, is told the same, and comes in no
+time to where it stopped, with the same memory. NUTS keeps the state of its chain.
 """
 
 from __future__ import annotations
 
 import os
 import time
-import warnings
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from threading import Event, Lock
+from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
@@ -21,8 +26,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
+from deconditional.cautions import FitWarning
+from deconditional.checkpoints import CheckpointError, Section
+from deconditional.interrupts import Stop, current
 from deconditional.parameters import ParameterSet
-from deconditional.progress import tell
+from deconditional.progress import show, tell
 
 __all__ = ["FitReport", "FitWarning", "Optimum", "maximise", "sample_posterior"]
 
@@ -40,9 +48,14 @@ FLOAT32_LINE_SEARCH = 10
 SHORT_EVALUATION = 0.01
 """Seconds; a longer evaluation uses the cores itself, and a second beside it slows both down."""
 
+ENOUGH_DRAWS = 20
+"""Draws from which an interrupted chain takes the place of the most probable parameters."""
 
-class FitWarning(UserWarning):
-    """A fit that did not converge, or whose answer should not be trusted as it is."""
+BLOCK = 100
+"""Most steps of NUTS between two looks at whether to stop or to write."""
+
+BLOCK_SECONDS = 0.5
+"""Time between two such looks, where a single step does not take longer."""
 
 
 class Problem(Protocol):
@@ -119,21 +132,136 @@ def _loss_and_gradient(problem: Problem, vector: Any) -> tuple[Any, Any]:
     return jax.value_and_grad(lambda v: -problem.log_posterior(v))(vector)
 
 
+class _Stopped(Exception):
+    """Ends a run of the optimiser at the evaluation that would come next."""
+
+
+class _Evaluations:
+    """Every evaluation so far: a vector that is asked for again gets the same answer."""
+
+    def __init__(self, section: Section, size: int):
+        self.section, self.size = section, size
+        self._known: dict[bytes, tuple[float, np.ndarray]] = {}
+        self._rows: list[np.ndarray] = []
+        self.seconds = 0.0
+        self.ended = False
+        if section.found is not None:
+            self._take(section.found)
+        if self._rows:
+            section.resumed = f"{len(self._rows)} evaluations"
+        section.keep(self._state)
+
+    def _take(self, found: dict[str, Any]) -> None:
+        rows: Any = found.get("evaluations")
+        seconds, ended = found.get("seconds"), found.get("ended")
+        shaped = isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.dtype == np.float64
+        if not shaped or rows.shape[1] != 2 * self.size + 1 or not np.isfinite(rows).all():
+            self.section.useless("its evaluations do not fit the problem")
+        elif not isinstance(seconds, np.ndarray) or seconds.shape or not isinstance(ended, bool):
+            self.section.useless("it is not complete")
+        else:
+            self.seconds, self.ended = float(seconds), ended
+            for row in rows:
+                self.add(row[: self.size], float(row[self.size]), row[self.size + 1 :])
+
+    def _state(self) -> dict[str, Any]:
+        rows = list(self._rows)
+        return {
+            "evaluations": np.stack(rows) if rows else np.zeros((0, 2 * self.size + 1)),
+            "seconds": np.asarray(self.seconds),
+            "ended": self.ended,
+        }
+
+    def of(self, vector: np.ndarray) -> tuple[float, np.ndarray] | None:
+        """The evaluation at a vector, if there was one."""
+        found = self._known.get(np.asarray(vector, dtype=float).tobytes())
+        return None if found is None else (found[0], found[1].copy())
+
+    def add(self, vector: np.ndarray, value: float, gradient: np.ndarray) -> None:
+        """Remember an evaluation."""
+        row = np.concatenate([vector, [value], gradient])
+        self._known[row[: self.size].tobytes()] = (value, row[self.size + 1 :])
+        self._rows.append(row)
+
+
 class _Objective:
     """The loss for SciPy: float64 in and out, huge where the algebra breaks down."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem, memory: _Evaluations | None = None):
         self.problem = problem
+        self.memory = memory
         self.evaluations = 0
+        self._count = Lock()
+
+    def known(self, vector: np.ndarray) -> tuple[float, np.ndarray] | None:
+        """The evaluation at a vector where the checkpoint has it."""
+        found = None if self.memory is None else self.memory.of(vector)
+        if found is not None:
+            with self._count:
+                self.evaluations += 1
+        return found
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        self.evaluations += 1
+        value, gradient = self.evaluated(vector)
+        if self.memory is not None:
+            self.memory.add(vector, value, gradient)
+            self.memory.section.offer()
+        return value, gradient
+
+    def evaluated(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        """An evaluation that is not remembered."""
         value, gradient = _loss_and_gradient(self.problem, jnp.asarray(vector))
         value, gradient = float(value), np.asarray(gradient, dtype=float)
-        tell("fit", self.evaluations, note=f"{self.evaluations} evaluations, {-value:.1f}")
+        with self._count:
+            self.evaluations += 1
+            count = self.evaluations
+        tell("fit", count, note=f"{count} evaluations, {-value:.1f}")
         if not np.isfinite(value) or not np.isfinite(gradient).all():
             return 1e25, np.zeros_like(vector)
         return value, gradient
+
+
+class _Restart:
+    """One of the runs of the optimiser, with the best it has found."""
+
+    def __init__(self, objective: _Objective, start: np.ndarray, halted: Callable[[], bool]):
+        self.objective, self.halted = objective, halted
+        self.vector, self.loss, self.gradient = start, np.inf, np.zeros_like(start)
+        self.success = False
+        self.iterations = 0
+
+    def run(
+        self, low: np.ndarray, high: np.ndarray, iterations: int, options: Mapping[str, Any]
+    ) -> None:
+        """So many iterations; fewer where the run is halted."""
+        self.success, self.iterations = False, 0
+        try:
+            result = minimize(
+                self._loss,
+                np.clip(self.vector, low, high),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=list(zip(low, high, strict=True)),
+                callback=self._next,
+                options={"maxiter": iterations, **options},
+            )
+        except _Stopped:
+            return
+        self.vector, self.loss, self.gradient = result.x, float(result.fun), result.jac
+        self.success, self.iterations = bool(result.success), int(result.nit)
+
+    def _loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        found = self.objective.known(vector)
+        if found is None:
+            if self.halted():
+                raise _Stopped
+            found = self.objective(vector)
+        if found[0] < self.loss:
+            self.vector, self.loss, self.gradient = vector.copy(), *found
+        return found
+
+    def _next(self, xk: np.ndarray) -> None:
+        self.iterations += 1
 
 
 @dataclass(frozen=True)
@@ -157,6 +285,7 @@ def maximise(
     seed: int = 0,
     starts: tuple[np.ndarray, ...] = (),
     screening: int = 12,
+    section: Section | None = None,
 ) -> Optimum:
     """Maximise the log posterior.
 
@@ -164,63 +293,111 @@ def maximise(
     from the priors. All restarts run for `screening` iterations; the better half, and at least
     two, then run to convergence. Evaluations too short to keep every core busy by themselves run
     together on a pool of threads: XLA leaves Python's lock while it computes.
+
+    Evaluations are kept in the `section` of a checkpoint and taken from there. Where a stop is
+    asked for (:mod:`deconditional.interrupts`), the best parameters so far are the answer.
     """
     parameters = problem.parameters
-    objective = _Objective(problem)
-    began = time.perf_counter()
+    stop = current()
+    memory = None if section is None else _Evaluations(section, parameters.size)
+    objective = _Objective(problem, memory)
     first = parameters.start()
-    objective(first)
-    compile_seconds = time.perf_counter() - began
-    began = time.perf_counter()
-    objective(first)
-    one_evaluation = time.perf_counter() - began
+    compile_seconds, one_evaluation, (loss, gradient) = _begin(objective, first, stop)
     if parameters.size == 0:
-        value = -objective(first)[0]
-        return Optimum(first, value, True, 0, objective.evaluations, (value,), compile_seconds)
+        return Optimum(first, -loss, True, 0, objective.evaluations, (-loss,), compile_seconds)
     keys = jax.random.split(jax.random.key(seed), max(1, n_restarts))
     drawn = [parameters.draw(key, shrink=0.5) for key in keys]
     points = [first, *starts, *drawn][: max(1, n_restarts)]
     low, high = parameters.bounds()
-    bounds = list(zip(low, high, strict=True))
 
     options: dict[str, Any] = {"ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20}
     if getattr(problem, "dtype", None) == jnp.float32:
         options |= {"ftol": FLOAT32_TOLERANCE, "maxls": FLOAT32_LINE_SEARCH}
 
-    def run(start: np.ndarray, iterations: int) -> Any:
-        return minimize(
-            objective,
-            np.clip(start, low, high),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=bounds,
-            options={"maxiter": iterations, **options},
-        )
-
+    halt = Event()
+    restarts = [_Restart(objective, p, lambda: halt.is_set() or stop.reached()) for p in points]
+    restarts[0].loss, restarts[0].gradient = loss, gradient
     workers = os.cpu_count() or 1 if one_evaluation < SHORT_EVALUATION else 1
     with ThreadPoolExecutor(max_workers=min(len(points), workers)) as pool:
-        if len(points) > 2:
-            screened = sorted(
-                pool.map(lambda p: run(p, screening), points), key=lambda result: result.fun
-            )
-            points = [result.x for result in screened[: max(2, len(points) // 2)]]
-        results = sorted(pool.map(lambda p: run(p, max_iter), points), key=lambda r: r.fun)
-    best = results[0]
+        try:
+            if len(restarts) > 2:
+                _together(pool, [partial(r.run, low, high, screening, options) for r in restarts])
+                restarts.sort(key=lambda r: r.loss)
+            if not stop.asked:
+                restarts = restarts[: max(2, len(points) // 2)]
+            if not stop.asked or memory is not None:
+                _together(pool, [partial(r.run, low, high, max_iter, options) for r in restarts])
+        except BaseException as error:
+            halt.set()
+            if not (isinstance(error, KeyboardInterrupt) and stop.taken()):
+                raise
+    restarts.sort(key=lambda r: r.loss)
+    best = restarts[0]
+    if memory is not None:
+        memory.ended = not stop.used
+        (memory.section.stopped if stop.used else memory.section.offer)()
     return Optimum(
-        vector=best.x,
-        log_posterior=-float(best.fun),
-        converged=_converged(best, low, high),
-        iterations=int(best.nit),
+        vector=best.vector,
+        log_posterior=-best.loss,
+        converged=not stop.used and _converged(best, low, high),
+        iterations=best.iterations,
         evaluations=objective.evaluations,
-        restarts=tuple(-float(r.fun) for r in results),
+        restarts=tuple(-r.loss for r in restarts if r.loss < np.inf),
         compile_seconds=compile_seconds,
     )
 
 
-def _converged(result: Any, low: np.ndarray, high: np.ndarray) -> bool:
+def _begin(
+    objective: _Objective, first: np.ndarray, stop: Stop
+) -> tuple[float, float, tuple[float, np.ndarray]]:
+    """Seconds of the first evaluation, which compiles, and of one more; the evaluation itself.
+
+    A fit that goes on has it in its checkpoint. It repeats it: the same data and options must give
+    the same number, or the rest of the checkpoint is not to be trusted.
+    """
+    memory = objective.memory
+    known = objective.known(first)
+    began = time.perf_counter()
+    if memory is None or known is None:
+        found = objective(first)
+        compiled = time.perf_counter()
+        if not stop.asked:
+            objective.evaluated(first)
+        one = time.perf_counter() - compiled
+        if memory is not None:
+            memory.seconds = one
+        return compiled - began, one, found
+    if memory.ended:
+        objective.evaluations += 1
+        return 0.0, memory.seconds, known
+    value, _ = objective.evaluated(first)
+    single = getattr(objective.problem, "dtype", None) == jnp.float32
+    if abs(value - known[0]) > (1e-3 if single else 1e-6) * (1.0 + abs(known[0])):
+        raise CheckpointError(
+            f"the checkpoint {str(memory.section.path)!r} has a log posterior of {-known[0]:.6g} "
+            f"where it is {-value:.6g} now: the kernel or a prior has changed. Name another file, "
+            "or delete it to begin anew."
+        )
+    return time.perf_counter() - began, memory.seconds, known
+
+
+def _together(pool: ThreadPoolExecutor, tasks: Sequence[Callable[[], None]]) -> None:
+    """Run tasks on a pool.
+
+    Waiting is done in short pieces, since not every system wakes a thread that waits for long when
+    Ctrl-C is pressed.
+    """
+    left = {pool.submit(task) for task in tasks}
+    while left:
+        done, left = wait(left, timeout=0.5, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+
+
+def _converged(best: _Restart, low: np.ndarray, high: np.ndarray) -> bool:
     """Met a tolerance, or came so close that rounding of float32 tiles ended the line search."""
-    step = np.clip(result.x - result.jac, low, high) - result.x
-    return bool(result.success) or bool(np.abs(step).max() < 0.02)
+    step = np.clip(best.vector - best.gradient, low, high) - best.vector
+    return best.success or bool(np.abs(step).max() < 0.02)
 
 
 def at_bounds(parameters: ParameterSet, vector: np.ndarray) -> tuple[str, ...]:
@@ -228,6 +405,9 @@ def at_bounds(parameters: ParameterSet, vector: np.ndarray) -> tuple[str, ...]:
     low, high = parameters.bounds()
     touching = (vector - low < 1e-3) | (high - vector < 1e-3)
     return tuple(name for name, on in zip(parameters.names(), touching, strict=True) if on)
+
+
+# --------------------------------------------------------------------------- NUTS
 
 
 def sample_posterior(
@@ -240,39 +420,226 @@ def sample_posterior(
     num_chains: int = 1,
     max_tree_depth: int = 8,
     progress_bar: bool = False,
+    section: Section | None = None,
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Draws from the posterior of the unconstrained vector by NUTS, and their diagnostics."""
+    """Draws from the posterior of the unconstrained vector by NUTS, and their diagnostics.
+
+    The state of the chain is kept in the `section` of a checkpoint; draws of a run that goes on
+    from there are, on the same machine, those of a run that was never stopped, to the bit. Where a
+    stop is asked for (:mod:`deconditional.interrupts`), the chains that are complete, or else what
+    there is of the first, are the answer: nothing at all, with no diagnostics, if it is too little.
+    """
     from numpyro.diagnostics import effective_sample_size, gelman_rubin, split_gelman_rubin
-    from numpyro.infer import MCMC, NUTS
 
     if num_samples < 4 or num_warmup < 1 or num_chains < 1:
         raise ValueError("NUTS needs at least 4 samples, 1 warm-up step and 1 chain.")
-    sampler = NUTS(
-        potential_fn=lambda v: -problem.log_posterior(v),
-        dense_mass=True,
-        max_tree_depth=max_tree_depth,
-        target_accept_prob=0.85,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        chains = MCMC(
-            sampler,
-            num_warmup=num_warmup,
-            num_samples=num_samples,
-            num_chains=num_chains,
-            chain_method="sequential",
-            progress_bar=progress_bar,
-        )
-    key = jax.random.key(seed)
-    spread = 0.05 * jax.random.normal(key, (num_chains, len(start)))
-    init = jnp.asarray(start) + (spread if num_chains > 1 else spread[0])
-    chains.run(key, init_params=init, extra_fields=("diverging", "potential_energy"))
-    draws = np.asarray(chains.get_samples(group_by_chain=True))
-    rhat = gelman_rubin(draws) if num_chains > 1 else split_gelman_rubin(draws)
-    extra = chains.get_extra_fields()
+    chains = _Chains(problem, start, seed, num_warmup, num_samples, num_chains, max_tree_depth)
+    with show(progress_bar) as stage:
+        stage("NUTS")
+        chains.run(section, current())
+    draws, diverging, potential = chains.collected()
+    if draws.shape[1] < min(ENOUGH_DRAWS, num_samples):
+        return draws.reshape(-1, draws.shape[-1])[:0], {}
+    rhat = gelman_rubin(draws) if len(draws) > 1 else split_gelman_rubin(draws)
     return draws.reshape(-1, draws.shape[-1]), {
-        "divergences": int(np.sum(extra["diverging"])),
+        "divergences": int(np.sum(diverging)),
         "r_hat": float(np.max(rhat)),
         "effective_samples": float(np.min(effective_sample_size(draws))),
-        "log_posterior": float(-np.min(extra["potential_energy"])),
+        "log_posterior": float(-np.min(potential)),
     }
+
+
+class _Place(NamedTuple):
+    """Where sampling stands: the chain, its steps, its state, and what was drawn so far."""
+
+    chain: int = 0
+    done: int = 0
+    state: Any = None
+    rows: tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...] = ()
+
+    def drawn(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draws, divergences and energies in one piece each."""
+        if not self.rows:
+            return np.zeros((0, size)), np.zeros(0, bool), np.zeros(0)
+        draws, diverging, potential = (
+            np.concatenate(part) for part in zip(*self.rows, strict=True)
+        )
+        return draws, diverging, potential
+
+
+class _Chains:
+    """Chains of NUTS, one after the other, a block of steps at a time.
+
+    All blocks are one compiled program, whatever their length, so that it does not matter to the
+    draws where they are cut.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        start: np.ndarray,
+        seed: int,
+        num_warmup: int,
+        num_samples: int,
+        num_chains: int,
+        max_tree_depth: int,
+    ):
+        from numpyro.infer import NUTS
+
+        self._sampler = NUTS(
+            potential_fn=lambda v: -problem.log_posterior(v),
+            dense_mass=True,
+            max_tree_depth=max_tree_depth,
+            target_accept_prob=0.85,
+        )
+        key = jax.random.key(seed)
+        spread = 0.05 * jax.random.normal(key, (num_chains, len(start)))
+        self._starts = jnp.asarray(start) + spread
+        self._keys = jax.random.split(key, num_chains) if num_chains > 1 else key[None]
+        self._warmup, self._samples, self._n = num_warmup, num_samples, num_chains
+        self._length = num_warmup + num_samples
+        self._at = _Place()
+
+    def run(self, section: Section | None, stop: Stop) -> None:
+        """Sample until all is done, or a stop is asked for."""
+        if section is not None:
+            self._resume(section)
+        advance = jax.jit(self._advance)
+        steps = 1
+        try:
+            while self._at.chain < self._n and not stop.reached():
+                if self._at.state is None:
+                    self._at = self._at._replace(state=self._begin(self._at.chain))
+                steps = self._block(advance, steps)
+                if section is not None:
+                    section.offer()
+        except KeyboardInterrupt:
+            if not stop.taken():
+                raise
+        if section is not None and stop.used:
+            section.stopped()
+
+    def collected(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What was drawn in the chains that are complete, or else in the first."""
+        parts = self._at.drawn(self._starts.shape[1])
+        whole = self._at.chain
+        n, each = (whole, self._samples) if whole else (1, len(parts[0]))
+        draws, diverging, potential = (
+            part[: n * each].reshape(n, each, *part.shape[1:]) for part in parts
+        )
+        return draws, diverging, potential
+
+    # ------------------------------------------------------------------ steps
+
+    def _begin(self, chain: int) -> Any:
+        """The state before the first step."""
+        state = self._sampler.init(
+            self._keys[chain], self._warmup, self._starts[chain], model_args=(), model_kwargs={}
+        )
+        leaves, structure = jax.tree.flatten(state)
+        # As if they came from a file, so that both ways enter the same program.
+        return jax.tree.unflatten(structure, [_from_host(leaf, _to_host(leaf)) for leaf in leaves])
+
+    def _advance(self, state: Any, steps: Any) -> tuple[Any, Any]:
+        room = (
+            jnp.zeros((BLOCK, self._starts.shape[1])),
+            jnp.zeros(BLOCK, bool),
+            jnp.zeros(BLOCK),
+        )
+
+        def step(k: Any, carried: Any) -> Any:
+            now, seen = carried
+            now = self._sampler.sample(now, (), {})
+            values = (now.z, now.diverging, now.potential_energy)
+            return now, tuple(s.at[k].set(v) for s, v in zip(seen, values, strict=True))
+
+        return jax.lax.fori_loop(0, steps, step, (state, room))
+
+    def _block(self, advance: Any, steps: int) -> int:
+        """Some steps; how many may follow."""
+        chain, done, state, rows = self._at
+        steps = min(steps, self._length - done)
+        began = time.perf_counter()
+        state, seen = jax.block_until_ready(advance(state, jnp.asarray(steps)))
+        each = (time.perf_counter() - began) / steps
+        first = max(0, self._warmup - done)
+        if first < steps:
+            draws, diverging, potential = (np.asarray(s)[first:steps] for s in seen)
+            rows = (*rows, (draws, diverging, potential))
+        done += steps
+        # In one piece: whoever writes it down, after an interrupt say, finds no half of it.
+        ended = done == self._length
+        self._at = _Place(chain + 1, 0, None, rows) if ended else _Place(chain, done, state, rows)
+        tell("steps of NUTS", chain * self._length + done, self._n * self._length)
+        return int(np.clip(BLOCK_SECONDS / max(each, 1e-9), 1, BLOCK))
+
+    # ------------------------------------------------------------------ the checkpoint
+
+    def _state(self) -> dict[str, Any]:
+        at = self._at
+        draws, diverging, potential = at.drawn(self._starts.shape[1])
+        return {
+            "chain": at.chain,
+            "done": at.done,
+            "state": [_to_host(leaf) for leaf in jax.tree.leaves(at.state)],
+            "draws": draws,
+            "diverging": diverging,
+            "potential": potential,
+        }
+
+    def _resume(self, section: Section) -> None:
+        """Go on from what a section has, if anything."""
+        if section.found is not None:
+            found = self._place(section.found)
+            if found is None:
+                section.useless("its chains do not fit the problem")
+            else:
+                self._at = found
+                steps = found.chain * self._length + found.done
+                section.resumed = f"{steps} steps of NUTS"
+        section.keep(self._state)
+
+    def _place(self, found: dict[str, Any]) -> _Place | None:
+        """A place of these chains, or None where it is not one."""
+        chain, done, leaves = (found.get(key) for key in ("chain", "done", "state"))
+        if type(chain) is not int or type(done) is not int or not isinstance(leaves, list):
+            return None
+        if not (0 <= chain <= self._n and 0 <= done < self._length):
+            return None
+        drawn = chain * self._samples + max(0, done - self._warmup)
+        shapes = {"draws": (drawn, self._starts.shape[1]), "diverging": (drawn,)}
+        for key, shape in {**shapes, "potential": (drawn,)}.items():
+            values = found.get(key)
+            if not isinstance(values, np.ndarray) or values.shape != shape:
+                return None
+            if not np.isfinite(values).all():
+                return None
+        rows = (found["draws"], found["diverging"].astype(bool), found["potential"])
+        if not leaves:
+            return _Place(chain, done, None, (rows,)) if done == 0 else None
+        own, structure = jax.tree.flatten(self._begin(min(chain, self._n - 1)))
+        hosted = [_to_host(leaf) for leaf in own]
+        if len(leaves) != len(hosted) or not all(
+            isinstance(new, np.ndarray) and (new.shape, new.dtype) == (old.shape, old.dtype)
+            for new, old in zip(leaves, hosted, strict=True)
+        ):
+            return None
+        restored = [_from_host(old, new) for old, new in zip(own, leaves, strict=True)]
+        return _Place(chain, done, jax.tree.unflatten(structure, restored), (rows,))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _to_host(leaf: Any) -> np.ndarray:
+    """An array as a file has it; random keys by their numbers."""
+    leaf = jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _from_host(like: Any, values: np.ndarray) -> Any:
+    """The way back."""
+    if hasattr(like, "dtype") and _is_key(like):
+        return jax.random.wrap_key_data(jnp.asarray(values), impl=jax.random.key_impl(like))
+    return jnp.asarray(values)

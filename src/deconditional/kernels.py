@@ -21,6 +21,7 @@ import gpjax.kernels as gk
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from gpjax.kernels.base import AbstractKernel, Constant, ProductKernel, SumKernel
 from gpjax.parameters import val
 from jaxtyping import Array, Float, Key
@@ -34,6 +35,7 @@ __all__ = [
     "Profile",
     "RadialTerm",
     "prior_variance",
+    "radial_terms",
     "spectral_features",
     "sum_of_products",
 ]
@@ -53,6 +55,9 @@ class Profile:
         True where the profile is not smooth at s = 0, so that rounding of s near zero matters.
     frequencies
         Draws from the spectral measure in one dimension's scaled units: `(key, m, d, a) -> (m, d)`.
+    log_spectrum
+        Log density of that measure up to a constant, by squared lengths of frequencies and d; None
+        where it is not known in closed form.
     """
 
     name: str
@@ -61,6 +66,12 @@ class Profile:
     frequencies: Callable[[Key[Array, ""], int, int, Array], Array]
     shape_slope: Callable[[Array, Array], Array] | None = None
     rough: bool = True
+    log_spectrum: Callable[[np.ndarray, int], np.ndarray] | None = None
+
+
+def _matern_spectrum(degrees: int) -> Callable[[np.ndarray, int], np.ndarray]:
+    """That Student t density."""
+    return lambda squared, d: -0.5 * (degrees + d) * np.log1p(squared / degrees)
 
 
 def _matern_frequencies(degrees: int) -> Callable[[Key[Array, ""], int, int, Array], Array]:
@@ -112,24 +123,28 @@ PROFILES: dict[type, Profile] = {
         slope=lambda s, _: -0.5 * jnp.exp(-0.5 * s),
         frequencies=lambda key, m, d, _: jr.normal(key, (m, d)),
         rough=False,
+        log_spectrum=lambda squared, d: -0.5 * squared,
     ),
     gk.Matern12: Profile(
         "matern-1/2",
         value=lambda s, _: jnp.exp(-jnp.sqrt(s)),
         slope=_matern12_slope,
         frequencies=_matern_frequencies(1),
+        log_spectrum=_matern_spectrum(1),
     ),
     gk.Matern32: Profile(
         "matern-3/2",
         value=_matern32,
         slope=lambda s, _: -1.5 * jnp.exp(-jnp.sqrt(3.0 * s)),
         frequencies=_matern_frequencies(3),
+        log_spectrum=_matern_spectrum(3),
     ),
     gk.Matern52: Profile(
         "matern-5/2",
         value=_matern52,
         slope=_matern52_slope,
         frequencies=_matern_frequencies(5),
+        log_spectrum=_matern_spectrum(5),
     ),
     gk.RationalQuadratic: Profile(
         "rational quadratic",
@@ -281,6 +296,18 @@ def prior_variance(kernel: AbstractKernel, x: Float[Array, "n d"]) -> Float[Arra
     return total
 
 
+def radial_terms(kernel: AbstractKernel) -> list[RadialTerm]:
+    """The terms of a kernel that has a spectral measure; a ``TypeError`` for others."""
+    terms = sum_of_products(kernel)
+    radial = [term for term in terms if isinstance(term, RadialTerm)]
+    if len(radial) < len(terms):
+        raise TypeError(
+            "random Fourier features need a sum or product of Gaussian, Matérn and rational "
+            f"quadratic kernels; {type(kernel).__name__} has no known spectral measure."
+        )
+    return radial
+
+
 def spectral_features(
     kernel: AbstractKernel, n_features: int, key: Key[Array, ""], d: int, dtype: Any = None
 ) -> Callable[[Float[Array, "n d"]], Float[Array, "n features"]]:
@@ -303,12 +330,7 @@ def spectral_features(
     dtype
         Of phases, cosines and sines; that of the points by default.
     """
-    terms = [term for term in sum_of_products(kernel) if isinstance(term, RadialTerm)]
-    if len(terms) < len(sum_of_products(kernel)):
-        raise TypeError(
-            "random Fourier features need a sum or product of Gaussian, Matérn and rational "
-            f"quadratic kernels; {type(kernel).__name__} has no known spectral measure."
-        )
+    terms = radial_terms(kernel)
     pairs = max(1, n_features // (2 * len(terms)))
     keys = jr.split(key, len(terms))
     point = jax.ShapeDtypeStruct((1, d), float)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -16,6 +18,7 @@ __all__ = [
     "add_covariances",
     "as_matrix",
     "escalating_cholesky",
+    "lifted_cholesky",
     "log_determinant",
     "stable_cholesky",
     "whiten",
@@ -29,25 +32,72 @@ LARGEST_JITTER = 1e-3
 
 
 def stable_cholesky(a: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Lower Cholesky factor of a with a relative jitter on its diagonal."""
-    return jnp.linalg.cholesky(_with_jitter(a, JITTER))
+    """Lower Cholesky factor of a with the least relative jitter on its diagonal."""
+    return escalating_cholesky(a)[0]
 
 
 def escalating_cholesky(
-    a: Float[Array, "n n"], jitter: float = JITTER
+    a: Float[Array, "n n"], jitter: float | Array = JITTER
 ) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
     """Lower Cholesky factor with the least jitter, from `jitter` up in tens, that makes it exist.
 
-    Returns the factor and the relative jitter. Gradients see the jitter as a constant.
+    Returns the factor and the relative jitter; the factor is not finite where 1e-3 is not enough.
+    Gradients see the jitter as a constant. Where the first try succeeds, it is the only one.
+
+    Examples
+    --------
+    >>> root, level = escalating_cholesky(jnp.array([[1.0, 1.0 + 1e-8], [1.0 + 1e-8, 1.0]]))
+    >>> bool(jnp.isfinite(root).all()), f"{float(level):.0e}"
+    (True, '1e-07')
     """
-    fixed = lax.stop_gradient(a)
+    return _escalated(a, jnp.asarray(jitter, dtype=a.dtype))
 
-    def fails(level: Array) -> Array:
-        root = jnp.linalg.cholesky(_with_jitter(fixed, level))
-        return ~jnp.isfinite(root).all() & (level < LARGEST_JITTER)
 
-    level = lax.while_loop(fails, lambda level: ESCALATION * level, jnp.asarray(jitter))
-    return jnp.linalg.cholesky(_with_jitter(a, level)), level
+@jax.custom_jvp
+def _escalated(a: Array, jitter: Array) -> tuple[Array, Array]:
+    def attempt(level: Array) -> tuple[Array, Array]:
+        return jnp.linalg.cholesky(_with_jitter(a, level)), level
+
+    def fails(state: tuple[Array, Array]) -> Array:
+        root, level = state
+        return ~jnp.isfinite(root).all() & (level < 0.5 * LARGEST_JITTER)
+
+    return lax.while_loop(fails, lambda state: attempt(ESCALATION * state[1]), attempt(jitter))
+
+
+@_escalated.defjvp
+def _escalated_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    r"""With :math:`A = LL^\top`, :math:`dL = L\,\Phi(L^{-1} dA\, L^{-\top})`.
+
+    Φ takes the lower triangle and half of the diagonal.
+    """
+    root, level = _escalated(*primals)
+    moved = _with_jitter(tangents[0], level)
+    white = whiten(root, whiten(root, 0.5 * (moved + moved.T)).T)
+    half = jnp.tril(white) - 0.5 * jnp.diag(jnp.diagonal(white))
+    return (root, level), (root @ half, jnp.zeros_like(level))
+
+
+def lifted_cholesky(a: np.ndarray) -> np.ndarray:
+    """The same in NumPy, for answers after a fit; without jitter where none is needed.
+
+    Examples
+    --------
+    >>> bool(np.isfinite(lifted_cholesky(np.ones((3, 3)))).all())
+    True
+    """
+    scale, n = float(np.trace(a)) / len(a), len(a)
+    for level in (0.0, *10.0 ** np.arange(np.log10(JITTER), np.log10(LARGEST_JITTER) + 0.5)):
+        try:
+            return np.linalg.cholesky(a + level * scale * np.eye(n))
+        except np.linalg.LinAlgError:
+            continue
+    raise ValueError(
+        "the covariance of the observations is not positive definite, whatever is added to its "
+        "diagonal; give the observations more noise."
+    )
 
 
 def _with_jitter(a: Array, relative: float | Array) -> Array:

@@ -226,7 +226,10 @@ def _draw(parameter: Parameter, key: Any) -> Array:
 
 
 def _fixed_value(parameter: Parameter, value: Any) -> np.ndarray:
-    array = np.asarray(value, dtype=float)
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"fixed[{parameter.name!r}] must be a number, not {value!r}.") from None
     try:
         array = np.broadcast_to(array, parameter.shape).copy()
     except ValueError:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from deconditional.datasets.swiss_roll import SwissRoll
+    from deconditional.datasets.surfaces import CutSurface
 
 __all__ = [
     "calibration",
@@ -72,7 +72,7 @@ def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 130) -> Path:
     return path
 
 
-def roll(data: SwissRoll, title: str = "Swiss roll") -> Figure:
+def roll(data: CutSurface, title: str = "Swiss roll") -> Figure:
     """The roll coloured by its truth, in space and seen along its axis.
 
     Examples
@@ -98,7 +98,7 @@ def roll(data: SwissRoll, title: str = "Swiss roll") -> Figure:
     return figure
 
 
-def roll_bags(rolls: Sequence[SwissRoll], title: str = "Bags") -> Figure:
+def roll_bags(rolls: Sequence[CutSurface], title: str = "Bags") -> Figure:
     """The bags of one or more rolls, and the coarse observations against the mediator.
 
     Above, every point by its bag, grey where the bag's points are not given; below, the
@@ -120,7 +120,7 @@ def roll_bags(rolls: Sequence[SwissRoll], title: str = "Bags") -> Figure:
     return figure
 
 
-def _bag_members(axes: Axes, data: SwissRoll) -> None:
+def _bag_members(axes: Axes, data: CutSurface) -> None:
     # A permuted order of colours sets neighbouring bags apart.
     n_bags = int(data.bag_of.max()) + 1
     colour = np.random.default_rng(0).permutation(n_bags)[data.bag_of]
@@ -136,7 +136,7 @@ def _bag_members(axes: Axes, data: SwissRoll) -> None:
     axes.set(xlabel="x₁", ylabel="x₃, cut into levels", title=title, aspect="equal")
 
 
-def _observations(axes: Axes, data: SwissRoll) -> None:
+def _observations(axes: Axes, data: CutSurface) -> None:
     counts = np.bincount(data.bag_of)
     means = np.bincount(data.bag_of, weights=data.f) / counts
     low, high = data.x[:, 2].min(), data.x[:, 2].max()

@@ -6,21 +6,27 @@ mixture of fields when the hyper-parameters have a posterior of their own.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array
 from scipy.special import ndtr, ndtri
 
+from deconditional.cautions import DeconditionalWarning
 from deconditional.inference.field import Field, square_root
+from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
+from deconditional.kernels import RadialTerm, prior_variance, sum_of_products
 from deconditional.progress import tell
 from deconditional.tuning import is_accelerator
 
-__all__ = ["CoarsePosterior", "Gaussians", "Paths", "Posterior", "blocks"]
+__all__ = ["CoarsePosterior", "Gaussians", "Paths", "Posterior", "SampleWarning", "blocks"]
 
 BLOCK = 4096
 """Query points per block: what bounds memory, whatever the number of query points."""
@@ -30,6 +36,15 @@ BLOCK_ON_ACCELERATOR = 16384
 
 JOINT_LIMIT = 2000
 """Most query points for which samples are drawn from the full covariance by default."""
+
+MARGIN = 0.1
+"""Share of the range of a covariate that counts as within it, on either side."""
+
+ROUNDING = 1e-9
+"""The same, relative to its largest value, where the range is none."""
+
+UNTOLD = 0.95
+"""Share of the prior variance from which on the data have said nothing of a point."""
 
 
 class Gaussians:
@@ -137,12 +152,30 @@ class Posterior(Gaussians):
     ----------
     x : (m, d) array
         The query points.
+    support
+        Least and greatest value of every covariate that was learnt from, if they are known.
+
+    Examples
+    --------
+    >>> from deconditional import BaggGP, Bags
+    >>> points = np.linspace(0, 3, 60)
+    >>> bags = Bags.from_points(points, np.arange(60) // 3)
+    >>> model = BaggGP(n_restarts=1).fit(bags, bags.means(np.sin(2 * points)), noise_std=0.01)
+    >>> model.predict([1.0, 20.0]).extrapolating.tolist()
+    [False, True]
     """
 
-    def __init__(self, fields: Sequence[Field], x: np.ndarray, fine_noise: bool = False):
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        x: np.ndarray,
+        fine_noise: bool = False,
+        support: tuple[np.ndarray, np.ndarray] | None = None,
+    ):
         self.fields = fields
         self.x = x
         self.fine_noise = fine_noise
+        self.support = support
 
     def __repr__(self) -> str:
         averaged = f", averaged over {len(self.fields)} draws" if len(self.fields) > 1 else ""
@@ -164,6 +197,30 @@ class Posterior(Gaussians):
         return means, variances
 
     @property
+    def extrapolating(self) -> np.ndarray:
+        """Whether a point lies where the data say nothing, or outside what was learnt from, (m,).
+
+        See :attr:`extrapolation`.
+        """
+        return self.extrapolation > 0
+
+    @cached_property
+    def extrapolation(self) -> np.ndarray:
+        """How far every point is from the data, (m,).
+
+        The sum of 1, where a covariate lies outside the range that was learnt from by more than a
+        tenth of it, and 2, where the variance of the smooth field is at least 95 % of its prior
+        variance k(x, x): the observations have said nothing.
+        """
+        flags = np.zeros(len(self.x), dtype=np.int8)
+        if self.support is not None:
+            flags[outside_range(self.x, *self.support)] = 1
+        prior = np.mean([_prior_variance(field, self.x) for field in self.fields], axis=0)
+        noise = [float(f.fine_noise_variance) if self.fine_noise else 0.0 for f in self.fields]
+        smooth = np.mean(self.component_variances - np.array(noise)[:, None], axis=0)
+        return flags + 2 * (smooth >= UNTOLD * prior).astype(np.int8)
+
+    @property
     def log_evidence(self) -> float:
         """Log p(z), or a bound of it; under NUTS the mean over draws."""
         return float(np.mean([float(f.log_evidence) for f in self.fields]))
@@ -183,7 +240,7 @@ class Posterior(Gaussians):
         n: int = 1,
         seed: int = 0,
         method: Literal["auto", "joint", "pathwise"] = "auto",
-        n_features: int = 2000,
+        n_features: int | None = None,
     ) -> np.ndarray:
         """Joint samples of the field, (n, m).
 
@@ -198,10 +255,14 @@ class Posterior(Gaussians):
             by Matheron's rule over `n_features` random Fourier features and evaluates them block
             by block; ``"auto"`` takes the first up to 2000 points and the second beyond.
         n_features
-            For pathwise samples: the error of prior draws falls as one over its square root.
+            For pathwise samples. By default 2000, or as many, up to 16 000, as bring their
+            variances near the bags within 10 % of the posterior's (root mean square); where that
+            is not reached, a :class:`SampleWarning` says so. A number is taken as it is.
         """
         if n < 1:
             raise ValueError(f"asked for {n} samples; ask for at least one.")
+        if n_features is not None and n_features < 2:
+            raise ValueError(f"n_features must be at least 2, not {n_features}.")
         if method not in ("auto", "joint", "pathwise"):
             raise ValueError(f"method must be 'auto', 'joint' or 'pathwise', not {method!r}.")
         if method == "auto":
@@ -232,20 +293,61 @@ class Posterior(Gaussians):
         return out
 
 
+class SampleWarning(DeconditionalWarning):
+    """Samples whose spread differs from that of the posterior they are drawn from."""
+
+
+def outside_range(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Rows with a value beyond its range by more than a tenth of the range.
+
+    Examples
+    --------
+    >>> x = np.array([[0.5, 1.0], [1.05, 1.0], [1.2, 1.0], [0.5, 2.0]])
+    >>> outside_range(x, np.array([0.0, 1.0]), np.array([1.0, 1.0])).tolist()
+    [False, False, True, True]
+    """
+    margin = MARGIN * (high - low) + ROUNDING * np.maximum(np.abs(low), np.abs(high))
+    return ((x < low - margin) | (x > high + margin)).any(1)
+
+
+def _prior_variance(field: Any, x: np.ndarray) -> np.ndarray:
+    """k(x, x) at every row of x, block by block unless it is the same everywhere."""
+    kernel = field.kernel if hasattr(field, "kernel") else field.basis.kernel
+    if all(isinstance(term, RadialTerm) for term in sum_of_products(kernel)):
+        return np.broadcast_to(np.asarray(prior_variance(kernel, jnp.asarray(x[:1]))), len(x))
+    out = np.empty(len(x))
+    for rows, block in blocks(x):
+        out[rows] = np.asarray(_prior(kernel, block))[: rows.stop - rows.start]
+    return out
+
+
+@eqx.filter_jit
+def _prior(kernel: AbstractKernel, x: Array) -> Array:
+    return prior_variance(kernel, x)
+
+
 class Paths:
     """Functions drawn from a posterior by Matheron's rule, to be evaluated anywhere.
+
+    Parameters
+    ----------
+    n_features
+        Random Fourier features of the prior; as many as it takes if None.
 
     Attributes
     ----------
     noise_std : (n,)
         Of single fine values under each draw.
+    error : float
+        Root mean square of the relative error of variances near the bags, given the frequencies.
     """
 
-    def __init__(self, fields: Sequence[Field], n: int, seed: int, n_features: int):
+    def __init__(self, fields: Sequence[Field], n: int, seed: int, n_features: int | None = None):
         rng = np.random.default_rng(seed)
         which = rng.integers(len(fields), size=n)
         self.noise_std = np.sqrt([float(fields[s].fine_noise_variance) for s in which])
         self._parts = []
+        errors = []
         for s in np.unique(which):
             rows = np.flatnonzero(which == s)
             key = jr.key(int(rng.integers(2**31)))
@@ -256,6 +358,17 @@ class Paths:
                     f"{error} Ask for joint samples instead: post.sample(..., method='joint')."
                 ) from None
             self._parts.append((rows, evaluate))
+            errors.append(float(evaluate.error))
+        self.error = float(np.sqrt(np.mean(np.square(errors))))
+        if n_features is None and self.error > TOLERANCE:
+            warnings.warn(
+                f"variances of the samples differ by {self.error:.0%} from those of the posterior, "
+                f"even with {MOST_FEATURES} random features. Use mean, std and quantiles, which do "
+                "not depend on features, or joint samples of at most a few thousand points: "
+                "post.sample(..., method='joint').",
+                SampleWarning,
+                stacklevel=3,
+            )
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """The functions at the rows of x, (n, m)."""

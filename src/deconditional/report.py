@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from deconditional import __version__
 from deconditional.outputs import UsageError, output_folder, write_atomically
 from deconditional.reporting.result import align_truth, load_result, read_result
@@ -72,15 +74,16 @@ def write_report(
     output_folder(out.parent)
     aligned = None if truth is None else align_truth(truth, checked.mean, checked.target)
     material = Material(checked, aligned)
-    if material.scored is not None and not material.scored[0].size:
-        raise UsageError(
-            "the truth has no value in any cell that was predicted; give one that overlaps."
+    with np.errstate(all="ignore"):  # of values as large as numbers can be
+        if material.scored is not None and not material.scored[0].size:
+            raise UsageError(
+                "the truth has no value in any cell that was predicted; give one that overlaps."
+            )
+        page = render(
+            checked.name,
+            summary(material),
+            sections(material),
+            f"Written by deconditional {__version__}.",
         )
-    page = render(
-        checked.name,
-        summary(material),
-        sections(material),
-        f"Written by deconditional {__version__}.",
-    )
     write_atomically(out, page)
     return out

@@ -283,6 +283,29 @@ def _global_fields(args: argparse.Namespace, command: str) -> int:
     return _finished(results, args.out)
 
 
+def _mediation_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--datasets", nargs="+", metavar="NAME", help="some (default: all)")
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="some (default: all)")
+    parser.add_argument("--draws", type=positive, help="of each data set, at most")
+    _overwrite(parser)
+
+
+def _mediation(args: argparse.Namespace, command: str) -> int:
+    field_commands.require("demo", "xarray", "cf_xarray", "itur")
+    from deconditional.experiments import mediation
+
+    results = mediation.run(
+        args.datasets,
+        args.models,
+        args.draws,
+        out=args.out,
+        jobs=args.jobs,
+        overwrite=args.overwrite,
+        command=command,
+    )
+    return _finished(results, args.out)
+
+
 def _climate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
@@ -463,6 +486,16 @@ EXPERIMENTS = {
         _global_fields,
         ("--months", "1", "--draws", "1", "--models", "bilinear", "gpr", "bagg-gp"),
         takes_jobs=True,
+    ),
+    "mediation": Experiment(
+        "every mediated model on unmatched data sets, compared with fair baselines",
+        "Fit mediated models to the swiss roll, the S-curve, synthetic fields with better and "
+        f"worse mediators and real fields, matched in no cell. {_RESUMES}",
+        _mediation_options,
+        _mediation,
+        ("--datasets", "noisy-60", "--draws", "1", "--models", "u-cmp", "propagated"),
+        takes_jobs=True,
+        draws=False,
     ),
     "variational": Experiment(
         "what variational inference costs in accuracy",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
+from deconditional.interrupts import aborting
 from deconditional.outputs import UsageError
 
 if TYPE_CHECKING:
@@ -184,7 +185,8 @@ def _outcome(future: Future[Outcome | Exception]) -> Outcome | Exception:
 
 def _tried(work: Callable[[Task], Outcome], task: Task) -> Outcome | Exception:
     try:
-        return work(task)
+        with aborting():  # an interrupt means all of the work
+            return work(task)
     except Exception as error:
         return error
 

@@ -7,14 +7,14 @@ one; that of the answer is the same prediction in memory.
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 from rich.console import Console
 from rich.table import Table
 
@@ -23,10 +23,13 @@ from deconditional.cluster import cluster
 from deconditional.outputs import UsageError
 from deconditional.provenance import machine
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 __all__ = ["run"]
 
 CHUNK = 1000
-"""Rows and columns of a chunk."""
+"""Rows and columns of a chunk, at most."""
 
 PART = 0.04
 """Share of the cells that is predicted with one worker and with two."""
@@ -63,8 +66,12 @@ def _measured(
     features: int | None,
     workers: int,
 ) -> dict[str, Any]:
-    chunk = min(CHUNK, max(int(np.sqrt(cells / 2)) // 4, 1))
-    rows = max(int(np.sqrt(cells / 2)) // chunk, 1) * chunk
+    import xarray as xr
+
+    rows = math.ceil(math.sqrt(cells / 2))
+    n_chunks = max(math.ceil(rows / CHUNK), 4)
+    chunk = math.ceil(rows / n_chunks)
+    rows = n_chunks * chunk
     with console.status("a store of covariates"):
         store = _covariates(folder / "fine.zarr", rows, 2 * rows, chunk)
     fine = xr.open_zarr(store, consolidated=False)
@@ -102,6 +109,7 @@ def _measured(
 def _covariates(path: Path, rows: int, columns: int, chunk: int) -> Path:
     """Two smooth covariates with some roughness, written chunk by chunk."""
     import dask.array as da
+    import xarray as xr
 
     lat = -90 + (np.arange(rows) + 0.5) * 180 / rows
     lon = (np.arange(columns) + 0.5) * 360 / columns
@@ -163,6 +171,8 @@ def _difference(
     downscaler: Any, fine: xr.Dataset, path: Path, chunk: int, asked: dict[str, Any]
 ) -> dict[str, float]:
     """Largest difference from a prediction in memory, over a window across four chunks."""
+    import xarray as xr
+
     half = chunk // 2
     window = {"lat": slice(half, half + chunk), "lon": slice(half, half + chunk)}
     expected = downscaler.predict(fine.isel(window).load(), **asked)

@@ -2,47 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from deconditional.bags import Bags
+from deconditional.datasets.surfaces import CutSurface, check_cut, cut
 
-__all__ = ["SwissRoll", "swiss_roll"]
-
-
-@dataclass(frozen=True)
-class SwissRoll:
-    """Points on the roll, their bags, and the coarse observations.
-
-    Attributes
-    ----------
-    x : (n, 3)
-        Standardised points; the last axis is the height that cuts the bags.
-    f : (n,)
-        The truth: standardised position along the roll.
-    bag_of : (n,)
-        The height level of every point, among all levels.
-    bags
-        D1: the bags that keep their points, with mediator y (the mid-height of the level).
-    mediator : (M, 1)
-        The mediators of the observations.
-    z : (M,)
-        D2: noisy means of f over the observed bags.
-    observed : (M,)
-        The level behind each observation.
-    matching
-        ``"direct"`` or ``"indirect"``.
-    """
-
-    x: np.ndarray
-    f: np.ndarray
-    bag_of: np.ndarray
-    bags: Bags
-    mediator: np.ndarray
-    z: np.ndarray
-    observed: np.ndarray
-    matching: str
+__all__ = ["swiss_roll"]
 
 
 def swiss_roll(
@@ -51,7 +15,7 @@ def swiss_roll(
     matching: str = "direct",
     noise_std: float = 0.05,
     seed: int = 0,
-) -> SwissRoll:
+) -> CutSurface:
     """Draw a swiss roll.
 
     The position is t = 1.5π(1 + 2u), the point (t cos t, 21 v, t sin t), both standardised. Levels
@@ -67,41 +31,8 @@ def swiss_roll(
     >>> bool(set(data.bags.ids) & set(data.observed.tolist()))
     False
     """
-    if matching not in ("direct", "indirect"):
-        raise ValueError(f"matching must be 'direct' or 'indirect', not {matching!r}.")
-    if n_bags < 2 or n_points < n_bags:
-        raise ValueError("a swiss roll needs at least two bags and a point for each.")
+    check_cut(n_points, n_bags, matching)
     rng = np.random.default_rng(seed)
     t = 1.5 * np.pi * (1.0 + 2.0 * rng.uniform(size=n_points))
-    x = np.stack([t * np.cos(t), 21.0 * rng.uniform(size=n_points), t * np.sin(t)], axis=1)
-    x = (x - x.mean(0)) / x.std(0)
-    f = (t - t.mean()) / t.std()
-    height = x[:, 2]
-    edges = np.linspace(height.min(), height.max(), n_bags + 1)
-    level = np.clip(np.searchsorted(edges, height, side="right") - 1, 0, n_bags - 1)
-    middle = 0.5 * (edges[:-1] + edges[1:])
-    counts = np.bincount(level, minlength=n_bags)
-    if not counts.all():
-        raise ValueError(
-            f"level {int(np.argmin(counts))} of the roll has no point; use fewer bags or more "
-            "points."
-        )
-    means = np.bincount(level, weights=f, minlength=n_bags) / counts
-    z = means + noise_std * rng.standard_normal(n_bags)
-    order = rng.permutation(n_bags)
-    if matching == "direct":
-        kept, observed = np.arange(n_bags), np.arange(n_bags)
-    else:
-        half = n_bags // 2
-        kept, observed = np.sort(order[:half]), np.sort(order[half:])
-    everything = Bags.from_points(x, level, mediator=middle)
-    return SwissRoll(
-        x=x,
-        f=f,
-        bag_of=level,
-        bags=everything.select(kept),
-        mediator=middle[observed, None],
-        z=z[observed],
-        observed=observed,
-        matching=matching,
-    )
+    points = np.stack([t * np.cos(t), 21.0 * rng.uniform(size=n_points), t * np.sin(t)], axis=1)
+    return cut(points, t, n_bags, matching, noise_std, rng)

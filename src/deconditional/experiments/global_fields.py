@@ -42,7 +42,7 @@ from deconditional.workers import carry_out, check_jobs
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["MODELS", "run", "run_task"]
+__all__ = ["MODELS", "run", "run_task", "shift_of"]
 
 TARGET, COVARIATES, MEDIATORS = "tas", ("altitude", "rain", "cloud"), ("water_vapour",)
 BLOCK = 12
@@ -282,7 +282,7 @@ def _data(task: Task) -> Any:
 
     month, draw = divmod(task.seed, 100)
     fields = datasets.global_fields(month)
-    fields = fields.roll(lon=_shift(draw), roll_coords=True)
+    fields = fields.roll(lon=shift_of(draw), roll_coords=True)
     matched = 0.0 if task.matching == "half" else 1.0
     data = datasets.split_cells(
         fields, TARGET, COVARIATES, MEDIATORS, block=BLOCK, matched=matched, seed=draw
@@ -296,7 +296,7 @@ def _data(task: Task) -> Any:
     return data
 
 
-def _shift(draw: int) -> int:
+def shift_of(draw: int) -> int:
     """Columns by which a draw rolls the grid: another for each of the first twelve draws."""
     return (10 + 7 * draw) % BLOCK
 

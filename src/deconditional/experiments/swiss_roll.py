@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import deconditional as dc
-from deconditional.datasets.swiss_roll import SwissRoll, swiss_roll
+from deconditional.datasets.surfaces import CutSurface
+from deconditional.datasets.swiss_roll import swiss_roll
 from deconditional.experiments.records import Record, Results
 from deconditional.experiments.swiss_roll_table import table
 from deconditional.outputs import UsageError, can_draw, output_folder, write_atomically
@@ -106,7 +107,7 @@ class Task:
 class Fitted:
     """A fitted model's posterior at all points of the roll, and what it took."""
 
-    data: SwissRoll
+    data: CutSurface
     posterior: Any
     fit_seconds: float
     predict_seconds: float

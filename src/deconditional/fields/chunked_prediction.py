@@ -14,7 +14,7 @@ from deconditional.cluster import limit_threads
 from deconditional.fields.fine_points import ROUNDING, check_mask_grid, weighted_count
 from deconditional.fields.grids import Grid
 from deconditional.fields.parts import Parts, Place, Reader, check_size, divided, reduced
-from deconditional.fields.prediction import Predictor
+from deconditional.fields.prediction import EXTRAPOLATION, NOT_PREDICTED, Predictor
 from deconditional.fields.question import Question
 from deconditional.posterior import BLOCK
 
@@ -54,6 +54,7 @@ def _leading(predictor: Predictor) -> dict[str, tuple[tuple[str, ...], int]]:
         found["quantiles"] = (("quantile",), len(predictor.levels))
     if predictor.target.distribution.startswith("rectified"):
         found["latent_mean"] = found["latent_std"] = ((), 1)
+    found[EXTRAPOLATION] = ((), 1)
     if predictor.n_samples:
         found["samples"] = (("sample",), predictor.n_samples)
     return found
@@ -68,6 +69,7 @@ def _layers(
     out = np.full((sum(n for _, n in leading.values()), points.present.size), np.nan)
     inside = points.present.ravel()
     n = int(inside.sum())
+    values: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     if n:
         x = _padded(predictor.x(points))
         values = predictor.layers(predictor.posterior(x))
@@ -76,10 +78,14 @@ def _layers(
             if predictor.fine_noise:
                 draws = draws + _noise(predictor, place, len(x))
             values["samples"] = (("sample",), predictor.target.physical(draws))
-        start = 0
-        for name, (_, count) in leading.items():
-            out[start : start + count, inside] = np.atleast_2d(values[name][1])[:, :n]
-            start += count
+    start = 0
+    for name, (_, count) in leading.items():
+        rows = slice(start, start + count)
+        if name == EXTRAPOLATION:
+            out[rows] = NOT_PREDICTED
+        if n:
+            out[rows, inside] = np.atleast_2d(values[name][1])[:, :n]
+        start += count
     return out.reshape(len(out), *part.shape)
 
 

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from scipy.sparse import csr_array
 from sklearn.base import clone
 
+from deconditional.cautions import leaking, tell_of
 from deconditional.fields.downscaler import Downscaler, FitData
 from deconditional.fields.downscaling import new_downscaler
-from deconditional.fields.validation import Comparison, HeldOut, blocks, compared
+from deconditional.fields.validation import Comparison, HeldOut, blocks, compared, sharing
 from deconditional.fit import FitWarning
+from deconditional.interrupts import aborting
 from deconditional.posterior import Gaussians
 from deconditional.progress import show
 
@@ -26,6 +29,7 @@ __all__ = ["cross_validate"]
 Ints = npt.NDArray[np.int64]
 
 
+@aborting()
 def cross_validate(
     fine: xr.Dataset,
     coarse: xr.Dataset,
@@ -43,7 +47,8 @@ def cross_validate(
     """Compare models on coarse observations they have not seen, held out in blocks.
 
     An observation with a bag of its own is predicted as the mean of the field over that bag;
-    another one through its mediators.
+    another one through its mediators. Observations that share fine cells with those held out are
+    not learnt from; where that cannot be (see `refit`), a :class:`LeakageWarning` says so.
 
     Parameters
     ----------
@@ -80,7 +85,8 @@ def cross_validate(
     first._prepare(fine, coarse)
     parts = blocks(first.pairing_, by, folds, first.seed)
     names = (models,) if isinstance(models, str) else models or first._names()
-    found, used = [], []
+    shared = sharing(first.pairing_, parts.fold)
+    found, used, leaks = [], [], []
     with show(progress) as stage:
         for name in names:
             one = clone(first)
@@ -89,8 +95,9 @@ def cross_validate(
             one._prepare(fine, coarse)
             began = time.perf_counter()
             data = one._data(name)
+            among = shared[data.used][:, data.used]
             if refit:
-                predicted = _refitted(one, name, data, parts.fold[data.used], stage)
+                predicted, among = _refitted(one, name, data, parts.fold[data.used], among, stage)
             else:
                 stage(f"learning {name}")
                 predicted = one._fitted_model(name, data, data.z).predict_held_out(
@@ -98,19 +105,32 @@ def cross_validate(
                 )
             found.append(HeldOut(name, predicted, data.z, time.perf_counter() - began))
             used.append(data.used)
+            leaks.append(int((among.sum(1) > 0).sum()))
     # Models that need mediators cannot use all observations; all are compared on the same ones.
     common = reduce(np.intersect1d, used)
     found = [each.of(np.isin(own, common)) for each, own in zip(found, used, strict=True)]
-    how = ", parameters learnt without the fold" if refit else ", parameters held"
+    how = ", parameters held"
+    if refit:
+        how = ", parameters learnt without the fold"
+        how += " and the cells that share fine ones with it" if shared.nnz else ""
+    tell_of(leaking(max(leaks), len(first.pairing_.z)))
     parts = parts._replace(how=parts.how + how).of(common)
     return compared(found, first.target_scaling_.scale, parts)
 
 
-def _refitted(one: Downscaler, name: str, data: FitData, labels: Ints, stage: Any) -> Gaussians:
+def _refitted(
+    one: Downscaler, name: str, data: FitData, labels: Ints, shared: csr_array, stage: Any
+) -> tuple[Gaussians, csr_array]:
+    """Predictions of every fold, and which observations still share fine cells with others used."""
     means, variances = np.empty(len(data.z)), np.empty(len(data.z))
+    left = shared.tolil()
     for fold in np.unique(labels):
         stage(f"{name}, fold {fold + 1}")
         seen, unseen = np.flatnonzero(labels != fold), np.flatnonzero(labels == fold)
+        apart = seen[np.asarray(shared[unseen].sum(0)).ravel()[seen] == 0]
+        if len(apart) >= len(seen) / 2:
+            seen = apart
+            left[unseen] = 0
         part = replace(
             data,
             bags=data.bags.select(seen) if data.mediator is None else data.bags,
@@ -139,4 +159,4 @@ def _refitted(one: Downscaler, name: str, data: FitData, labels: Ints, stage: An
             post = model.predict_coarse(data.mediator[unseen[without]])
             means[unseen[without]] = post.mean
             variances[unseen[without]] = post.variance + stage_noise
-    return Gaussians(means[None], variances[None])
+    return Gaussians(means[None], variances[None]), left.tocsr()

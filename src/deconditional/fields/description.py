@@ -10,6 +10,7 @@ import xarray as xr
 
 from deconditional.fields import result as results
 from deconditional.fields.grids import Grid
+from deconditional.fields.prediction import EXTRAPOLATION
 
 __all__ = ["described"]
 
@@ -40,7 +41,7 @@ def described(
         attrs = {"long_name": text, "cell_methods": "area: mean"}
         if units:
             attrs["units"] = units
-        if standard and name != "coarse_residual":
+        if isinstance(standard, str) and standard and name != "coarse_residual":
             suffix = " standard_error" if name in ("std", "latent_std") else ""
             attrs["standard_name"] = f"{standard}{suffix}"
         if grid.mapping and not name.startswith("coarse_"):
@@ -49,7 +50,12 @@ def described(
     residuals = None  # of a lazy result, whoever reads it can have them
     if out["coarse_residual"].chunks is None:
         residuals = results.residual_summary(out["coarse_residual"].values)
-    facts = _facts(downscaler, units, long_name, residuals, timings)
+    flags = out[EXTRAPOLATION]
+    flags.attrs = results.extrapolation_attributes()
+    if grid.mapping:
+        flags.attrs["grid_mapping"] = grid.mapping
+    flagged = None if flags.chunks is not None else results.extrapolation_summary(flags.values)
+    facts = _facts(downscaler, units, long_name, residuals, timings) | {"extrapolation": flagged}
     past = str(downscaler.coarse_.attrs.get("history", "")).strip()
     line = results.history_line(command)
     out.attrs = {

@@ -22,6 +22,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.neighbors import KNeighborsRegressor
 
 from deconditional.bags import Bags
+from deconditional.cautions import Caution, extrapolated, tell_of
+from deconditional.checkpoints import Checkpoint, Part, opened, whole, within
 from deconditional.fields import result as results
 from deconditional.fields.consistency import ConsistentPosterior
 from deconditional.fields.description import described
@@ -45,15 +47,19 @@ from deconditional.fields.grids import Grid, find_grid
 from deconditional.fields.meanings import parameter_meanings
 from deconditional.fields.pairing import Pairing, is_chunked, pair
 from deconditional.fields.parts import Reader
-from deconditional.fields.prediction import Predictor, layers
+from deconditional.fields.prediction import EXTRAPOLATION, Predictor, layers
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
 from deconditional.fields.streaming import stream
 from deconditional.fields.units import time_places
 from deconditional.fields.validation import Blocks, HeldOut, blocks, compared
-from deconditional.fit import FitWarning
+from deconditional.fields.whole_bags import averager
+from deconditional.fit import FitReport, FitWarning
+from deconditional.interrupts import Stop, current, stoppable
+from deconditional.models import VarCentroidGP
+from deconditional.models.variational import VariationalModel
 from deconditional.outputs import UsageError
-from deconditional.posterior import Gaussians
+from deconditional.posterior import Gaussians, Posterior, outside_range
 from deconditional.progress import show
 
 __all__ = ["Downscaler", "FitData", "quantile_levels"]
@@ -162,6 +168,8 @@ class Downscaler(BaseEstimator):
     (('lat', 'lon'), 'K')
     """
 
+    fit_report_: FitReport
+
     def __init__(
         self,
         target: str,
@@ -252,8 +260,16 @@ class Downscaler(BaseEstimator):
 
     # ------------------------------------------------------------------ learning
 
-    def fit(self, fine: xr.Dataset, coarse: xr.Dataset) -> Self:
+    def fit(
+        self,
+        fine: xr.Dataset,
+        coarse: xr.Dataset,
+        *,
+        checkpoint: str | os.PathLike[str] | Checkpoint | Part | None = None,
+    ) -> Self:
         """Learn from fine covariates and coarse observations.
+
+        Ctrl-C ends learning with the best parameters so far; a second one ends the program.
 
         Parameters
         ----------
@@ -262,38 +278,67 @@ class Downscaler(BaseEstimator):
             read twice, chunk by chunk, and never held as a whole.
         coarse
             Target and mediators on the coarse grid, NaN where unknown; with or without time.
+        checkpoint
+            A file that keeps how far learning is. The same call goes on from there if it was
+            stopped; a fit that ends removes it. :class:`~deconditional.Checkpoint` has options.
         """
         began = time.perf_counter()
-        with show(self.progress) as stage:
+        with opened(checkpoint) as kept, show(self.progress) as stage:
             stage("pairing fine and coarse cells")
             self._prepare(fine, coarse)
             self.timings_ = {"pairing": time.perf_counter() - began}
-            held_out = []
-            fitted = {}
-            for name in self._names():
-                stage(f"learning {name}")
-                began = time.perf_counter()
-                data = self._data(name)
-                model = self._fitted_model(name, data, data.z)
-                seconds = time.perf_counter() - began
-                self.timings_[f"learning {name}"] = seconds
-                fitted[name] = (model, data)
-                if self._blocks is not None:
-                    predicted = model.predict_held_out(self._blocks.fold[data.used])
-                    held_out.append(HeldOut(name, predicted, data.z, seconds))
-            self.comparison_ = None
-            chosen = next(iter(fitted))
-            if held_out:
-                held_out = [_with_gap(each, fitted) for each in held_out]
-                assert self._blocks is not None
-                parts = self._blocks.of(next(iter(fitted.values()))[1].used)
-                self.comparison_ = compared(held_out, self.target_scaling_.scale, parts)
-                chosen = self.comparison_.chosen
-            self.candidates_ = {name: model for name, (model, _) in fitted.items()}
-            if self.target_scaling_.log:
-                stage("correcting for the logarithm")
-            self._adopt(chosen)
+            with stoppable() as stop:
+                self._learn(stage, kept, stop)
         return self
+
+    def _learn(self, stage: Callable[[str], None], kept: Part | None, stop: Stop) -> None:
+        """Fit the candidates and take one of them."""
+        held_out = []
+        fitted = {}
+        for name in self._names():
+            stage(f"learning {name}")
+            began = time.perf_counter()
+            data = self._data(name)
+            model = self._fitted_model(name, data, data.z, **within(kept, name))
+            seconds = time.perf_counter() - began
+            self.timings_[f"learning {name}"] = seconds
+            fitted[name] = (model, data)
+            if self._blocks is not None:
+                predicted = model.predict_held_out(self._blocks.fold[data.used])
+                held_out.append(HeldOut(name, predicted, data.z, seconds))
+            if stop.used:
+                break
+        self.comparison_ = None
+        chosen = next(iter(fitted))
+        if held_out:
+            held_out = [_with_gap(each, fitted) for each in held_out]
+            assert self._blocks is not None
+            parts = self._blocks.of(next(iter(fitted.values()))[1].used)
+            self.comparison_ = compared(held_out, self.target_scaling_.scale, parts)
+            chosen = self.comparison_.chosen
+        self.candidates_ = {name: model for name, (model, _) in fitted.items()}
+        if self.target_scaling_.log:
+            stage("correcting for the logarithm")
+        self._adopt(chosen, kept)
+        if stop.used:
+            self._say_interrupted([name for name in self._names() if name not in fitted])
+
+    def _say_interrupted(self, untried: Sequence[str]) -> None:
+        """What an interrupt left undone, beyond the fit that it ended."""
+        new = []
+        if untried:
+            new.append(
+                f"the interrupt left {', '.join(untried)} untried, so {self.model_name_} was not "
+                "chosen by comparison. Fit again, or name a model."
+            )
+        if self.fit_report_.converged:
+            new.append(
+                "the correction for the logarithm was interrupted and is that of an earlier pass. "
+                "Fit again for more."
+            )
+        notes = (*new, *self.fit_report_.notes)
+        self.fit_report_ = replace(self.fit_report_, converged=False, notes=notes)
+        tell_of([Caution(FitWarning, note) for note in new])
 
     def using(self, name: str) -> Self:
         """The same, with another of the candidates that were fitted as its model."""
@@ -306,12 +351,12 @@ class Downscaler(BaseEstimator):
         other._adopt(name)
         return other
 
-    def _adopt(self, name: str) -> None:
+    def _adopt(self, name: str, kept: Part | None = None) -> None:
         """Take one of the candidates as the model."""
         self.model_name_, self.model_ = name, self.candidates_[name]
         if self.target_scaling_.log:
             began = time.perf_counter()
-            self.model_ = self._with_spread(name, self.model_, self._data(name))
+            self.model_ = self._with_spread(name, self.model_, self._data(name), kept)
             seconds = time.perf_counter() - began
             self.timings_ = {**self.timings_, "correcting for the logarithm": seconds}
         self.fit_report_ = self.model_.fit_report_
@@ -421,29 +466,46 @@ class Downscaler(BaseEstimator):
         bags = self.pairing_.reduced_bags(which, size, self.seed)
         return replace(bags, points=self.input_scaling_(bags.points))
 
-    def _fitted_model(self, name: str, data: FitData, z: Floats) -> Any:
+    def _fitted_model(
+        self, name: str, data: FitData, z: Floats, checkpoint: Part | None = None
+    ) -> Any:
         if isinstance(self.model, str):
             model = self._recipe().estimator(name, self.is_matched(name))
         else:
             model = clone(self.model)
         try:
-            return model.fit(data.bags, z, **data.arguments())
+            model.fit(data.bags, z, **data.arguments(), **whole(checkpoint))
         except (TypeError, ValueError) as error:
             if isinstance(error, UsageError):
                 raise
             raise UsageError(f"{name}: {error}") from error
+        self._use_whole_bags(model, data)
+        return model
 
-    def _with_spread(self, name: str, model: Any, data: FitData) -> Any:
+    def _use_whole_bags(self, model: Any, data: FitData) -> None:
+        """Give models with inducing points the means over all fine cells of condensed bags."""
+        inner = getattr(model, "model_", model)
+        of_bags = isinstance(inner, VariationalModel) and not isinstance(inner, VarCentroidGP)
+        if of_bags and (self.pairing_.fine.sizes[data.bag_of] > data.bags.sizes).any():
+            inner.use_means(averager(self.pairing_, data.bag_of, self.input_scaling_))
+
+    def _with_spread(self, name: str, model: Any, data: FitData, kept: Part | None) -> Any:
         """Fit again with what the mean of logarithms lacks of the logarithm of the mean."""
         scale = self.target_scaling_.scale
         missing = np.zeros(len(data.z))
-        for _ in range(LOG_PASSES - 1):
+        for k in range(LOG_PASSES - 1):
+            if current().used:
+                break
             before, missing = missing, self._at_observations(_log_gap(model, scale) / scale, data)
             if np.sqrt(np.mean((missing - before) ** 2)) * scale < LOG_TOLERANCE:
                 break
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FitWarning)
-                model = self._fitted_model(name, data, data.z - missing)
+                part = within(kept, f"{name}, correction {k + 1}")
+                corrected = self._fitted_model(name, data, data.z - missing, **part)
+            if current().used:
+                break
+            model = corrected
         return model
 
     @staticmethod
@@ -516,8 +578,9 @@ class Downscaler(BaseEstimator):
         Returns
         -------
         xr.Dataset
-            ``mean`` and ``std``, ``quantiles`` and ``samples`` if asked for, the coarse residuals,
-            and what was learnt as attributes.
+            ``mean`` and ``std``, ``quantiles`` and ``samples`` if asked for, ``extrapolation``, a
+            flag for cells far from the data (see :attr:`Posterior.extrapolation`), the coarse
+            residuals, and what was learnt as attributes.
         """
         self._check_fitted()
         levels = quantile_levels(quantiles)
@@ -537,7 +600,10 @@ class Downscaler(BaseEstimator):
         bags[self.pairing_.bag_unit] = True
         out = out.merge(results.coarse_part(self.coarse_, self.pairing_, means, bags))
         timings = {**self.timings_, "predicting": time.perf_counter() - began}
-        return described(self, out, grid, timings, command)
+        found = described(self, out, grid, timings, command)
+        if found[EXTRAPOLATION].chunks is None:
+            tell_of(extrapolated(**results.extrapolation_summary(found[EXTRAPOLATION].values)))
+        return found
 
     def predict_to(
         self,
@@ -575,6 +641,8 @@ class Downscaler(BaseEstimator):
             return write_fields(result, out)
         fields = [name for name in result.data_vars if not str(name).startswith("coarse_")]
 
+        found: list[Caution] = []
+
         def finish(written: xr.Dataset) -> xr.Dataset:
             rest = result.drop_vars(fields)
             if rest["coarse_mean"].chunks is not None:
@@ -582,11 +650,15 @@ class Downscaler(BaseEstimator):
             rest = rest.drop_vars([n for n in rest.coords if n in written.variables]).compute()
             facts = json.loads(result.attrs["deconditional"])
             facts["residuals"] = results.residual_summary(rest["coarse_residual"].values)
+            facts["extrapolation"] = results.extrapolation_summary(written[EXTRAPOLATION])
+            found.extend(extrapolated(**facts["extrapolation"]))
             return rest.assign_attrs(result.attrs, deconditional=results.as_json(facts))
 
         with show(self.progress) as stage:
             stage("predicting and writing")
-            return stream(result[fields], out, finish, resume=resume)
+            place = stream(result[fields], out, finish, resume=resume)
+        tell_of(found)
+        return place
 
     def _with_area_means(
         self, coarse: xr.Dataset, fine: xr.Dataset, mean: xr.DataArray
@@ -633,11 +705,24 @@ class Downscaler(BaseEstimator):
             fine_noise=self.fine_noise,
             inputs=self.input_scaling_,
             target=self.target_scaling_,
+            support=self._support(),
             position=self.pairing_.question.position,
             levels=tuple(levels),
             n_samples=samples,
             seed=self.seed,
         )
+
+    def _support(self) -> tuple[Floats, Floats]:
+        """Least and greatest value of every input over all points of the bags, standardised."""
+        spread = self.pairing_.fine.spread
+        return self.input_scaling_(spread.low), self.input_scaling_(spread.high)
+
+    def _flags(self, posterior: Any, x: Floats) -> npt.NDArray[np.int8]:
+        """Which points are far from the data; see :attr:`Posterior.extrapolation`."""
+        if not isinstance(posterior, Posterior):  # of a model that tells no prior variance
+            return outside_range(x, *self._support()).astype(np.int8)
+        posterior.support = self._support()
+        return posterior.extrapolation
 
     def _at_once(
         self,
@@ -657,6 +742,7 @@ class Downscaler(BaseEstimator):
             stage("making area means consistent")
             marginals = self._consistent(posterior, x, inside)
         found = layers(marginals, self.target_scaling_, levels)
+        found[EXTRAPOLATION] = ((), self._flags(posterior, x))
         if samples:
             stage(f"drawing {samples} samples")
             draws = marginals.sample(samples, self.seed)  # type: ignore[attr-defined]

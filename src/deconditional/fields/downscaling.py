@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ import pandas as pd
 import xarray as xr
 from rich.console import Console
 
+from deconditional.checkpoints import Checkpoint, opened, whole
 from deconditional.fields.downscaler import Downscaler, quantile_levels
 from deconditional.fields.grids import span
 from deconditional.outputs import UsageError
@@ -34,6 +36,7 @@ def downscale(
     map_over: str | Mapping[str, Sequence[Any]] | None = None,
     store: str | Path | None = None,
     jobs: int = 1,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     command: str = "dc.downscale",
     **options: Any,
 ) -> xr.Dataset:
@@ -63,6 +66,9 @@ def downscale(
         crash. Without it nothing is kept.
     jobs
         With `map_over` and no cluster: processes side by side.
+    checkpoint
+        Without `map_over`: a file that keeps how far learning is; see :meth:`Downscaler.fit`. It is
+        removed when the result is there.
     command
         What the history says.
     **options
@@ -91,6 +97,11 @@ def downscale(
     downscaler = new_downscaler(target, covariates, mediators, **options)
     quantile_levels(quantiles)
     if map_over is not None:
+        if checkpoint is not None:
+            raise UsageError(
+                "checkpoint belongs to a single downscaling; with map_over, store keeps the "
+                "slices that are done."
+            )
         asked: dict[str, Any] = {"target": target, "covariates": covariates}
         asked |= {"mediators": mediators, "quantiles": quantiles, "samples": samples}
         asked |= {"command": command, **options}
@@ -98,10 +109,11 @@ def downscale(
     if store is not None or jobs != 1:
         raise UsageError("store and jobs belong to map_over; leave them out, or add it.")
     downscaler.check_consistency(fine if on is None else on)
-    downscaler.fit(fine, coarse)
-    return downscaler.predict(
-        fine if on is None else on, quantiles=quantiles, samples=samples, command=command
-    )
+    with opened(checkpoint) as kept:
+        downscaler.fit(fine, coarse, **whole(kept))
+        return downscaler.predict(
+            fine if on is None else on, quantiles=quantiles, samples=samples, command=command
+        )
 
 
 def _mapped(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from deconditional.fields.grids import Grid, find_grid, overlap, values_on
+from deconditional.fields.grids import Grid, check_cells, find_grid, overlap, values_on
 from deconditional.fields.question import Question
 from deconditional.outputs import UsageError
 
@@ -63,6 +63,7 @@ class FinePoints:
 def fine_points(fine: xr.Dataset, question: Question) -> FinePoints:
     """The fine covariates of a dataset."""
     grid = find_grid(fine, question.covariates, "fine", question.dims)
+    check_cells(grid, len(question.covariates), "fine")
     values = [values_on(grid, fine, name) for name in question.covariates]
     covariates = stacked(values, grid.n_times, grid.n_cells)
     for k, name in enumerate(question.covariates):
@@ -73,6 +74,11 @@ def fine_points(fine: xr.Dataset, question: Question) -> FinePoints:
             )
     share = _share(fine, grid, question.mask, question.dims)
     present = np.isfinite(covariates).all(-1) & (share > 0)
+    if not share.any():
+        raise UsageError(
+            f"no fine cell has all covariates and counts: the mask {question.mask!r} is zero or "
+            "missing everywhere; check it."
+        )
     if not present.any():
         raise UsageError(
             "no fine cell has all covariates: wherever one is known, another is missing. Check "

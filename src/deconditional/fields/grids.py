@@ -14,8 +14,11 @@ from typing import Any
 import cf_xarray  # noqa: F401  (gives datasets their .cf)
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
+from deconditional.fields.attributes import understandable
+from deconditional.fields.declared import available_memory, shown_bytes
 from deconditional.fields.overlap import (
     AxisKind,
     inferred_bounds,
@@ -26,7 +29,16 @@ from deconditional.fields.overlap import (
 )
 from deconditional.outputs import UsageError
 
-__all__ = ["Axis", "Grid", "check_overlap", "find_grid", "overlap", "shared_lengths", "values_on"]
+__all__ = [
+    "Axis",
+    "Grid",
+    "check_cells",
+    "check_overlap",
+    "find_grid",
+    "overlap",
+    "shared_lengths",
+    "values_on",
+]
 
 Floats = npt.NDArray[np.float64]
 
@@ -57,6 +69,14 @@ PLAIN_NAMES: dict[AxisKind, tuple[str, ...]] = {
     "longitude": ("lon", "rlon", "nav_lon"),
 }
 """How the names of coordinates of a sphere begin."""
+
+
+FARTHEST: dict[AxisKind, float] = {"latitude": 1e4, "longitude": 1e4, "plane": 1e15}
+"""Degrees or metres from the origin that a coordinate may have, many turns allowed."""
+
+UNMARKED = 1e19
+"""Files mark missing values by 1e20, 9.97e36 and the like. Where the mark is not declared, values
+of this size stand beside ordinary ones."""
 
 
 @dataclass(frozen=True)
@@ -185,11 +205,30 @@ def overlap(fine: Grid, coarse: Grid) -> Any:
 
 def shared_lengths(fine: Grid, coarse: Grid) -> tuple[Floats, Floats]:
     """What rows of the two grids share along y, and columns along x."""
+    for a, b in ((fine.y, coarse.y), (fine.x, coarse.x)):
+        needed = 48 * a.size * b.size
+        if needed > available_memory():
+            raise UsageError(
+                f"the fine {a.describe()} and the coarse {b.describe()} are too many to compare: "
+                f"that takes {shown_bytes(needed)} of memory. Cut both to the region needed."
+            )
     rows, columns = (
         overlap_lengths(a.bounds, b.bounds, a.kind, a.tolerance + b.tolerance)
         for a, b in ((fine.y, coarse.y), (fine.x, coarse.x))
     )
     return rows, columns
+
+
+def check_cells(grid: Grid, n_values: int, which: str) -> None:
+    """Raise where a grid has more cells than memory can hold so many values of, and positions."""
+    n = grid.n_cells * grid.n_times
+    needed = 8 * n * (n_values + 6)
+    if needed > available_memory():
+        raise UsageError(
+            f"the {which} grid has {n} cells ({grid.y.describe()} by {grid.x.describe()}), which "
+            f"take {shown_bytes(needed)} of memory; cut it to the region that is needed, or, of "
+            "fine data, use chunks (--chunked yes)."
+        )
 
 
 def check_overlap(fine: Grid, coarse: Grid) -> None:
@@ -236,6 +275,7 @@ def find_grid(
     '4 cells of lat from 30 to 50° by 8 cells of lon from 0 to 40°'
     """
     _check_names(dataset, names, which)
+    dataset = understandable(dataset)
     unknown = sorted(set(dims or {}) - set(CF_NAMES))
     if unknown:
         raise UsageError(f"dims has no role {unknown[0]!r}; its roles are y, x and time.")
@@ -293,6 +333,11 @@ def _check_names(dataset: Any, names: Sequence[str], which: str) -> None:
         if name not in dataset.variables:
             there = ", ".join(map(str, dataset.data_vars)) or "no variables at all"
             raise UsageError(f"the {which} data has no variable {name!r}; it has {there}.")
+        dims = dataset.variables[name].dims
+        if len(set(dims)) < len(dims):
+            raise UsageError(
+                f"{which} data: {name!r} has a dimension twice, {dims}; a field has every one once."
+            )
         kind = dataset[name].dtype.kind
         if kind not in "fiubM":
             raise UsageError(
@@ -432,8 +477,20 @@ def _kind(
 
 
 def _checked_centres(centres: Floats, kind: AxisKind, name: str, which: str) -> Floats:
+    if not len(centres):
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} has no values at all, so there are no cells; "
+            "check how the file was cut."
+        )
     if not np.isfinite(centres).all():
-        raise UsageError(f"{which} data: the coordinate {name!r} has missing values; drop them.")
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} has missing values, or infinite; drop them."
+        )
+    if np.abs(centres).max() > FARTHEST[kind]:
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} runs to {centres[np.abs(centres).argmax()]:.4g}"
+            ", which is nowhere; correct it, or mark the value as missing and drop it."
+        )
     if len(np.unique(centres)) < len(centres):
         raise UsageError(
             f"{which} data: the coordinate {name!r} has repeated values; drop the duplicates, as "
@@ -555,8 +612,7 @@ def _time(
     for name in lines:
         dimension, times = str(dataset[name].dims[0]), dataset[name].values
         if dimension in used:
-            if len(np.unique(times)) < len(times):
-                raise UsageError(f"{which} data: the times in {name!r} are not distinct.")
+            _check_times(times, name, which)
             return dimension, times
     for name in used & {*found, given}:
         if dataset.sizes[name] > 1:
@@ -565,6 +621,22 @@ def _time(
                 "told apart; give it values."
             )
     return None, None
+
+
+def _check_times(times: np.ndarray, name: str, which: str) -> None:
+    if not len(times):
+        raise UsageError(f"{which} data: {name!r} has no times at all; check how it was cut.")
+    if pd.isnull(times).any():
+        raise UsageError(f"{which} data: the times in {name!r} have missing values; drop them.")
+    try:
+        n_distinct = len(np.unique(times))
+    except TypeError:
+        raise UsageError(
+            f"{which} data: the times in {name!r} are of different kinds or calendars, so they "
+            "have no order; convert them to one."
+        ) from None
+    if n_distinct < len(times):
+        raise UsageError(f"{which} data: the times in {name!r} are not distinct.")
 
 
 def _is_time(variable: xr.DataArray) -> bool:
@@ -594,4 +666,21 @@ def values_on(grid: Grid, dataset: xr.Dataset, name: str) -> Floats:
     order = [d for d in keep if d in array.dims]
     values = np.asarray(array.transpose(*order).values, dtype=float)
     values = values.reshape(-1, grid.n_cells)
-    return np.where(np.isfinite(values), values, np.nan)
+    values = np.where(np.isfinite(values), values, np.nan)
+    _check_marks(values, name)
+    return values
+
+
+def _check_marks(values: Floats, name: str) -> None:
+    """Raise where marks of missing values have been read as values."""
+    sizes = np.abs(values)
+    largest = np.nanmax(sizes, initial=0.0)
+    if largest < UNMARKED:
+        return
+    ordinary = sizes[sizes < 1e-6 * largest]
+    if ordinary.size:
+        raise UsageError(
+            f"{name!r} holds values up to {largest:.4g} beside values of {np.median(ordinary):.4g} "
+            "and less: marks of missing values that the file does not declare. Set the attribute "
+            "_FillValue of the variable, or make them NaN."
+        )

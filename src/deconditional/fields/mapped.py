@@ -20,11 +20,12 @@ import numpy as np
 import xarray as xr
 from rich.console import Console
 
+from deconditional.cautions import DeconditionalWarning
 from deconditional.cluster import active_client, limit_threads
 from deconditional.fields.files import check_folder, one_line, write_fields
 from deconditional.fields.grids import time_label
+from deconditional.fields.prediction import EXTRAPOLATION, NOT_PREDICTED
 from deconditional.fields.result import as_json
-from deconditional.fit import FitWarning
 from deconditional.outputs import UsageError
 from deconditional.workers import carry_out
 
@@ -33,7 +34,7 @@ __all__ = ["Slice", "SliceWarning", "combined", "downscale_slices", "slices"]
 RETRIES = 2
 
 
-class SliceWarning(UserWarning):
+class SliceWarning(DeconditionalWarning):
     """Some of many downscalings failed."""
 
 
@@ -279,7 +280,7 @@ def _result(each: Slice) -> xr.Dataset:
     from deconditional.fields.downscaling import downscale
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)  # the notes are among the facts
+        warnings.simplefilter("ignore", DeconditionalWarning)  # what they say is in the facts
         return downscale(each.fine, each.coarse, on=each.on, **each.options).compute()
 
 
@@ -318,6 +319,9 @@ def combined(
     )
     roles = [found.get(s.index, template)["coarse_role"] for s in cut]
     together["coarse_role"] = xr.concat(roles, dim=dim)
+    if EXTRAPOLATION in together:  # failed slices made it a float
+        flags = together[EXTRAPOLATION].fillna(NOT_PREDICTED).astype(np.int8)
+        together[EXTRAPOLATION] = flags
     together = together.assign_coords({dim: (dim, values)})
     facts = [_facts(found[s.index]) if s.index in found else None for s in cut]
     whole = _facts(template) | {
@@ -351,4 +355,5 @@ def _facts(data: xr.Dataset) -> dict[str, Any]:
 
 
 def _of_slice(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: facts[name] for name in ("model", "parameters", "fit", "residuals", "timings")}
+    names = ("model", "parameters", "fit", "residuals", "extrapolation", "timings")
+    return {name: facts.get(name) for name in names}

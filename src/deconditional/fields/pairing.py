@@ -16,7 +16,7 @@ import xarray as xr
 
 from deconditional.bags import Bags
 from deconditional.fields.fine_points import counted_areas, fine_points, members, stacked
-from deconditional.fields.grids import Grid, find_grid, span, values_on
+from deconditional.fields.grids import Grid, check_cells, find_grid, span, values_on
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
 from deconditional.fields.units import Units, make_units
@@ -210,6 +210,7 @@ def is_chunked(fine: xr.Dataset, question: Question) -> bool:
 def _coarse_units(
     coarse: xr.Dataset, grid: Grid, fine_times: np.ndarray | None, question: Question
 ) -> Units:
+    check_cells(grid, 1 + len(question.mediators), "coarse")
     target = values_on(grid, coarse, question.target)
     if np.isnan(target).all():
         raise UsageError(
@@ -340,10 +341,14 @@ def _check_mappings(fine: xr.Dataset, a: Grid, coarse: xr.Dataset, b: Grid) -> N
 
 def _same(key: str, one: Any, other: Any) -> bool:
     if key == NAME:
-        return bool(one == other)
-    if np.shape(one) != np.shape(other):
+        return str(one) == str(other)
+    try:
+        first, second = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
+    except (TypeError, ValueError):  # an angle in words
+        return str(one) == str(other)
+    if first.shape != second.shape:
         return False
-    apart = np.abs(np.asarray(one, dtype=float) - np.asarray(other, dtype=float))
+    apart = np.abs(first - second)
     turned = np.minimum(apart % 360.0, -apart % 360.0)
     return bool(np.all(turned < 1e-4))
 

@@ -14,23 +14,26 @@ from deconditional.fields.fine_points import FinePoints
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.posterior import Gaussians, Paths, Posterior
 
-__all__ = ["Predictor", "layers"]
+__all__ = ["EXTRAPOLATION", "NOT_PREDICTED", "Predictor", "layers"]
 
 Floats = npt.NDArray[np.float64]
 
-N_FEATURES = 2000
-"""Random Fourier features behind samples of large fields."""
+EXTRAPOLATION = "extrapolation"
+"""Name of the variable that flags cells far from the data."""
+
+NOT_PREDICTED = -1
+"""Its value where nothing was predicted."""
 
 
 def layers(
     marginals: Gaussians, scaling: TargetScaling, levels: Sequence[float]
-) -> dict[str, tuple[tuple[str, ...], Floats]]:
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """For each name its leading dimensions, if any, and values (..., points).
 
     Mean and standard deviation of the target, quantiles, and moments before bounds.
     """
     mean, std = scaling.moments(marginals.component_means, marginals.component_variances)
-    found: dict[str, tuple[tuple[str, ...], Floats]] = {"mean": ((), mean), "std": ((), std)}
+    found: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"mean": ((), mean), "std": ((), std)}
     if levels:
         values = marginals.quantile(np.asarray(levels))
         found["quantiles"] = (("quantile",), scaling.physical(values))
@@ -52,6 +55,8 @@ class Predictor:
         Whether the noise of single fine values counts.
     inputs, target
         To and from the units of the process.
+    support
+        Least and greatest value of every input that was learnt from, in those units.
     position
         Whether position is a covariate.
     levels, n_samples, seed
@@ -62,6 +67,7 @@ class Predictor:
     fine_noise: bool
     inputs: InputScaling
     target: TargetScaling
+    support: tuple[Floats, Floats]
     position: bool
     levels: tuple[float, ...] = ()
     n_samples: int = 0
@@ -73,16 +79,19 @@ class Predictor:
 
     def posterior(self, x: Floats) -> Posterior:
         """Of the process."""
-        return Posterior(self.fields, x, self.fine_noise)
+        return Posterior(self.fields, x, self.fine_noise, self.support)
 
-    def layers(self, marginals: Gaussians) -> dict[str, tuple[tuple[str, ...], Floats]]:
+    def layers(self, posterior: Posterior) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
         """What is asked for, samples apart."""
-        return layers(marginals, self.target, self.levels)
+        return {
+            **layers(posterior, self.target, self.levels),
+            EXTRAPOLATION: ((), posterior.extrapolation),
+        }
 
     @cached_property
     def paths(self) -> Paths:
         """Samples as functions, the same in every process."""
-        return Paths(self.fields, self.n_samples, self.seed, N_FEATURES)
+        return Paths(self.fields, self.n_samples, self.seed)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the functions, which every process draws anew."""

@@ -16,12 +16,15 @@ from deconditional import __version__
 from deconditional.fields.fine_points import FinePoints
 from deconditional.fields.grids import Grid
 from deconditional.fields.pairing import Pairing
+from deconditional.fields.prediction import EXTRAPOLATION, NOT_PREDICTED
 
 __all__ = ["as_dataset", "chunked_dataset", "coarse_part", "history_line", "versions"]
 
 Floats = npt.NDArray[np.float64]
 
 ROLES = "nothing covariates_only target_only both"
+EXTRAPOLATION_VALUES = np.arange(NOT_PREDICTED, 4, dtype=np.int8)
+EXTRAPOLATION_FLAGS = "not_predicted inside outside_range prior_only outside_range_and_prior_only"
 PACKAGES = ("jax", "gpjax", "numpy", "scipy", "xarray")
 
 
@@ -38,7 +41,7 @@ def history_line(command: str) -> str:
 def as_dataset(
     fine: xr.Dataset, points: FinePoints, fields: Mapping[str, tuple[tuple[str, ...], Floats]]
 ) -> xr.Dataset:
-    """Fields on the fine grid, NaN where nothing was predicted.
+    """Fields on the fine grid; NaN, or -1 for flags, where nothing was predicted.
 
     Parameters
     ----------
@@ -56,7 +59,8 @@ def as_dataset(
     shape = (len(points.present), *grid.shape)[-len(dims) :]
     out = xr.Dataset()
     for name, (leading, values) in fields.items():
-        whole = np.full((*values.shape[:-1], points.present.size), np.nan)
+        missing = NOT_PREDICTED if values.dtype.kind == "i" else np.nan
+        whole = np.full((*values.shape[:-1], points.present.size), missing, dtype=values.dtype)
         whole[..., points.present.ravel()] = values
         out[name] = ((*leading, *dims), whole.reshape(*values.shape[:-1], *shape))
     return out.assign_coords(_coordinates(fine, grid, dims))
@@ -69,6 +73,7 @@ def chunked_dataset(
     dims = [d for d in (grid.time, grid.y.name, grid.x.name) if d is not None]
     out = xr.Dataset()
     for name, (leading, values) in layers.items():
+        values = values.astype(np.int8) if name == EXTRAPOLATION else values
         flat = values if grid.time is not None else values[..., 0, :, :]
         out[name] = ((*leading, *dims), flat)
     return out.assign_coords(_coordinates(fine, grid, dims))
@@ -116,6 +121,25 @@ def coarse_part(
         "flag_meanings": ROLES,
     }
     return out
+
+
+def extrapolation_attributes() -> dict[str, Any]:
+    """What the flags of cells far from the data mean."""
+    return {
+        "long_name": "how far a cell is from the data",
+        "flag_values": EXTRAPOLATION_VALUES,
+        "flag_meanings": EXTRAPOLATION_FLAGS,
+        "comment": (
+            "outside_range: an input beyond the range of the bags by over a tenth of it; "
+            "prior_only: a variance of at least 95 % of that of the prior"
+        ),
+    }
+
+
+def extrapolation_summary(flags: Any) -> dict[str, Any]:
+    """Number of predicted cells, and the share of them that is flagged."""
+    n, flagged = int((flags >= 0).sum()), int((flags > 0).sum())
+    return {"n": n, "share": flagged / n if n else None}
 
 
 def residual_summary(residual: Floats) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 from scipy.special import ndtr
 
 from deconditional.fields.pairing import Pairing
@@ -19,7 +20,7 @@ from deconditional.outputs import UsageError
 from deconditional.posterior import Gaussians
 from deconditional.scores import score
 
-__all__ = ["Blocks", "Comparison", "HeldOut", "blocks", "compared"]
+__all__ = ["Blocks", "Comparison", "HeldOut", "blocks", "compared", "sharing"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -208,6 +209,27 @@ def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> Blocks:
         fold_of[region] = int(np.argmin(load))
         load[fold_of[region]] += sizes[region]
     return Blocks(fold_of[regions], regions, f"{folds} folds of {len(sizes)} regions")
+
+
+def sharing(pairing: Pairing, fold: Ints) -> csr_array:
+    """Which observations share fine cells across folds, (M, M): what is learnt leaks from there.
+
+    The cells are those of the observations' own bags. Neighbours share them where grids do not
+    nest.
+    """
+    own = pairing.own_bag
+    of_bag = np.full(pairing.n_bags, -1)
+    of_bag[own[own >= 0]] = np.flatnonzero(own >= 0)
+    bags = pairing.bags
+    owner = of_bag[bags.bag]
+    kept = owner >= 0
+    ones = np.ones(int(kept.sum()), dtype=np.int32)
+    shape = (len(own), int(bags.point.max(initial=-1)) + 1)
+    inside = csr_array((ones, (owner[kept], bags.point[kept])), shape=shape)
+    pairs = (inside @ inside.T).tocoo()
+    apart = fold[pairs.coords[0]] != fold[pairs.coords[1]]
+    rows, columns = pairs.coords[0][apart], pairs.coords[1][apart]
+    return csr_array((np.ones(len(rows), dtype=np.int32), (rows, columns)), shape=pairs.shape)
 
 
 def _regions(pairing: Pairing, n: int, seed: int) -> Ints:

@@ -7,18 +7,20 @@ features give an approximation of k itself, with nothing left over.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.scipy.linalg as jsl
+import numpy as np
 from gpjax.kernels.base import AbstractKernel
-from jax import lax
 from jaxtyping import Array, Float
 
 from deconditional.bag_kernels import bag_cross, bag_gram
+from deconditional.inference.feature_means import feature_means
+from deconditional.inference.paths import LEAST_VARIANCE, Seen, Waves, chosen_waves
 from deconditional.kernels import prior_variance, spectral_features
 from deconditional.layout import Layout, layout_points
 from deconditional.linalg import JITTER, escalating_cholesky, whiten
@@ -77,6 +79,10 @@ class InducingBasis(eqx.Module):
         cross = bag_cross(self.kernel, self.locations, layout, dtype=self.dtype)
         return whiten(self.root, cross)
 
+    def features_of(self, values: Float[Array, "N d"]) -> Float[Array, "d N"]:
+        """Means of φ from means of the values."""
+        return whiten(self.root, values.T)
+
     def residual_variance(self, x: Array, features: Array) -> Float[Array, " m"]:
         """Prior variance that the basis leaves out."""
         return jnp.maximum(prior_variance(self.kernel, x) - jnp.sum(features**2, axis=1), 0.0)
@@ -95,17 +101,76 @@ class InducingBasis(eqx.Module):
         """Prior covariance with bag means that the basis leaves out."""
         return bag_cross(self.kernel, x, layout, dtype=self.dtype) - features @ means
 
-    def path(self, key: Any, coefficients: Array, n_features: int) -> Any:
-        """Functions whose projections have these coefficients (d, S); the rest from the prior."""
+    def path(
+        self,
+        key: Any,
+        coefficients: Array,
+        n_features: int | None,
+        variance: Callable[[Array], Array] | None = None,
+    ) -> InducingPath:
+        """Functions whose projections have these coefficients (d, S); the rest from the prior.
+
+        The frequencies of that rest are chosen by their part in `variance`, that of f; by default
+        of the rest alone.
+        """
+
+        def look(x: Array) -> Seen:
+            return self._seen(x, None if variance is None else variance(x))
+
         draw_key, weight_key = jr.split(key)
-        prior = spectral_features(
-            self.kernel, n_features, draw_key, self.locations.shape[1], self.dtype
-        )
-        at_inducing = prior(self.locations).astype(self.root.dtype)
-        n_draws = coefficients.shape[1]
-        loadings = jr.normal(weight_key, (at_inducing.shape[1], n_draws))
-        missing = coefficients - whiten(self.root, at_inducing @ loadings)
-        return lambda x: prior(x) @ loadings + self.features(x) @ missing
+        d = self.locations.shape[1]
+        points = np.asarray(self.locations)
+        waves, error = chosen_waves(self.kernel, d, look, points, n_features, draw_key, self.dtype)
+        loadings = waves.loadings(weight_key, coefficients.shape[1])
+        at_inducing = waves.draws(loadings, self.locations)
+        missing = coefficients - whiten(self.root, at_inducing)
+        return InducingPath(self, waves, loadings, missing, jnp.asarray(error))
+
+    @eqx.filter_jit
+    def _seen(self, x: Array, variance: Array | None) -> Seen:
+        features = self.features(x)
+        shares = self.of_values(features.T).T
+        # With jitter, inducing variables are noisy values of f; draws of f lack that noise.
+        noise = self.jitter * jnp.mean(jnp.sum(self.root**2, 1)) / (1.0 + self.jitter)
+        prior = prior_variance(self.kernel, x)
+        residual = prior - jnp.sum(features**2, 1) - noise * jnp.sum(shares**2, 1)
+        least = LEAST_VARIANCE * prior
+        whole = jnp.maximum(residual if variance is None else variance, least)
+        return Seen(layout_points(self.locations), x, shares, whole, residual)
+
+
+class InducingPath(eqx.Module):
+    """Draws whose values at inducing points are given.
+
+    Attributes
+    ----------
+    missing
+        What the draws of the prior lack of the coefficients, (d, S).
+    error
+        Of variances of such draws; see :func:`~deconditional.inference.paths.chosen_waves`.
+    """
+
+    basis: InducingBasis
+    waves: Waves
+    loadings: tuple[Array, ...]
+    missing: Float[Array, "d S"]
+    error: Float[Array, ""]
+
+    def __call__(self, x: Float[Array, "m D"]) -> Float[Array, "m S"]:
+        """The draws at every row of x."""
+        return self.waves.draws(self.loadings, x) + self.basis.features(x) @ self.missing
+
+
+class FourierPath(eqx.Module):
+    """Draws with given coefficients (F, S)."""
+
+    basis: FourierBasis
+    coefficients: Float[Array, "F S"]
+    error: Float[Array, ""]
+
+    def __call__(self, x: Float[Array, "m D"]) -> Float[Array, "m S"]:
+        """The draws at every row of x."""
+        return self.basis.features(x) @ self.coefficients
 
 
 class FourierBasis(eqx.Module):
@@ -140,6 +205,10 @@ class FourierBasis(eqx.Module):
         """Means of φ over bags."""
         return feature_means(self._map(), layout).T
 
+    def features_of(self, values: Float[Array, "N F"]) -> Float[Array, "F N"]:
+        """Means of φ from means of the values."""
+        return values.T
+
     def residual_variance(self, x: Array, features: Array) -> Float[Array, " m"]:
         """Nothing: the features are the prior."""
         return jnp.zeros(len(x))
@@ -158,34 +227,15 @@ class FourierBasis(eqx.Module):
         """Nothing: the features are the prior."""
         return jnp.zeros((len(x), layout.n_bags))
 
-    def path(self, key: Any, coefficients: Array, n_features: int) -> Any:
-        """Functions with these coefficients (F, S)."""
-        return lambda x: self.features(x) @ coefficients
+    def path(
+        self,
+        key: Any,
+        coefficients: Array,
+        n_features: int | None,
+        variance: Callable[[Array], Array] | None = None,
+    ) -> FourierPath:
+        """Functions with these coefficients (F, S); nothing is left to the prior."""
+        return FourierPath(self, coefficients, jnp.zeros(()))
 
 
 Basis = InducingBasis | FourierBasis
-
-
-def feature_means(features: Any, layout: Layout) -> Float[Array, "N F"]:
-    """Pᵀφ(x), a tile of points at a time."""
-    chunks = layout.tile // layout.chunk
-
-    @jax.checkpoint
-    def chunk_sums(points: Array, weights: Array) -> Array:
-        values = features(points)
-        weighted = values * weights[:, None].astype(values.dtype)
-        return weighted.reshape(chunks, layout.chunk, -1).sum(1)
-
-    def tile(out: Array, inputs: tuple) -> tuple[Array, None]:
-        points, weights, bag = inputs
-        sums = chunk_sums(points, weights)
-        return out.at[bag].add(sums.astype(out.dtype), mode="drop"), None
-
-    n_features = jax.eval_shape(features, layout.points[:1]).shape[1]
-    tiles = (
-        layout.points.reshape(-1, layout.tile, layout.points.shape[1]),
-        layout.weights.reshape(-1, layout.tile),
-        layout.bag.reshape(-1, chunks),
-    )
-    start = jnp.zeros((layout.n_bags, n_features), layout.points.dtype)
-    return lax.scan(tile, start, tiles)[0]

@@ -20,14 +20,25 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.scipy.linalg as jsl
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.linalg import NoiseRoot, log_determinant, whiten
+from deconditional.linalg import (
+    JITTER,
+    NoiseRoot,
+    add_covariances,
+    escalating_cholesky,
+    log_determinant,
+    whiten,
+)
 
-__all__ = ["Coefficients", "regress"]
+__all__ = ["Coefficients", "least_noise", "regress"]
 
 LEAST_EXPLAINED = 1e-9
 """Share of the prior variance of a direction that counts as none."""
+
+LEAST_JITTER = 1e-16
+"""Of the precision of coefficients, no more than its rounding; higher where that is not enough."""
 
 ROUNDING = 1e-3
 """Below zero, such a share is the rounding of a precision that spans ten orders of magnitude."""
@@ -100,6 +111,16 @@ class Coefficients(eqx.Module):
         return self.mean[:, None] + draws - along @ (gain[:, None] * (along.T @ draws))
 
 
+def least_noise(noise: Array, features: Float[Array, "D M"]) -> Array:
+    r"""Noise with a share of :data:`JITTER` of the signal added, as exact inference has it.
+
+    The precision of the coefficients, :math:`I + \Gamma S^{-1}\Gamma^\top`, loses its first term to
+    rounding where S is smaller than that, and with it what is not determined by observations.
+    """
+    signal = lax.stop_gradient(jnp.mean(jnp.sum(features**2, 0)))
+    return add_covariances(noise, jnp.full(features.shape[1], JITTER * signal))
+
+
 def regress(
     features: Float[Array, "D M"], noise: NoiseRoot, z: Float[Array, " M"]
 ) -> tuple[Float[Array, ""], Coefficients]:
@@ -109,12 +130,12 @@ def regress(
     size, m = white.shape
     constant = noise.log_determinant() + m * jnp.log(2.0 * jnp.pi)
     if m <= size:
-        root = jnp.linalg.cholesky(jnp.eye(m) + white.T @ white)
+        root, _ = escalating_cholesky(jnp.eye(m) + white.T @ white, LEAST_JITTER)
         solved = whiten(root, white_z)
         log_evidence = -0.5 * (solved @ solved + log_determinant(root) + constant)
         explained = whiten(root, white.T).T
         return log_evidence, Coefficients(explained @ solved, explained, None)
-    root = jnp.linalg.cholesky(jnp.eye(size) + white @ white.T)
+    root, _ = escalating_cholesky(jnp.eye(size) + white @ white.T, LEAST_JITTER)
     solved = whiten(root, white @ white_z)
     quadratic = white_z @ white_z - solved @ solved
     log_evidence = -0.5 * (quadratic + log_determinant(root) + constant)

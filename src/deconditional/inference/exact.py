@@ -22,9 +22,12 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
-from deconditional.linalg import log_determinant, stable_cholesky, whiten
+from deconditional.linalg import escalating_cholesky, log_determinant, stable_cholesky, whiten
 
 __all__ = ["Conditioned", "condition"]
+
+LEAST_JITTER = 1e-16
+"""Of the precision of trend coefficients: as it were none; more only where rounding demands it."""
 
 
 class Conditioned(NamedTuple):
@@ -85,7 +88,7 @@ def condition(
     white_z = whiten(root, z)
     white_trend = whiten(root, weights.T @ trend_means)
     precision = jnp.diag(1.0 / trend_scale**2) + white_trend.T @ white_trend
-    trend_root = jnp.linalg.cholesky(precision)
+    trend_root, _ = escalating_cholesky(precision, LEAST_JITTER)
     projected = white_trend.T @ white_z
     trend = jsl.cho_solve((trend_root, True), projected)
     quadratic = white_z @ white_z - projected @ trend

@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.scipy.linalg as jsl
@@ -32,11 +31,13 @@ from jaxtyping import Array, Float
 
 from deconditional.bag_kernels import bag_cross, bag_gram, between_bags
 from deconditional.bags import Bags
-from deconditional.inference.basis import Basis, feature_means
+from deconditional.inference.basis import Basis, FourierPath, InducingPath
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.exact import Conditioned
+from deconditional.inference.feature_means import feature_means
+from deconditional.inference.paths import LEAST_VARIANCE, Seen, Waves, chosen_waves
 from deconditional.inference.trend import Trend
-from deconditional.kernels import prior_variance, spectral_features
+from deconditional.kernels import prior_variance
 from deconditional.layout import Layout, layout_bags
 from deconditional.linalg import whiten
 
@@ -48,6 +49,21 @@ class Marginals(Protocol):
 
     def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
         """Mean and variance of f at every row of x."""
+
+
+class Path(Protocol):
+    """Functions drawn from a posterior.
+
+    Attributes
+    ----------
+    error
+        Root mean square of the relative error of their variances, near the bags.
+    """
+
+    error: Array
+
+    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m n"]:
+        """The functions at every row of x."""
 
 
 class Field(Protocol):
@@ -68,8 +84,8 @@ class Field(Protocol):
     def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """Covariance of f between all rows of x."""
 
-    def path(self, key: Any, n_paths: int, n_features: int) -> Callable[[Array], Array]:
-        """Functions drawn from the posterior."""
+    def path(self, key: Any, n_paths: int, n_features: int | None) -> Path:
+        """Functions drawn from the posterior, from so many features or as many as it takes."""
 
     def bag_moments(self, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:
         """Mean and covariance of the means of f over new bags; `bags` are those of the fit."""
@@ -128,17 +144,19 @@ class ExactField(eqx.Module):
         white = whiten(self.conditioned.trend_root, residual.T)
         return self.kernel.cross_covariance(x, x) - explained @ explained.T + white.T @ white
 
-    def path(self, key: Any, n_paths: int, n_features: int) -> Callable[[Array], Array]:
+    def path(self, key: Any, n_paths: int, n_features: int | None) -> ExactPath:
         r"""Draw functions from the posterior, to be evaluated anywhere.
 
-        Matheron's rule: a prior draw from random Fourier features, corrected by the cross-
+        Matheron's rule: a prior draw from random frequencies, corrected by the cross-
         covariance times the misfit of its own observations. Trend coefficients are drawn from
         their posterior first, so that their vague prior never enters.
         """
         keys = jr.split(key, 4)
-        features = spectral_features(self.kernel, n_features, keys[0], self.layout.points.shape[1])
-        bag_features = jax.jit(lambda layout: feature_means(features, layout))(self.layout)
-        loadings = jr.normal(keys[1], (bag_features.shape[1], n_paths))
+        points = np.asarray(self.layout.points)[np.asarray(self.layout.weights) > 0]
+        waves, error = chosen_waves(
+            self.kernel, points.shape[1], self._seen, points, n_features, keys[0]
+        )
+        loadings = waves.loadings(keys[1], n_paths)
         conditioned = self.conditioned
         deviation = jsl.solve_triangular(
             conditioned.trend_root,
@@ -147,18 +165,25 @@ class ExactField(eqx.Module):
             trans=1,
         )
         beta = conditioned.trend[:, None] + deviation
-        error = square_root(self.noise) @ jr.normal(keys[3], (len(self.z), n_paths))
-        bag_means = bag_features @ loadings + self.trend_means @ beta
-        predicted = (bag_means if self.weights is None else self.weights.T @ bag_means) + error
+        noise = square_root(self.noise) @ jr.normal(keys[3], (len(self.z), n_paths))
+        bag_means = _bag_draws(waves, loadings, self.layout) + self.trend_means @ beta
+        predicted = (bag_means if self.weights is None else self.weights.T @ bag_means) + noise
         misfit = whiten(conditioned.root, self.z[:, None] - predicted)
         correction = conditioned.projection @ misfit
+        return ExactPath(self, waves, loadings, beta, correction, jnp.asarray(error))
 
-        @jax.jit
-        def evaluate(x: Array) -> Array:
-            cross = bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
-            return features(x) @ loadings + self.trend.features(x) @ beta + cross @ correction
-
-        return evaluate
+    @eqx.filter_jit
+    def _seen(self, x: Array) -> Seen:
+        """What paths are corrected by at x: t(x) = k̄(x) W A⁻¹ Wᵀ."""
+        c = self.conditioned
+        _, explained, residual = self._cross(x)
+        prior = prior_variance(self.kernel, x)
+        rest = prior - jnp.sum(explained**2, 1)
+        gain = jsl.solve_triangular(c.root, explained.T, lower=True, trans=1)
+        white = whiten(c.trend_root, residual.T)
+        variance = jnp.maximum(rest + jnp.sum(white**2, 0), LEAST_VARIANCE * prior)
+        without_noise = rest - jnp.sum(gain * (self.noise @ gain), 0)
+        return Seen(self.layout, x, explained @ c.projection.T, variance, without_noise)
 
     def bag_moments(self, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:
         """Mean and covariance of bag means, from one Gram matrix over old and new bags."""
@@ -203,6 +228,30 @@ class ExactField(eqx.Module):
         return prior - explained @ explained_new.T + white.T @ white_new
 
 
+class ExactPath(eqx.Module):
+    """Functions drawn from an :class:`ExactField`."""
+
+    field: ExactField
+    waves: Waves
+    loadings: tuple[Array, ...]
+    beta: Float[Array, "q S"]
+    correction: Float[Array, "N S"]
+    error: Float[Array, ""]
+
+    @eqx.filter_jit
+    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
+        """The functions at every row of x."""
+        cross = bag_cross(self.field.kernel, x, self.field.layout, dtype=self.field.dtype)
+        trend = self.field.trend.features(x) @ self.beta
+        return self.waves.draws(self.loadings, x) + trend + cross @ self.correction
+
+
+@eqx.filter_jit
+def _bag_draws(waves: Waves, loadings: tuple[Array, ...], layout: Layout) -> Float[Array, "N S"]:
+    """Bag means of draws of the prior."""
+    return feature_means(lambda x: waves.draws(loadings, x), layout)
+
+
 class BasisField(eqx.Module):
     """A posterior of the coefficients of a basis."""
 
@@ -244,18 +293,17 @@ class BasisField(eqx.Module):
         features, every = self._features(x)
         return self.basis.residual_covariance(x, features) + self.coefficients.covariance(every)
 
-    def path(self, key: Any, n_paths: int, n_features: int) -> Callable[[Array], Array]:
+    def path(self, key: Any, n_paths: int, n_features: int | None) -> BasisPath:
         """Draw functions from the posterior: coefficients first, what the basis lacks second."""
         draw_key, path_key = jr.split(key)
         draws = self.coefficients.sample(draw_key, n_paths)
         size = len(draws) - self.trend.prior_std.shape[0]
-        path = self.basis.path(path_key, draws[:size], n_features)
 
-        @jax.jit
-        def evaluate(x: Array) -> Array:
-            return path(x) + self.trend.whitened(self.trend.features(x)) @ draws[size:]
+        def variance(x: Array) -> Array:
+            return self.moments(x)[1]
 
-        return evaluate
+        path = self.basis.path(path_key, draws[:size], n_features, variance)
+        return BasisPath(path, self.trend, draws[size:], path.error)
 
     def bag_moments(self, bags: Bags, new: Bags) -> tuple[np.ndarray, np.ndarray]:
         """Mean and covariance of bag means."""
@@ -286,6 +334,20 @@ class BasisField(eqx.Module):
         every = jnp.concatenate([means.T, trend], axis=1)
         residual = self.basis.residual_gram(layout, means)
         return every @ self.coefficients.mean, residual + self.coefficients.covariance(every)
+
+
+class BasisPath(eqx.Module):
+    """Functions drawn from a :class:`BasisField`."""
+
+    path: InducingPath | FourierPath
+    trend: Trend
+    trend_draws: Float[Array, "q S"]
+    error: Float[Array, ""]
+
+    @eqx.filter_jit
+    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
+        """The functions at every row of x."""
+        return self.path(x) + self.trend.whitened(self.trend.features(x)) @ self.trend_draws
 
 
 class QuickField(eqx.Module):

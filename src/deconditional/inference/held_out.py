@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg as sl
 
+from deconditional.linalg import lifted_cholesky
+
 __all__ = ["held_out", "left_over"]
 
 Floats = npt.NDArray[np.float64]
@@ -55,7 +57,7 @@ def left_over(noise: Floats, weights: Floats, residual: Floats, folds: npt.Array
 
 
 def _inverse(covariance: Floats) -> Floats:
-    return sl.cho_solve(sl.cho_factor(covariance, lower=True), np.eye(len(covariance)))
+    return sl.cho_solve((lifted_cholesky(covariance), True), np.eye(len(covariance)))
 
 
 def _blocks(folds: npt.ArrayLike) -> Iterator[npt.NDArray[np.intp]]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from deconditional.bag_kernels import bag_gram
 from deconditional.inference.basis import FourierBasis
-from deconditional.inference.collapsed import regress
+from deconditional.inference.collapsed import least_noise, regress
 from deconditional.inference.exact import Conditioned, condition
 from deconditional.inference.field import BasisField, ExactField
 from deconditional.inference.held_out import held_out
@@ -158,7 +158,8 @@ class BagProblem(eqx.Module):
         basis = FourierBasis(kernel, key, n_features, self.layout.points.shape[1], self.dtype)
         means = self.with_trend(basis.bag_means(self.layout))
         mediated = means if weights is None else means @ weights
-        log_evidence, coefficients = regress(mediated, NoiseRoot.of(noise), self.z)
+        root = NoiseRoot.of(least_noise(noise, mediated))
+        log_evidence, coefficients = regress(mediated, root, self.z)
         return BasisField(
             basis, self.trend, coefficients, log_evidence, self.fine_noise_variance(values)
         )

@@ -18,9 +18,10 @@ towards those of the minibatch, or by Adam on its mean and root; the hyper-param
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,11 +34,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from deconditional.checkpoints import Section
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.field import BasisField
 from deconditional.inference.minibatches import Batch, Batches, restricted
 from deconditional.inference.variational import VariationalProblem
+from deconditional.interrupts import current
 from deconditional.linalg import NoiseRoot, log_determinant, whiten
+from deconditional.progress import tell
 
 __all__ = ["Climb", "Options", "elbo", "full_bound", "maximise_elbo", "optimal"]
 
@@ -301,10 +305,22 @@ def _sums(
     return *total, log_determinant_
 
 
-def _keys(key: Any) -> Iterator[Any]:
-    while True:
-        key, used = jr.split(key)
-        yield used
+class _Keys:
+    """Endless random keys; `key` is what the next ones come from."""
+
+    def __init__(self, key: Any):
+        self.key = key
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self.key, used = jr.split(self.key)
+        return used
+
+
+def _keys(key: Any) -> _Keys:
+    return _Keys(key)
 
 
 def full_bound(
@@ -341,34 +357,30 @@ def maximise_elbo(
     seed: int = 0,
     starts: tuple[np.ndarray, ...] = (),
     report: Callable[[int, float], None] | None = None,
+    section: Section | None = None,
 ) -> Climb:
     """Climb the bound from several starts; the best of a short screening goes on to the end.
 
-    An interrupt (Ctrl-C) ends the climb where it stands.
+    The whole state is kept in the `section` of a checkpoint; a climb that goes on from there is, on
+    the same machine, the one that was never stopped, to the bit. An interrupt (Ctrl-C) ends the
+    climb where it stands.
     """
     parameters = problem.parameters
     low, high = map(jnp.asarray, parameters.bounds())
     batches = Batches(problem, options.batch_size, seed)
     keys = _keys(jr.key(seed))
-    drawn = [parameters.draw(next(keys), shrink=0.5) for _ in range(n_restarts)]
-    points = [parameters.start(), *starts, *drawn][:n_restarts]
-    interrupted = False
+    climbs = _Climbs(problem, options, batches, keys, (low, high))
     began = time.perf_counter()
-    climbs = [_Run(problem, options, p, batches, keys, (low, high)) for p in points]
-    climbs[0].advance(1)
+    if section is None or not climbs.resume(section):
+        drawn = [parameters.draw(next(keys), shrink=0.5) for _ in range(n_restarts)]
+        climbs.begin([parameters.start(), *starts, *drawn][:n_restarts])
+    if section is not None:
+        section.keep(climbs.state)
+    if climbs.runs[0].steps == 0:
+        climbs.runs[0].advance(1)
     compile_seconds = time.perf_counter() - began
-    best = climbs[0]
-    try:
-        if len(climbs) > 1:
-            screening = min(SCREENING_STEPS, options.max_steps // len(climbs))
-            for run in climbs:
-                run.advance(screening - run.steps, report)
-        best = max(climbs, key=lambda run: run.smoothed)
-        spent = sum(run.steps for run in climbs) - best.steps
-        while not best.ended and best.steps + spent < options.max_steps:
-            best.advance(min(10, options.max_steps - spent - best.steps), report)
-    except KeyboardInterrupt:
-        interrupted = True
+    interrupted = climbs.climb(report, section)
+    best = climbs.best
     vector = best.vector
     if options.optimiser == "natural":
         q = optimal(problem, vector, batches, next(keys), options.kl_weight).coefficients()
@@ -382,12 +394,121 @@ def maximise_elbo(
         field=BasisField(basis, problem.trend, q, bound, problem.fine_noise_variance(values)),
         log_posterior=float(bound + parameters.log_prior(vector)),
         converged=best.ended,
-        steps=sum(run.steps for run in climbs),
-        restarts=tuple(sorted((run.smoothed for run in climbs), reverse=True)),
+        steps=climbs.steps,
+        restarts=tuple(sorted((r.smoothed for r in climbs.runs if r.steps), reverse=True)),
         compile_seconds=compile_seconds,
         interrupted=interrupted,
         trace=best.trace,
     )
+
+
+class _Climbs:
+    """The climbs of all restarts, and where they stand together."""
+
+    def __init__(
+        self,
+        problem: VariationalProblem,
+        options: Options,
+        batches: Batches,
+        keys: _Keys,
+        bounds: tuple[Array, Array],
+    ):
+        self.parts = problem, options, batches, keys, bounds
+        self.options, self.batches, self.keys = options, batches, keys
+        self.runs: list[_Run] = []
+        self._chosen: int | None = None
+        self._frozen: dict[str, Any] | None = None
+
+    @property
+    def steps(self) -> int:
+        """Of all climbs together."""
+        return sum(run.steps for run in self.runs)
+
+    @property
+    def best(self) -> _Run:
+        """The one that was chosen after the screening, or would be now."""
+        smoothed = [run.smoothed for run in self.runs]
+        return self.runs[smoothed.index(max(smoothed)) if self._chosen is None else self._chosen]
+
+    def begin(self, points: Sequence[np.ndarray]) -> None:
+        """From the start."""
+        problem, options, batches, keys, bounds = self.parts
+        self.runs = [_Run(problem, options, p, batches, keys, bounds) for p in points]
+
+    def climb(self, report: Callable[[int, float], None] | None, section: Section | None) -> bool:
+        """Screen, choose and climb to the end; whether an interrupt ended it before."""
+        stop = current()
+
+        def pause() -> bool:
+            steps = self.steps
+            tell("fit", steps, note=f"{steps} steps, {self.best.smoothed:.1f}")
+            if section is not None:
+                section.offer()
+            return stop.reached()
+
+        try:
+            if len(self.runs) > 1 and self._chosen is None:
+                screening = min(SCREENING_STEPS, self.options.max_steps // len(self.runs))
+                for run in self.runs:
+                    if not stop.used:
+                        run.advance(screening - run.steps, report, pause)
+            if self._chosen is None and not stop.used:
+                self._chosen = self.runs.index(self.best)
+            best = self.best
+            spent = self.steps - best.steps
+            while not best.ended and not stop.used:
+                left = self.options.max_steps - spent - best.steps
+                if left <= 0:
+                    break
+                best.advance(min(10, left), report, pause)
+        except KeyboardInterrupt:
+            if not stop.taken():
+                raise
+        self._frozen = None if section is None else self.state()
+        if section is not None and stop.used:
+            section.stopped()
+        return stop.used
+
+    # ------------------------------------------------------------------ the checkpoint
+
+    def state(self) -> dict[str, Any]:
+        """Everything the next step depends on."""
+        if self._frozen is not None:
+            return self._frozen
+        return {
+            "runs": [run.record() for run in self.runs],
+            "chosen": self._chosen,
+            "generator": json.dumps(self.batches.generator.bit_generator.state),
+            "key": np.asarray(jr.key_data(self.keys.key)),
+        }
+
+    def resume(self, section: Section) -> bool:
+        """Go on from what a section has; whether there was anything to go on from."""
+        if section.found is None:
+            return False
+        problem, options, batches, keys, bounds = self.parts
+        before = batches.generator.bit_generator.state
+        try:
+            found = section.found
+            runs = [
+                _Run(problem, options, None, batches, keys, bounds, record)
+                for record in found["runs"]
+            ]
+            chosen = found["chosen"]
+            if not runs or not (chosen is None or 0 <= chosen < len(runs)):
+                raise ValueError("no climb of those it has was chosen")
+            batches.generator.bit_generator.state = json.loads(found["generator"])
+            key = jr.wrap_key_data(jnp.asarray(found["key"]), impl=jr.key_impl(keys.key))
+            if key.shape != keys.key.shape:
+                raise ValueError("its random key is none")
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            batches.generator.bit_generator.state = before
+            section.useless(str(error).splitlines()[0] if str(error) else type(error).__name__)
+            return False
+        keys.key = key
+        self.runs, self._chosen = runs, chosen
+        section.resumed = f"{self.steps} steps"
+        return True
 
 
 class _Run:
@@ -397,31 +518,33 @@ class _Run:
         self,
         problem: VariationalProblem,
         options: Options,
-        start: np.ndarray,
+        start: np.ndarray | None,
         batches: Batches,
-        keys: Iterator[Any],
+        keys: _Keys,
         bounds: tuple[Array, Array],
+        record: Mapping[str, Any] | None = None,
     ):
         self.problem, self.options = problem, options
         self.batches, self.keys, self.bounds = batches, keys, bounds
+        step = options.natural_step
+        if step is None:
+            step = 1.0 if batches.size == batches.n_observations else 0.5
+        self._shrink = jnp.asarray([0.3, 1.0 if step == 1.0 else 0.3])
+        self.steps = 0
+        self.smoothed = -np.inf
+        self.trace: list[float] = []
+        self._recent: deque[float] = deque(maxlen=SMOOTHING)
+        self._best, self._best_step, self._plateaus = -np.inf, 0, 0
+        if record is not None:
+            self._restore(record)
+            return
         natural = options.optimiser == "natural"
         vector = jnp.clip(jnp.asarray(start), *bounds)
         # From the prior, early steps would explain the observations by noise and not come back.
         q: Natural | Rooted = optimal(problem, vector, batches, next(keys), options.kl_weight)
         if isinstance(q, Natural) and not natural:
             q = Rooted.of(q.coefficients())
-        adam = optax.scale_by_adam().init((vector, None if natural else q))
-        step = options.natural_step
-        if step is None:
-            step = 1.0 if batches.size == batches.n_observations else 0.5
-        self._shrink = jnp.asarray([0.3, 1.0 if step == 1.0 else 0.3])
-        rates = jnp.asarray([options.learning_rate, step])
-        self.state = State(vector, q, adam, rates)
-        self.steps = 0
-        self.smoothed = -np.inf
-        self.trace: list[float] = []
-        self._recent: deque[float] = deque(maxlen=SMOOTHING)
-        self._best, self._best_step, self._plateaus = -np.inf, 0, 0
+        self.state = _first_state(vector, q, jnp.asarray([options.learning_rate, step]))
         self._total, self._count = jnp.zeros_like(vector), 0
 
     @property
@@ -435,12 +558,25 @@ class _Run:
         enough = self._plateaus > 0 and self._count >= SMOOTHING
         return self._total / self._count if enough else self.state.vector
 
-    def advance(self, steps: int, report: Callable[[int, float], None] | None = None) -> None:
-        """So many steps, fewer at the last plateau."""
+    def advance(
+        self,
+        steps: int,
+        report: Callable[[int, float], None] | None = None,
+        pause: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """So many steps; fewer at the last plateau, or where `pause` says so before one."""
         for _ in range(steps):
-            if self.ended:
+            if self.ended or pause():
                 return
-            self.state, bound = _step(
+            self._step()
+        if report is not None:
+            report(steps, self.smoothed)
+
+    def _step(self) -> None:
+        generator = self.batches.generator.bit_generator
+        before = generator.state, self.keys.key
+        try:
+            state, bound = _step(
                 self.problem,
                 self.state,
                 (self.batches.draw(), self.batches.draw()),
@@ -448,10 +584,14 @@ class _Run:
                 *self.bounds,
                 self.options.kl_weight,
             )
-            self._total, self._count = self._total + self.state.vector, self._count + 1
-            self._note(float(bound))
-        if report is not None:
-            report(steps, self.smoothed)
+            value = float(bound)
+        except BaseException:
+            # The step was not taken, so a checkpoint must not have the randomness it used up.
+            generator.state, self.keys.key = before
+            raise
+        self.state = state
+        self._total, self._count = self._total + self.state.vector, self._count + 1
+        self._note(value)
 
     def _note(self, bound: float) -> None:
         self.steps += 1
@@ -468,3 +608,47 @@ class _Run:
             if not self.ended:
                 self._total, self._count = jnp.zeros_like(self._total), 0
             self.state = replace(self.state, rates=self._shrink * self.state.rates)
+
+    # ------------------------------------------------------------------ the checkpoint
+
+    def record(self) -> dict[str, Any]:
+        """Everything the next step depends on, as arrays and whole numbers."""
+        return {
+            "state": [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)],
+            "total": np.asarray(self._total),
+            "trace": np.asarray(self.trace, dtype=float),
+            "recent": np.asarray(self._recent, dtype=float),
+            "levels": np.asarray([self.smoothed, self._best]),
+            "counts": [self.steps, self._best_step, self._plateaus, self._count],
+        }
+
+    def _restore(self, record: Mapping[str, Any]) -> None:
+        """Take a record's place; ValueError where it is none of this climb."""
+        leaves = record["state"]
+        size = self.problem.parameters.size
+        basis = leaves[1].shape[0]
+        blank: Natural | Rooted = Natural(jnp.zeros(basis), jnp.zeros((basis, basis)))
+        if self.options.optimiser != "natural":
+            blank = Rooted(jnp.zeros(basis), jnp.zeros((basis, basis)), jnp.zeros(basis))
+        state = _first_state(jnp.zeros(size), blank, jnp.zeros(2))
+        own, structure = jax.tree.flatten(state)
+        shapes = [np.shape(leaf) for leaf in leaves]
+        if shapes != [leaf.shape for leaf in own] or record["total"].shape != (size,):
+            raise ValueError("its climbs do not fit the problem")
+        if not all(np.isfinite(leaf).all() for leaf in leaves):
+            raise ValueError("its climbs have left the finite numbers")
+        lines = [record[key].ndim for key in ("trace", "recent", "levels")]
+        counts = record["counts"]
+        if lines != [1, 1, 1] or len(counts) != 4 or not all(type(n) is int for n in counts):
+            raise ValueError("its climbs are not complete")
+        self.state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
+        self._total = jnp.asarray(record["total"])
+        self.trace = [float(value) for value in record["trace"]]
+        self._recent.extend(float(value) for value in record["recent"])
+        self.smoothed, self._best = (float(value) for value in record["levels"])
+        self.steps, self._best_step, self._plateaus, self._count = counts
+
+
+def _first_state(vector: Array, q: Natural | Rooted, rates: Array) -> State:
+    adam = optax.scale_by_adam().init((vector, None if isinstance(q, Natural) else q))
+    return State(vector, q, adam, rates)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
-from deconditional.inference.collapsed import regress
+from deconditional.inference.collapsed import least_noise, regress
 from deconditional.inference.field import BasisField
 from deconditional.inference.held_out import held_out, left_over
 from deconditional.inference.problem import BagProblem
@@ -108,7 +108,9 @@ class VariationalProblem(BagProblem):
             scale = residual.mean_variance
         weights, covariance = self.mediation.weights(values)
         noise = self.noise(values, weights, covariance, scale)
-        return BasisPieces(basis, self.with_trend(means), residual, weights, noise, scale)
+        means = self.with_trend(means)
+        noise = least_noise(noise, means if weights is None else means @ weights)
+        return BasisPieces(basis, means, residual, weights, noise, scale)
 
     def observed_covariance(self, pieces: BasisPieces) -> Float[Array, "M M"]:
         """Prior covariance of the observations in the basis, trend and noise included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
+from deconditional.checkpoints import Checkpoint
 from deconditional.models.base import BagModel
 
 __all__ = ["BaggGP"]
@@ -100,6 +102,7 @@ class BaggGP(BagModel):
         *,
         noise_std: npt.ArrayLike | None = None,
         noise_cov: npt.ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
         """Fit to one observation per bag.
 
@@ -113,5 +116,8 @@ class BaggGP(BagModel):
             Known noise: one standard deviation, or one for each observation.
         noise_cov
             Known covariance of the observations' errors, in addition.
+        checkpoint
+            A file that keeps how far the fit is. The same call goes on from there if it was
+            stopped; a fit that ends removes it. :class:`~deconditional.Checkpoint` has options.
         """
-        return self._fit(bags, z, None, noise_std, noise_cov)
+        return self._fit(bags, z, None, noise_std, noise_cov, checkpoint)

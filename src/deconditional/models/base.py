@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +19,8 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
+from deconditional.cautions import Caution, check_finite, jitter_level, of_fit, tell_of
+from deconditional.checkpoints import Checkpoint, Part, Section, digest, opened, plain
 from deconditional.fit import (
     FitReport,
     FitWarning,
@@ -30,6 +32,7 @@ from deconditional.fit import (
 from deconditional.inference.field import Field
 from deconditional.inference.problem import BagProblem, ExactProblem, Matched, Mediated
 from deconditional.inference.trend import Trend
+from deconditional.interrupts import Stop, stoppable
 from deconditional.models.checks import (
     check_bags,
     check_count,
@@ -45,6 +48,24 @@ __all__ = ["BagModel"]
 
 FLOAT32_FROM = 3_000
 """Points from which precision="auto" makes kernel tiles in float32."""
+
+
+class _Stages:
+    """The sections of a fit in its part of a checkpoint."""
+
+    def __init__(self, part: Part, bags: Bags):
+        self.part, self.bags = part, bags
+        self._sections: list[Section] = []
+
+    def section(self, name: str, identity: str) -> Section:
+        """The section of a stage."""
+        self._sections.append(self.part.section(name, identity))
+        return self._sections[-1]
+
+    @property
+    def resumed(self) -> str:
+        """What was taken from the checkpoint, in words."""
+        return ", ".join(each.resumed for each in self._sections if each.resumed)
 
 
 class BagModel(BaseEstimator):
@@ -63,8 +84,12 @@ class BagModel(BaseEstimator):
     points_per_bag: int | None
     precision: str
     seed: int
+    fit_report_: FitReport
 
     # ------------------------------------------------------------------ learning
+
+    _stages: _Stages | None = None
+    """Where the stages of a fit keep how far they are, while it runs."""
 
     def _fit(
         self,
@@ -73,30 +98,78 @@ class BagModel(BaseEstimator):
         mediator: npt.ArrayLike | None,
         noise_std: npt.ArrayLike | None,
         noise_cov: npt.ArrayLike | None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | Part | None = None,
     ) -> Self:
         began = time.perf_counter()
         self._check_options()
         check_bags(bags)
-        if self.points_per_bag is not None:
-            bags = bags.subsample(self.points_per_bag, seed=self.seed)
-        z = observations(z)
-        problem = self._problem(bags, z, mediator, noise_std, noise_cov)
-        if self.method == "nuts" and problem.parameters.size == 0:
-            raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
-        problem, best, solved = self._learn(problem)
-        diagnostics = None
+        with opened(checkpoint) as kept:
+            if self.points_per_bag is not None:
+                bags = bags.subsample(self.points_per_bag, seed=self.seed)
+            z = observations(z)
+            problem = self._problem(bags, z, mediator, noise_std, noise_cov)
+            if self.method == "nuts" and problem.parameters.size == 0:
+                raise ValueError(
+                    "every parameter is fixed, so NUTS has nothing to sample; use 'map'."
+                )
+            self._stages = None if kept is None else _Stages(kept, bags)
+            try:
+                with stoppable() as stop:
+                    self._finish(bags, *self._learn(problem), stop, began)
+            finally:
+                del self._stages
+        return self
+
+    def _finish(
+        self,
+        bags: Bags,
+        problem: Any,
+        best: Optimum,
+        solved: list[tuple[Any, Any]],
+        stop: Stop,
+        began: float,
+    ) -> None:
+        """Sample, if that is asked for, and take on what was learnt."""
+        diagnostics: dict[str, Any] = {}
         vectors = best.vector[None]
-        if self.method == "nuts":
+        interrupted = f"{best.evaluations} {self._unit}" if stop.used else ""
+        if self.method == "nuts" and not interrupted:
             options = {"num_warmup": 200, "num_samples": 200, **(self.method_options or {})}
-            vectors, diagnostics = sample_posterior(problem, best.vector, seed=self.seed, **options)
-            solved = [problem.solve(jnp.asarray(v)) for v in vectors]
+            draws, diagnostics = sample_posterior(
+                problem,
+                best.vector,
+                seed=self.seed,
+                section=self._section("nuts", problem),
+                **options,
+            )
+            if stop.used:
+                wanted = options["num_samples"] * options.get("num_chains", 1)
+                interrupted = f"{len(draws) or 'too few'} of {wanted} draws"
+            if len(draws):
+                vectors, solved = draws, [problem.solve(jnp.asarray(v)) for v in draws]
+        for stale in ("nuts_diagnostics_", "parameter_draws_"):
+            self.__dict__.pop(stale, None)
         self.bags_ = bags
         self.n_features_in_ = bags.points.shape[1]
         self._problem_ = problem
         self._vectors_ = vectors
         self._solved_: list[tuple[Any, Any]] = solved
-        self._describe(problem, best, vectors, diagnostics, time.perf_counter() - began)
-        return self
+        told = replace(best, converged=best.converged or bool(interrupted))
+        seconds = time.perf_counter() - began
+        self._describe(problem, told, vectors, diagnostics or None, seconds)
+        if self._stages is not None and self._stages.resumed:
+            details = {**self.fit_report_.details, "resumed": self._stages.resumed}
+            self.fit_report_ = replace(self.fit_report_, details=details)
+        if interrupted:
+            path = None if self._stages is None else self._stages.part.path
+            note = interrupted_note(interrupted, path)
+            self.fit_report_ = replace(
+                self.fit_report_,
+                method="nuts" if diagnostics else "map",
+                converged=False,
+                notes=(note, *self.fit_report_.notes),
+            )
+            tell_of([Caution(FitWarning, note)])
 
     def _learn(self, problem: Any) -> tuple[Any, Optimum, list[tuple[Any, Any]]]:
         """The problem that was solved in the end, its optimum and the posterior there."""
@@ -106,8 +179,38 @@ class BagModel(BaseEstimator):
             max_iter=self.max_iter,
             seed=self.seed,
             starts=self._own_start(problem),
+            section=self._section("map", problem),
         )
         return problem, best, [problem.solve(jnp.asarray(best.vector))]
+
+    @property
+    def _unit(self) -> str:
+        """What the effort of a fit is counted in."""
+        return "evaluations"
+
+    def _section(self, name: str, problem: Any) -> Section | None:
+        """The section of a stage in the checkpoint, if there is one."""
+        if self._stages is None:
+            return None
+        name = f"{name} in {jnp.dtype(problem.dtype).name}"
+        return self._stages.section(name, self._identity(self._stages.bags, problem))
+
+    def _identity(self, bags: Bags, problem: Any) -> str:
+        """What a checkpoint has to agree with: data, model, options and version."""
+        from deconditional import __version__
+
+        parameters, mediation = problem.parameters, problem.mediation
+        linked: list[Any] = []
+        if isinstance(mediation, Mediated):
+            linked = [mediation.bag_mediator, mediation.observed_mediator, mediation.own_bag]
+        fixed = [np.asarray(value) for _, value in sorted(parameters.fixed.items())]
+        return digest(
+            f"{__version__} {type(self).__name__} {plain(self.get_params(deep=False))}",
+            f"{parameters.names()} {sorted(parameters.fixed)}",
+            *(bags.points, bags.bag, bags.weights, problem.z, problem.known_noise),
+            *(getattr(problem, "locations", None), *linked, *fixed),
+            *(parameters.start(), *parameters.bounds()),
+        )
 
     def _check_options(self) -> None:
         choices = {
@@ -156,7 +259,7 @@ class BagModel(BaseEstimator):
         noise_cov: npt.ArrayLike | None,
     ) -> dict[str, Any]:
         """What a problem of any inference is made of."""
-        variance = float(np.var(z)) or float(np.mean(z**2)) or 1.0
+        variance = _spread(z) ** 2 or float(np.mean(z**2)) or 1.0
         kernel = self.kernel if self.kernel is not None else default_kernel(bags.points.shape[1])
         check_kernel("kernel", kernel, bags.points)
         template = kernel_template(kernel, "kernel", self._typical_points(bags), variance)
@@ -254,7 +357,9 @@ class BagModel(BaseEstimator):
             self.parameter_draws_ = {
                 k: np.stack([np.asarray(v[k]) for v in values]) for k in values[0]
             }
-        notes = self._notes(converged, bound, diagnostics)
+        check_finite(self.log_evidence_)
+        found = [Caution(FitWarning, note) for note in self._notes(converged, diagnostics)]
+        found += of_fit(self, bound)
         self.fit_report_ = FitReport(
             method=self.method,
             converged=converged,
@@ -268,47 +373,36 @@ class BagModel(BaseEstimator):
             compile_seconds=best.compile_seconds,
             parameters=self.parameters_,
             details=self._details(problem),
-            notes=notes,
+            notes=tuple(caution.text for caution in found),
         )
-        for note in notes:
-            warnings.warn(note, FitWarning, stacklevel=4)
+        tell_of(found)
 
     def _details(self, problem: Any) -> dict[str, str]:
         """What the report says about how the posterior was computed."""
-        return {"inference": "exact", "tiles": jnp.dtype(problem.dtype).name}
+        level = jitter_level(*self._solved_[0])
+        return {
+            "inference": "exact",
+            "tiles": jnp.dtype(problem.dtype).name,
+            "jitter": f"{level:.0e} of the variance",
+        }
 
     def _effort(self) -> str:
         """The option that lets a fit go on for longer."""
         return f"max_iter (now {self.max_iter})"
 
-    def _notes(
-        self, converged: bool, bound: tuple[str, ...], diagnostics: dict[str, Any] | None
-    ) -> tuple[str, ...]:
-        notes = []
-        if not converged and diagnostics is None:
-            notes.append(
+    def _notes(self, converged: bool, diagnostics: dict[str, Any] | None) -> tuple[str, ...]:
+        """What to say about how the fit went; :mod:`deconditional.cautions` has what it found."""
+        if converged:
+            return ()
+        if diagnostics is None:
+            return (
                 f"the fit stopped before it converged. Raise {self._effort()} or n_restarts, or "
-                "fix some parameters with fixed={...}."
+                "fix some parameters with fixed={...}.",
             )
-        elif not converged and diagnostics is not None:
-            notes.append(
-                f"NUTS had {diagnostics['divergences']} divergences and R-hat "
-                f"{diagnostics['r_hat']:.2f}. Raise num_warmup and num_samples in method_options."
-            )
-        if bound:
-            notes.append(
-                f"{', '.join(bound)} ended on a bound, so the fit is degenerate there. Check the "
-                "scale of that input, give it a prior with priors={...}, or fix it."
-            )
-        if isinstance(self._problem_.mediation, Mediated):
-            reach = np.abs(np.asarray(self._solved_[0][0].weights)).sum(0).mean()
-            if reach < 0.05 and not self._problem_.mediation.centred:
-                notes.append(
-                    f"the mediation weights are close to zero (mean absolute sum {reach:.3f}): the "
-                    "mediator carries almost no information about the bags. Use a mediator that "
-                    "varies with the covariates, or centred=True."
-                )
-        return tuple(notes)
+        return (
+            f"NUTS had {diagnostics['divergences']} divergences and R-hat "
+            f"{diagnostics['r_hat']:.2f}. Raise num_warmup and num_samples in method_options.",
+        )
 
     # ------------------------------------------------------------------ predicting
 
@@ -343,7 +437,8 @@ class BagModel(BaseEstimator):
         fields = [field for _, field in self._solved_]
         if features is not None:
             fields = self._fourier_fields(features)
-        return Posterior(fields, array, fine_noise)
+        support = self.bags_.points.min(0), self.bags_.points.max(0)
+        return Posterior(fields, array, fine_noise, support)
 
     def _fourier_fields(self, features: int) -> list[Field]:
         check_count("features", features)
@@ -397,6 +492,19 @@ class BagModel(BaseEstimator):
             raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit first.")
 
 
+def interrupted_note(after: str, path: Path | None) -> str:
+    """What the report says of a fit that Ctrl-C ended."""
+    further = (
+        "Fit again for more; with a checkpoint it would go on from there."
+        if path is None
+        else f"The same call goes on from {str(path)!r}."
+    )
+    return (
+        f"the fit was interrupted after {after} and kept as it stood, with the best parameters so "
+        f"far. {further}"
+    )
+
+
 def _trend_std(z: np.ndarray, n_trend: int) -> np.ndarray:
     """Vague but sane: any offset like those of z, slopes of a few spreads of z per spread of x.
 
@@ -404,8 +512,14 @@ def _trend_std(z: np.ndarray, n_trend: int) -> np.ndarray:
     near zero instead of following the noise.
     """
     offset = 10.0 * float(np.sqrt(np.mean(z**2))) or 1.0
-    slope = 3.0 * float(np.std(z)) or offset
+    slope = 3.0 * _spread(z) or offset
     return np.array([offset, *[slope] * (n_trend - 1)])[:n_trend]
+
+
+def _spread(z: np.ndarray) -> float:
+    """Standard deviation; zero where rounding alone tells equal observations apart."""
+    found = float(np.std(z))
+    return found if found > 1e-12 * float(np.abs(z).max()) else 0.0
 
 
 def default_kernel(d: int) -> AbstractKernel:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from deconditional.bags import Bags
+from deconditional.checkpoints import Checkpoint
 from deconditional.models.bagg import BaggGP
 
 __all__ = ["CentroidGP", "Centroids"]
@@ -23,12 +25,13 @@ class Centroids(BaggGP):
         *,
         noise_std: npt.ArrayLike | None = None,
         noise_cov: npt.ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
         """Fit to the centroids of the bags; see :meth:`BaggGP.fit`."""
         if isinstance(bags, Bags):
             self._fine_points = bags.points
             bags = bags.centroids()
-        return super().fit(bags, z, noise_std=noise_std, noise_cov=noise_cov)
+        return super().fit(bags, z, noise_std=noise_std, noise_cov=noise_cov, checkpoint=checkpoint)
 
     def _typical_points(self, bags: Bags) -> np.ndarray:
         """Predictions are asked for at fine points, which spread wider than centroids."""

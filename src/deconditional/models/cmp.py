@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array
 
 from deconditional.bags import Bags
+from deconditional.checkpoints import Checkpoint
 from deconditional.inference.problem import Matched, Mediated
 from deconditional.linalg import as_matrix, whiten
 from deconditional.mediation import ridge_shape
@@ -118,6 +120,7 @@ class CMP(BagModel):
         own_bag: npt.ArrayLike | None = None,
         noise_std: npt.ArrayLike | None = None,
         noise_cov: npt.ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
         """Fit to bags with mediators and observations with mediators.
 
@@ -132,11 +135,11 @@ class CMP(BagModel):
         own_bag : (M,), optional
             For partly matched data: the index of the bag whose mean an observation is, which then
             needs no mediation, or -1.
-        noise_std, noise_cov
+        noise_std, noise_cov, checkpoint
             As in :meth:`BaggGP.fit`.
         """
         self._own_bag = own_bag
-        return self._fit(bags, z, mediator, noise_std, noise_cov)
+        return self._fit(bags, z, mediator, noise_std, noise_cov, checkpoint)
 
     def predict_coarse(self, mediator: npt.ArrayLike) -> CoarsePosterior:
         """Joint posterior of the conditional mean process g at new mediators.

@@ -15,6 +15,10 @@ from gpjax.kernels.base import AbstractKernel
 from sklearn.base import BaseEstimator, clone
 
 from deconditional.bags import Bags
+from deconditional.cautions import of_pseudo_targets, tell_of
+from deconditional.checkpoints import Checkpoint, Part, opened, within
+from deconditional.fit import FitReport
+from deconditional.interrupts import stoppable
 from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import (
     check_bags,
@@ -94,12 +98,25 @@ class PseudoTarget(BaseEstimator):
         *,
         own_bag: npt.ArrayLike | None = None,
         noise_std: npt.ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
         """Fit g to (mediator, z), then the base model to the bags; see :meth:`CMP.fit`.
 
         A bag that has observations of its own (`own_bag`) gets their mean instead of a
         pseudo-target.
         """
+        with opened(checkpoint) as kept, stoppable():
+            return self._fit(bags, z, mediator, own_bag, noise_std, kept)
+
+    def _fit(
+        self,
+        bags: Bags,
+        z: npt.ArrayLike,
+        mediator: npt.ArrayLike,
+        own_bag: npt.ArrayLike | None,
+        noise_std: npt.ArrayLike | None,
+        kept: Part | None,
+    ) -> Self:
         check_bags(bags)
         z = observations(z)
         if bags.mediator is None:
@@ -118,7 +135,7 @@ class PseudoTarget(BaseEstimator):
         check_kernel("mediator_kernel", kernel, bags.mediator)
         regressor = BaggGP(kernel, trend=self.trend, n_restarts=self.n_restarts, seed=self.seed)
         points = Bags.from_points(y, np.arange(len(y)))
-        self.regressor_ = regressor.fit(points, z, noise_std=noise_std)
+        self.regressor_ = regressor.fit(points, z, noise_std=noise_std, **within(kept, "regressor"))
         at_bags = self.regressor_.predict(bags.mediator)
         self.pseudo_targets_ = at_bags.mean
         self.pseudo_target_covariance_ = at_bags.covariance()
@@ -131,15 +148,20 @@ class PseudoTarget(BaseEstimator):
             self.pseudo_target_covariance_[:, seen] = 0.0
         base = BaggGP() if self.base is None else clone(self.base)
         noise_cov = self.pseudo_target_covariance_ if self.propagate else None
-        self.model_ = base.fit(bags, self.pseudo_targets_, noise_cov=noise_cov)
+        self.model_ = base.fit(
+            bags, self.pseudo_targets_, noise_cov=noise_cov, **within(kept, "base")
+        )
         first, second = self.regressor_.fit_report_, self.model_.fit_report_
+        found = of_pseudo_targets(bags, y, z, None if owners is None else seen)
         self.fit_report_ = replace(
             second,
             converged=first.converged and second.converged,
             seconds=first.seconds + second.seconds,
             compile_seconds=first.compile_seconds + second.compile_seconds,
-            notes=(*first.notes, *second.notes),
+            details={**second.details, **_both_resumed(first, second)},
+            notes=(*first.notes, *second.notes, *(caution.text for caution in found)),
         )
+        tell_of(found)
         return self
 
     def predict(
@@ -177,3 +199,9 @@ class PseudoTarget(BaseEstimator):
         if not hasattr(self, "model_"):
             raise NotFittedError("this PseudoTarget is not fitted; call fit first.")
         return self.model_
+
+
+def _both_resumed(*reports: FitReport) -> dict[str, str]:
+    """What both stages took from a checkpoint."""
+    found = [each.details["resumed"] for each in reports if "resumed" in each.details]
+    return {"resumed": ", ".join(found)} if found else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array
 
 from deconditional.bags import Bags
+from deconditional.checkpoints import Checkpoint
 from deconditional.linalg import NoiseRoot
 from deconditional.models.checks import check_bags, check_count, own_bags
 from deconditional.models.cmp import CMP
@@ -112,6 +114,7 @@ class VarCMP(VariationalModel, CMP):
         own_bag: npt.ArrayLike | None = None,
         noise_std: npt.ArrayLike | None = None,
         noise_cov: npt.ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
         """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`."""
         check_bags(bags)
@@ -128,7 +131,13 @@ class VarCMP(VariationalModel, CMP):
                 own_bag = place[own_bag]
             bags = bags.select(np.sort(chosen))
         return super().fit(
-            bags, z, mediator, own_bag=own_bag, noise_std=noise_std, noise_cov=noise_cov
+            bags,
+            z,
+            mediator,
+            own_bag=own_bag,
+            noise_std=noise_std,
+            noise_cov=noise_cov,
+            checkpoint=checkpoint,
         )
 
     def _coarse_moments(

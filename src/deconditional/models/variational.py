@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -16,10 +16,12 @@ from jaxtyping import Array
 
 from deconditional.bags import Bags
 from deconditional.fit import Optimum
-from deconditional.inference.basis import FLOAT32_JITTER, InducingBasis
+from deconditional.inference.basis import FLOAT32_JITTER, Basis, InducingBasis
 from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
 from deconditional.inference.stochastic import Climb, Options, maximise_elbo
+from deconditional.inference.trend import Trend
 from deconditional.inference.variational import VariationalProblem
+from deconditional.interrupts import current
 from deconditional.kernels import spectral_features
 from deconditional.layout import BagSampler
 from deconditional.linalg import JITTER
@@ -173,7 +175,7 @@ class VariationalModel(BagModel):
         for stale in ("bound_trace_", "inducing_"):
             self.__dict__.pop(stale, None)
         learnt = learn(problem)
-        if problem.dtype != jnp.float32:
+        if problem.dtype != jnp.float32 or current().used:
             return learnt
         precise = replace(problem, dtype=jnp.float64)
         vector = jnp.asarray(learnt[1].vector)
@@ -199,13 +201,9 @@ class VariationalModel(BagModel):
                 seed=self.seed,
                 starts=self._own_start(problem),
                 report=report,
+                section=self._section("climb", problem),
             )
         self.bound_trace_ = np.asarray(climb.trace)
-        if climb.interrupted:
-            self._fit_notes = (
-                *self._fit_notes,
-                f"the fit was interrupted after {climb.steps} steps and kept as it stood.",
-            )
         pieces, _ = problem.solve(jnp.asarray(climb.vector))
         best = Optimum(
             vector=climb.vector,
@@ -217,6 +215,39 @@ class VariationalModel(BagModel):
             compile_seconds=climb.compile_seconds,
         )
         return problem, best, [(pieces, climb.field)]
+
+    @property
+    def _unit(self) -> str:
+        return "steps" if self.inference == "stochastic" else super()._unit
+
+    def use_means(self, averaged: Callable[[Any], npt.ArrayLike]) -> Self:
+        r"""Solve anew, at the parameters learnt, with means over other points of the same bags.
+
+        Bags that were condensed for learning can so be replaced by all of their points: the
+        posterior needs no more than :math:`\bar k(w)`, means of one function for each inducing
+        point. Stochastic inference keeps what it found.
+
+        Parameters
+        ----------
+        averaged
+            Takes a function of points, (m, d) to (m, D), to its means over the bags, (N, D).
+        """
+        self._check_fitted()
+        if self.inference == "stochastic":
+            return self
+        trend = self._problem_.trend
+        solved = []
+        for vector, (pieces, _) in zip(self._vectors_, self._solved_, strict=True):
+            means = jnp.asarray(averaged(_BasisAndTrend(pieces.basis, trend)))
+            n_trend = len(trend.prior_std)
+            n_basis = means.shape[1] - n_trend
+            self._problem_ = replace(self._problem_, trend_means=means[:, n_basis:])
+            of_basis = pieces.basis.features_of(means[:, :n_basis])
+            pieces = replace(pieces, means=self._problem_.with_trend(of_basis))
+            values = self._problem_.parameters.unpack(jnp.asarray(vector))
+            solved.append((pieces, self._problem_.field(values, pieces)))
+        self._solved_ = solved
+        return self
 
     # ------------------------------------------------------------------ the report
 
@@ -256,10 +287,18 @@ class VariationalModel(BagModel):
             return super()._effort()
         return f"max_steps in inference_options (now {self._options()[0].max_steps})"
 
-    def _notes(
-        self, converged: bool, bound: tuple[str, ...], diagnostics: dict[str, Any] | None
-    ) -> tuple[str, ...]:
-        return (*self._fit_notes, *super()._notes(converged, bound, diagnostics))
+    def _notes(self, converged: bool, diagnostics: dict[str, Any] | None) -> tuple[str, ...]:
+        return (*self._fit_notes, *super()._notes(converged, diagnostics))
+
+
+class _BasisAndTrend(eqx.Module):
+    """Values of a basis, followed by the trend functions, at points."""
+
+    basis: Basis
+    trend: Trend
+
+    def __call__(self, x: Array) -> Array:
+        return jnp.concatenate([self.basis.values(x), self.trend.features(x)], 1)
 
 
 def _check_noise(parts: Mapping[str, Any]) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from deconditional.outputs import visible
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -136,10 +138,8 @@ def plane(field: Any, extent: tuple[float, float, float, float] | None = None) -
     up, across = np.argsort(y), np.argsort(x)
     values = np.asarray(field.values, dtype=float)[np.ix_(up, across)]
     x, y = x[across], y[up]
-    units = {
-        str(field[dim].attrs.get("units", "")) for dim in (y_dim, x_dim) if dim in field.coords
-    }
-    unit = units.pop() if len(units) == 1 else ""
+    units = {_about(field, dim).get("units", "") for dim in (y_dim, x_dim) if dim in field.coords}
+    unit = visible(units.pop()) if len(units) == 1 else ""
     scale = 1.0
     if geographic:
         names, unit = ("longitude (°E)", "latitude (°N)"), "km"
@@ -147,7 +147,7 @@ def plane(field: Any, extent: tuple[float, float, float, float] | None = None) -
         if unit.lower() in _METRES:
             scale, unit = 1e-3, "km"
         suffix = f" ({unit})" if unit else ""
-        names = (f"{_bare(x_dim)}{suffix}", f"{_bare(y_dim)}{suffix}")
+        names = (f"{visible(_bare(x_dim))}{suffix}", f"{visible(_bare(y_dim))}{suffix}")
     y_edges = cell_edges(y)
     if geographic:
         y_edges = np.clip(y_edges, -90.0, 90.0)
@@ -218,7 +218,7 @@ def time_dim(field: xr.DataArray) -> str | None:
     """
     for dim in map(str, field.dims):
         if dim in field.coords:
-            attrs, values = field[dim].attrs, field[dim].values
+            attrs, values = _about(field, dim), field[dim].values
             named = attrs.get("standard_name") == "time" or attrs.get("axis") == "T"
             if named or np.issubdtype(values.dtype, np.datetime64):
                 return dim
@@ -261,21 +261,26 @@ def _in_degrees(
 ) -> bool:
     if dim not in field.coords:
         return False
-    attrs = field[dim].attrs
+    attrs = _about(field, dim)
     if "standard_name" in attrs:
-        return bool(attrs["standard_name"] == standard)
-    return str(attrs.get("units", "")).lower() in units or _bare(dim).lower() in names
+        return attrs["standard_name"] == standard
+    return attrs.get("units", "").lower() in units or _bare(dim).lower() in names
 
 
 def _leads(
     field: xr.DataArray, dim: str, standard: set[str], axis: str, units: set[str], names: set[str]
 ) -> bool:
-    attrs = field[dim].attrs if dim in field.coords else {}
+    attrs = _about(field, dim) if dim in field.coords else {}
     if "standard_name" in attrs and attrs["standard_name"] in _X_STANDARD | _Y_STANDARD:
         return attrs["standard_name"] in standard
     if attrs.get("axis") in ("X", "Y"):
-        return bool(attrs["axis"] == axis)
-    return str(attrs.get("units", "")).lower() in units or _bare(dim).lower() in names
+        return attrs["axis"] == axis
+    return attrs.get("units", "").lower() in units or _bare(dim).lower() in names
+
+
+def _about(field: xr.DataArray, dim: str) -> dict[str, str]:
+    """Attributes of a coordinate as texts, whatever a file has made of them."""
+    return {str(name): str(value) for name, value in field[dim].attrs.items()}
 
 
 def _centres(field: xr.DataArray, dim: str) -> Floats:

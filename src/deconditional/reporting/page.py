@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from deconditional import field_plots
-from deconditional.outputs import UsageError
+from deconditional.outputs import UsageError, shortened, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +31,9 @@ __all__ = [
 
 ABSENT = "–"
 
+LONGEST, LONGEST_QUOTE = 2_000, 20_000
+"""Characters of a text, and of lines of a file, that a page shows; more than that nobody reads."""
+
 
 @dataclass(frozen=True)
 class Text:
@@ -46,6 +49,15 @@ class Quote:
 
     kind: ClassVar[str] = "quote"
     text: str
+
+    @property
+    def lines(self) -> str:
+        """The text, which may be longer than others."""
+        return _Lines(self.text)
+
+
+class _Lines(str):
+    """Lines of a file."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +117,7 @@ class Section:
 
 
 def render(heading: str, summary: Text, sections: Sequence[Section], note: str) -> str:
-    """The page as HTML; every text is escaped.
+    """The page as HTML; every text is escaped, cut where it has no end, and all of it is visible.
 
     Examples
     --------
@@ -122,6 +134,7 @@ def render(heading: str, summary: Text, sections: Sequence[Section], note: str) 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("deconditional.reporting", ""),
         autoescape=True,
+        finalize=_legible,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -129,6 +142,13 @@ def render(heading: str, summary: Text, sections: Sequence[Section], note: str) 
     )
     template = environment.get_template("page.html.jinja")
     return template.render(heading=heading, summary=summary, sections=sections, note=note)
+
+
+def _legible(value: Any) -> Any:
+    """A text without what steers a browser instead of being read; pictures stay as they are."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return shortened(visible(value), LONGEST_QUOTE if isinstance(value, _Lines) else LONGEST)
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -139,6 +159,8 @@ def number(value: Any, digits: int = 4) -> str:
     >>> number(0.123456), number(12), number(float("nan"))
     ('0.1235', '12', '–')
     """
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return shortened(str(value), 30)
     if value is None or not np.isfinite(value):
         return ABSENT
     if isinstance(value, int | np.integer) or (abs(value) >= 1e4 and abs(value) < 1e7):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deconditional.outputs import UsageError
+from deconditional.outputs import UsageError, shortened, visible
 from deconditional.reporting.grids import horizontal_dims, is_longitude, time_dim
 from deconditional.reporting.marginals import KINDS, Marginals
 
@@ -23,7 +23,84 @@ __all__ = ["Result", "align_truth", "load_result", "read_result"]
 ROLES = ("nothing", "covariates only", "target only", "both")
 """What a coarse cell gives, by its value in ``coarse_role``."""
 
+CELLS = ("mean", "std", "latent_mean", "latent_std")
+DRAWN = (*CELLS, "samples", "coarse_observed", "coarse_mean", "coarse_residual", "coarse_role")
+"""Variables that pages are made of, the first of them on the fine grid."""
+
+DEEPEST = 30
+"""Lists and objects within each other in the facts."""
+
 Places = npt.NDArray[np.int64]
+
+
+def _is_list(value: Any, of: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(of, value))
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_number_or_none(value: Any) -> bool:
+    return (
+        value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+    )
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2
+
+
+def _is_fit(value: Any) -> bool:
+    return (
+        _is_object(value)
+        and isinstance(value.get("notes") or [], list)
+        and _is_object(value.get("details") or {})
+    )
+
+
+def _is_comparison(value: Any) -> bool:
+    return (
+        _is_object(value)
+        and _is_list(value.get("rows") or [], lambda row: isinstance(row, list) and bool(row))
+        and isinstance(value.get("columns") or [], list)
+        and _is_list(value.get("pit") or [], _is_number_or_none)
+    )
+
+
+FACTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "options": ("an object", _is_object),
+    "timings": ("an object", _is_object),
+    "versions": ("an object", _is_object),
+    "bounds": ("two numbers", lambda v: _is_pair(v) and _is_list(v, _is_number_or_none)),
+    "understood": ("a list of pairs", lambda v: _is_list(v, _is_pair)),
+    "parameters": ("a list of objects", lambda v: _is_list(v, _is_object)),
+    "fit": ("an object with lists of notes", _is_fit),
+    "comparison": ("an object with rows and columns", _is_comparison),
+    "residuals": (
+        "an object of numbers",
+        lambda v: _is_object(v) and all(map(_is_number_or_none, v.values())),
+    ),
+}
+"""What each of the facts must be, where it is there."""
+
+
+def _depth(value: Any) -> int:
+    """Lists and objects within each other."""
+    depth, level = 0, [value]
+    while level and depth <= DEEPEST:
+        parts = [v.values() if isinstance(v, dict) else v for v in level]
+        level = [v for part in parts if not isinstance(part, _PLAIN) for v in part]
+        depth += 1
+    return depth
+
+
+_PLAIN = (str, int, float, type(None))
+
+
+def _short(value: Any) -> str:
+    """A name for headings and figures."""
+    return shortened(visible(str(value)), 200)
 
 
 @dataclass(frozen=True)
@@ -49,17 +126,18 @@ class Result:
     @property
     def target(self) -> str:
         """Name of the target's variable."""
-        return str(self.facts.get("target") or "target")
+        return _short(self.facts.get("target") or "target")
 
     @property
     def name(self) -> str:
         """What the target is, in words."""
-        return str(self.facts.get("long_name") or self.target)
+        return _short(self.facts.get("long_name") or self.target)
 
     @property
     def units(self) -> str:
         """Units of the target; empty where it has none."""
-        return str(self.facts.get("units") or self.mean.attrs.get("units") or "")
+        stored = self.mean.attrs.get("units", "")
+        return _short(self.facts.get("units") or (stored if isinstance(stored, str) else ""))
 
     @property
     def distribution(self) -> str:
@@ -113,18 +191,18 @@ def load_result(path: str | os.PathLike[str]) -> xr.Dataset:
     ...
     deconditional.outputs.UsageError: there is no file 'nowhere.nc'; ...
     """
-    import xarray as xr
-
     shown = repr(str(path))
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise UsageError(f"there is no file {shown}; name one that deconditional downscale wrote.")
+    from deconditional.fields.files import UnreadableError, open_fields
+
     try:
-        # Values in days or seconds stay numbers.
-        with xr.open_dataset(path, decode_timedelta=False) as opened:
-            data = opened.load()
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"{shown} cannot be read as netCDF ({reason}).") from None
+        data = open_fields(os.fspath(path), "result")
+    except UnreadableError as error:
+        raise UsageError(
+            f"{shown} cannot be read as netCDF ({error.reason}); name one that deconditional "
+            "downscale wrote."
+        ) from None
     read_result(data, shown)
     return data
 
@@ -152,10 +230,16 @@ def read_result(data: xr.Dataset, shown: str = "the dataset") -> Result:
         )
     try:
         facts = json.loads(data.attrs["deconditional"])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         facts = None
-    if not isinstance(facts, dict):
-        raise UsageError(f"the attribute 'deconditional' of {shown} is damaged; {remedy}")
+    wrong = "" if isinstance(facts, dict) else "it is no object"
+    for name, (what, fits) in FACTS.items():
+        if not wrong and facts.get(name) and not fits(facts[name]):
+            wrong = f"{name!r} must be {what}"
+    if wrong or _depth(facts) > DEEPEST:
+        raise UsageError(
+            f"the attribute 'deconditional' of {shown} is damaged ({wrong or 'too deep'}); {remedy}"
+        )
     result = Result(data, facts)
     _check_grid(result, shown)
     _check_distribution(result, shown)
@@ -163,12 +247,26 @@ def read_result(data: xr.Dataset, shown: str = "the dataset") -> Result:
 
 
 def _check_grid(result: Result, shown: str) -> None:
-    try:
-        horizontal_dims(result.mean)
-    except ValueError as error:
-        raise UsageError(f"no map can be drawn of 'mean' in {shown}: {error}") from None
-    if set(result.data["std"].dims) != set(result.mean.dims):
-        raise UsageError(f"'mean' and 'std' of {shown} lie on different dimensions.")
+    for name in (name for name in DRAWN if name in result.data):
+        field = result.data[name]
+        try:
+            dims = horizontal_dims(field)
+        except ValueError as error:
+            raise UsageError(f"no map can be drawn of {name!r} in {shown}: {error}") from None
+        axes = [field[dim] for dim in dims if dim in field.coords]
+        odd = next((each for each in (field, *axes) if each.dtype.kind not in "fiub"), None)
+        if odd is not None:
+            raise UsageError(
+                f"{str(odd.name)!r} in {shown} holds {odd.dtype} values, not numbers; run "
+                "deconditional downscale again."
+            )
+        if not field.size or not all(np.isfinite(_floats(axis)).all() for axis in axes):
+            raise UsageError(
+                f"no map can be drawn of {name!r} in {shown}: it has no cells, or cells that are "
+                "nowhere; run deconditional downscale again."
+            )
+        if name in CELLS and set(field.dims) != set(result.mean.dims):
+            raise UsageError(f"'mean' and {name!r} of {shown} lie on different dimensions.")
 
 
 def _check_distribution(result: Result, shown: str) -> None:

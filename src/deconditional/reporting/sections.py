@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional import field_plots
+from deconditional.outputs import shortened
 from deconditional.reporting.grids import area_weights, horizontal_dims, plane, time_dim
 from deconditional.reporting.marginals import Marginals, actual_coverage
 from deconditional.reporting.material import Material
@@ -254,7 +255,7 @@ def _against_truth(
         ["coverage of 50%", share(found["coverage50"]), "truth inside the 50% intervals"],
     ]
     blocks: list[Block] = []
-    theirs = str(truth.attrs.get("units", ""))
+    theirs = shortened(str(truth.attrs.get("units", "")), 100)
     if units and theirs and theirs != units:
         blocks.append(
             Warnings(
@@ -477,7 +478,7 @@ def _seconds(value: Any) -> str:
 
 
 def _has_samples(result: Result) -> bool:
-    return "samples" in result.data and result.data.sizes.get("sample", 0) > 0
+    return "samples" in result.data and result.data["samples"].sizes.get("sample", 0) > 0
 
 
 def _first_step(result: Result, what: str = "Maps show") -> list[Block]:

@@ -217,6 +217,9 @@ class Archive:
         The JSON.
     """
 
+    format, schema = FORMAT, SCHEMA
+    """What the JSON must say; files of other kinds have their own."""
+
     def __init__(self, archive: zipfile.ZipFile, size: int):
         self._archive = archive
         members = archive.infolist()
@@ -280,17 +283,17 @@ class Archive:
             )
         except RecursionError:
             refuse(f"{HEADER} is nested too deeply")
-        if not isinstance(header, dict) or header.get("format") != FORMAT:
+        if not isinstance(header, dict) or header.get("format") != self.format:
             refuse("it is not a saved model of this package")
         schema = header.get("schema")
         if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
             refuse("the number of its schema is missing")
-        if schema > SCHEMA:
+        if schema > self.schema:
             versions = header.get("versions")
             made = versions.get("deconditional") if isinstance(versions, dict) else None
             by = f" by deconditional {made}" if isinstance(made, str) and len(made) < 40 else ""
             refuse(
-                f"it was saved{by} with schema {schema}; this version reads up to {SCHEMA}. "
+                f"it was saved{by} with schema {schema}; this version reads up to {self.schema}. "
                 "Update deconditional"
             )
         if header.get("digest") != _digest(header):

@@ -1,0 +1,101 @@
+"""Means over all points of bags, for models that learnt from a few points of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.helpers import assert_close
+
+import deconditional as dc
+from deconditional.fields.pairing import pair
+from deconditional.fields.question import Question
+from deconditional.fields.scaling import InputScaling
+from deconditional.fields.whole_bags import averager
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+NAMES = ("tas", ["altitude", "cloud"], ["water_vapour"])
+
+
+@pytest.fixture(scope="module")
+def data():
+    fields = dc.datasets.synthetic_fields(48, 96)
+    return dc.datasets.split_cells(fields, *NAMES, block=12, matched=0.5, seed=1)
+
+
+def squares(x):
+    return x**2
+
+
+@pytest.mark.parametrize("chunks", [None, {"lat": 12, "lon": 24}, {"lat": 17, "lon": 31}])
+def test_means_of_functions_over_all_points(data, chunks):
+    fine = data.fine if chunks is None else data.fine.chunk(chunks)
+    question = Question("tas", ("altitude", "cloud"), ("water_vapour",))
+    found = pair(fine, data.coarse, question)
+    whole = pair(data.fine, data.coarse, question).bags
+    scaling = InputScaling.of(found.fine.spread, found.n_position, True)
+    which = np.array([3, 0, 7])
+    expected = whole.select(which)
+    assert_close(
+        averager(found, which, scaling)(squares), expected.means(scaling(expected.points) ** 2)
+    )
+
+
+@pytest.mark.parametrize("model", ["vbagg", "varcmp"])
+def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data, model):
+    """At the same parameters, inducing points, W and S, all points give the same answer."""
+    options = {"n_inducing": 20, "max_iter": 6, "precision": "float64"}
+    downscaler = dc.Downscaler(
+        *NAMES, model=model, points_per_bag=5, n_restarts=1, model_options=options
+    )
+    with pytest.warns(dc.FitWarning):
+        downscaler.fit(data.fine, data.coarse)
+    found = downscaler.model_
+    inner = getattr(found, "model_", found)
+    x = np.random.default_rng(0).normal(size=(7, inner.n_features_in_))
+
+    every = dc.Downscaler(*NAMES, model=model, points_per_bag=None)
+    every._prepare(data.fine, data.coarse)
+    bags = every._data(model).bags
+    problem = inner._problem_
+    vector = inner._vectors_[0]
+    whole = type(inner)(**inner.get_params())._problem(
+        bags, np.asarray(problem.z), *_rest(every, model, problem)
+    )
+    values = problem.parameters.unpack(vector)
+    trend_means = bags.means(np.asarray(problem.trend.features(jnp.asarray(bags.points))))
+    whole = replace(
+        whole, locations=problem.locations, trend=problem.trend, trend_means=trend_means
+    )
+    known = inner._solved_[0][0]
+    pieces = replace(whole.pieces(values), weights=known.weights, noise=known.noise, residual=None)
+    expected = dc.Posterior([whole.field(values, pieces)], x, False)
+    posterior = inner.predict(x)
+    assert_close(posterior.mean, expected.mean, tolerance=1e-6)
+    assert_close(posterior.std, expected.std, tolerance=1e-6)
+    few = inner.bags_.n_points / bags.n_points
+    assert few < 0.05
+
+
+def _rest(every, model, problem):
+    if model == "varcmp":
+        return every._data(model).mediator, None, None
+    return None, None, np.asarray(problem.known_noise)
+
+
+def test_chunked_fit_uses_all_points_too(data):
+    """The whole way: what is learnt from chunks predicts as what is learnt in memory."""
+    options = {"n_inducing": 12, "max_iter": 3, "precision": "float64"}
+    found = []
+    for fine in (data.fine, data.fine.chunk({"lat": 24, "lon": 24})):
+        downscaler = dc.Downscaler(
+            *NAMES, model="vbagg", points_per_bag=4, n_restarts=1, model_options=options
+        )
+        with pytest.warns(dc.FitWarning):
+            downscaler.fit(fine, data.coarse)
+        found.append(downscaler.predict(data.everywhere.isel(lat=slice(20, 24))))
+    for name in ("mean", "std"):
+        assert_close(found[1][name].values, found[0][name].values, tolerance=1e-7)
