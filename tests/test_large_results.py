@@ -424,7 +424,8 @@ def test_a_worker_starts_no_more_threads_than_it_was_given(fitted, client):
 
     for found in client.run(pools).values():
         assert all(n == 1 for n in found)
-    assert set(client.run(compiled_code_runs_on).values()) == {1}
+    # Releases of JAX before 0.7 do not name that thread.
+    assert max(client.run(compiled_code_runs_on).values()) <= 1
     cores = client.run(lambda: len(os.sched_getaffinity(0)))
     assert set(cores.values()) == {len(os.sched_getaffinity(0))}
 
