@@ -424,7 +424,7 @@ def test_a_worker_starts_no_more_threads_than_it_was_given(fitted, client):
 
     for found in client.run(pools).values():
         assert all(n == 1 for n in found)
-    # Releases of JAX before 0.7 do not name that thread.
+    # JAX 0.6.1 does not name that thread.
     assert max(client.run(compiled_code_runs_on).values()) <= 1
     cores = client.run(lambda: len(os.sched_getaffinity(0)))
     assert set(cores.values()) == {len(os.sched_getaffinity(0))}
