@@ -20,6 +20,7 @@ pytest.importorskip("cf_xarray")
 
 import deconditional as dc  # noqa: E402
 from deconditional.cli import main  # noqa: E402
+from deconditional.cluster import active_client  # noqa: E402
 from deconditional.datasets import split_cells, synthetic_fields  # noqa: E402
 from deconditional.fields import mapped, parts, streaming  # noqa: E402
 from deconditional.fields.prediction import Predictor  # noqa: E402
@@ -335,6 +336,7 @@ def test_bad_options_about_size_are_one_line(files, tmp_path, capsys, more, mess
     assert main(command(files, tmp_path / "out.nc", *more)) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
+    assert active_client() is None
 
 
 def test_the_benchmark_compares_with_memory(tmp_path, capsys):

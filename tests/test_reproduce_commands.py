@@ -41,7 +41,7 @@ def test_all_runs_every_experiment_in_a_folder_of_its_own(stand_ins, tmp_path, c
     assert asked["swiss-roll"][0].seeds == 20 and asked["climate"][0].seeds == 10
     index = (tmp_path / "index.md").read_text()
     assert all(f"| [{name}]({name}/table.md) | 0 |" in index for name in EXPERIMENTS)
-    assert "1 of 8: deconditional reproduce shrinkage" in capsys.readouterr().out
+    assert "1 of 9: deconditional reproduce shrinkage" in capsys.readouterr().out
 
 
 def test_quick_options_and_jobs_reach_the_experiments(stand_ins, tmp_path, monkeypatch):
@@ -54,7 +54,7 @@ def test_quick_options_and_jobs_reach_the_experiments(stand_ins, tmp_path, monke
     assert (args["climate"].thin, args["climate"].exact_points) == (2, 8)
     assert args["global-fields"].models == ["bilinear", "gpr", "bagg-gp"]
     with_jobs = {name for name, each in args.items() if getattr(each, "jobs", 1) == 2}
-    assert with_jobs == {"swiss-roll", "climate", "global-fields"}
+    assert with_jobs == {"swiss-roll", "climate", "global-fields", "mediation"}
     assert all(each.no_figures for name, each in args.items() if EXPERIMENTS[name].draws)
 
 

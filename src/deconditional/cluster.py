@@ -31,14 +31,14 @@ def cluster(workers: int | None, scheduler: str | None) -> Iterator[Any | None]:
     from distributed import Client, LocalCluster
 
     if scheduler is not None:
-        try:
-            client = Client(scheduler, timeout=10)
+        try:  # a client that fails must not become the one that computations go to
+            Client(scheduler, timeout=10, set_as_default=False).close()
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"no Dask scheduler answers at {scheduler!r} ({type(error).__name__}); check the "
                 "address, and that it runs."
             ) from None
-        with client:
+        with Client(scheduler, timeout=10) as client:
             yield client
         return
     with (
