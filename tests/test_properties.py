@@ -283,7 +283,8 @@ def prior_variance(model, z, x):
     if kind == "linear":
         h = np.hstack([h, (x - points.mean(0)) / spread])
     offset = 10.0 * np.sqrt(np.mean(z**2)) or 1.0
-    stds = np.array([offset, *[3.0 * np.std(z) or offset] * x.shape[1]])[: h.shape[1]]
+    varied = np.std(z) if np.ptp(z) > 1e-12 * np.abs(z).max() else 0.0
+    stds = np.array([offset, *[3.0 * varied or offset] * x.shape[1]])[: h.shape[1]]
     return float(model.parameters_["kernel.variance"]) + ((h * stds) ** 2).sum(1)
 
 
