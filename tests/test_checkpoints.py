@@ -54,6 +54,17 @@ def press():
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def press_once(at):
+    """A listener that presses Ctrl-C at a step, or the next: what is remembered is not told."""
+    first = threading.Lock()
+
+    def listener(step):
+        if step.what == "fit" and step.done >= at and first.acquire(blocking=False):
+            press()
+
+    return listener
+
+
 def sections(path):
     """What a checkpoint has, by section."""
     return {name: state for name, (_, state) in checkpoints._read(Path(path)).items()}
@@ -392,7 +403,7 @@ def test_the_second_interrupt_ends_the_program(tmp_path, undisturbed):
 def test_an_interrupt_within_a_larger_task_is_none_of_the_fit(tmp_path, undisturbed):
     path = tmp_path / "fit.checkpoint"
     with pytest.raises(KeyboardInterrupt), aborting():
-        fitted("bagg-gp", lambda step: step.done == 12 and press(), checkpoint=path)
+        fitted("bagg-gp", press_once(12), checkpoint=path)
     alone, _ = undisturbed("bagg-gp")
     had = len(sections(path)["map in float64"]["evaluations"])
     assert had >= 10
@@ -485,7 +496,7 @@ def half(tmp_path_factory, undisturbed):
     alone, steps = undisturbed("bagg-gp")
 
     def cut(step):
-        if step.done == len(steps) // 2:
+        if step.done >= len(steps) // 2:
             raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
@@ -1127,7 +1138,7 @@ def test_an_interrupted_command_says_how_to_go_on(here, capsys):
     assert cli.main([*COMMAND, "--out", "alone.nc"]) == 0
     capsys.readouterr()
     kept = [*COMMAND, "--out", "out.nc", "--checkpoint", "learning.checkpoint"]
-    with listening(lambda step: step.what == "fit" and step.done == 9 and press()):
+    with listening(press_once(9)):
         assert cli.main(kept) == 130
     assert capsys.readouterr().err == (
         "\ndeconditional: interrupted. No output was written; what was there has not changed. The "
