@@ -1,7 +1,7 @@
 """Settings shared by all tests and docstring examples."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 # Most of the time goes into compiling. Modules and processes share what is compiled, those that
@@ -52,6 +52,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return place.get(item.path.relative_to(config.rootpath).as_posix(), len(LONG))
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Where a test presses Ctrl-C itself, one that nobody caught is its failure, not the end."""
+    try:
+        return (yield)
+    except KeyboardInterrupt as interrupt:
+        if "python_handles_interrupts" not in pyfuncitem.fixturenames:
+            raise
+        raise AssertionError("An interrupt was not caught.") from interrupt
 
 
 def memory_maps() -> int:
