@@ -567,7 +567,7 @@ def test_kernels_given_are_used(unmatched):
 
 def test_sizes_decide_what_is_compared():
     assert candidates("matched", 3000, 3000) == ("bagg-gp",)
-    assert candidates("partly matched", 3000, 10) == ("bagg-gp", "u-cmp")
+    assert candidates("partly matched", 3000, 10) == ("mediated",)
     assert candidates("unmatched", 10, 3001) == ("vbagg", "varcmp")
     assert candidates("matched", 3001, 3001) == ("vbagg",)
     assert [condensed_size("cmp", n) for n in (1, 200, 10_000)] == [64, 40, 4]
@@ -653,6 +653,9 @@ def test_times_can_be_chosen(in_time):
 # --- the choice of a model ----------------------------------------------------------------------
 
 
+TWO = ("bagg-gp", "u-cmp")
+
+
 @pytest.fixture(scope="module")
 def auto(unmatched):
     """Two candidates; of their parameters, only those of the regression are learnt."""
@@ -665,6 +668,7 @@ def auto(unmatched):
     data = unmatched.data
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recipe, "estimator", held)
+        patch.setattr("deconditional.fields.downscaler.candidates", lambda *_: TWO)
         options = asked("auto", model_options=None, folds=4)
         return Fit(data, dc.Downscaler(**options).fit(data.fine, data.coarse))
 
@@ -735,8 +739,9 @@ def test_pseudo_targets_say_what_their_parameters_mean(auto):
     assert row["value"] == pytest.approx(spread, abs=1e-6) and row["unit"] == "K"
 
 
-def test_too_few_observations_to_compare(matched, unmatched):
+def test_too_few_observations_to_compare(matched, unmatched, monkeypatch):
     data = unmatched.data
+    monkeypatch.setattr("deconditional.fields.downscaler.candidates", lambda *_: TWO)
     with pytest.raises(UsageError, match=r"16 observations in 16 cell\(s\) are too few to compare"):
         dc.downscale(data.fine, data.coarse, **asked("auto", folds=9))
     # A model that was named, or that is the only candidate, needs no comparison.

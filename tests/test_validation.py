@@ -371,7 +371,7 @@ def test_models_are_those_of_auto_unless_named(matched, partly, at_once):
         return [row["model"] for row in found.rows]
 
     assert names(matched) == ["bagg-gp"]
-    assert names(partly) == ["bagg-gp", "u-cmp"]
+    assert names(partly) == ["mediated"]
     assert names(partly, model="cmp") == ["cmp"]
     assert names(partly, models=["varcmp", "gpr"]) == ["varcmp", "gpr"]
     assert names(matched, model=dc.BaggGP()) == ["BaggGP"]

@@ -41,6 +41,7 @@ _HOME = {
     "JitterWarning": "cautions",
     "LeakageWarning": "cautions",
     "LogNormal": "priors",
+    "MediatedGP": "models",
     "MediatorShiftWarning": "cautions",
     "Normal": "priors",
     "Posterior": "posterior",
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from deconditional.models import CMP as CMP
     from deconditional.models import BaggGP as BaggGP
     from deconditional.models import CentroidGP as CentroidGP
+    from deconditional.models import MediatedGP as MediatedGP
     from deconditional.models import PseudoTarget as PseudoTarget
     from deconditional.models import VarCentroidGP as VarCentroidGP
     from deconditional.models import VarCMP as VarCMP

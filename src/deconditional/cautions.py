@@ -65,6 +65,9 @@ CLEARLY_EXPLAINED = 0.35
 SMOOTHNESS = (0.3, 1.0)
 """Length scales of the test, in median distances between mediators."""
 
+WAVES = 40
+"""Random functions of the covariates whose bag means a mediator may predict."""
+
 RIDGES = (0.1, 1.0)
 """Noise of the test, in units of the variance of what it explains."""
 
@@ -242,11 +245,22 @@ def bag_features(bags: Any) -> Floats:
     return np.concatenate([means, np.sqrt(np.maximum(variances, 0.0))], axis=1)
 
 
+def bag_waves(bags: Any, seed: int = 0) -> Floats:
+    """Means over every bag of random waves about as long as the covariates spread, (N, waves).
+
+    They see what moments miss: a mediator may follow a field that goes up and down.
+    """
+    rng = np.random.default_rng(seed)
+    points = _standardised(bags.points)
+    frequencies = rng.standard_normal((points.shape[1], WAVES)) * rng.uniform(0.5, 2.0, WAVES)
+    return np.asarray(bags.means(np.cos(points @ frequencies + rng.uniform(0, 2 * np.pi, WAVES))))
+
+
 def useless_mediator(bags: Any, mediator: Floats, z: Floats, seed: int = 0) -> list[Caution]:
     """What the mediator does not tell, of the observations and of the bags."""
     remedy = (
         "Use a mediator that varies with both, and check that mediators are in the order of what "
-        "they belong to; intervals of this fit are too narrow."
+        "they belong to; intervals of this fit may be too narrow."
     )
     found = []
     links = (
@@ -255,6 +269,9 @@ def useless_mediator(bags: Any, mediator: Floats, z: Floats, seed: int = 0) -> l
     )
     for what, variation, y, values in links:
         told = predictability(np.asarray(y), values, seed)
+        if told is not None and told.is_none and what == "the bags":
+            waves = predictability(np.asarray(y), bag_waves(bags, seed), seed)
+            told = told if waves is None else min(told, waves, key=lambda each: each.p_value)
         if told is not None and told.is_none:
             text = (
                 f"the mediator carries no information about {what}: held out, "
@@ -393,7 +410,7 @@ def of_fit(model: Any, bound: Sequence[str]) -> list[Caution]:
             found += observations_outside(model.bags_.mediator, y[needs_it])
     if problem.parameters.size:
         found += isolated(model.bags_, problem, pieces, field)
-        if not useless:
+        if not useless and not hasattr(problem.mediation, "matrix"):
             found += unexplained(problem, pieces, field)
     return found + too_much_jitter(pieces, field)
 

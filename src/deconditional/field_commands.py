@@ -19,7 +19,10 @@ from deconditional.outputs import UsageError, check_place, shortened, visible
 
 __all__ = ["add_downscale_options", "add_report_options", "downscale", "report"]
 
-MODELS = ("auto", "cmp", "s-cmp", "u-cmp", "varcmp", "bagg-gp", "vbagg", "gpr", "vargpr")
+MODELS = (
+    *("auto", "mediated", "cmp", "s-cmp", "u-cmp", "varcmp"),
+    *("bagg-gp", "vbagg", "gpr", "vargpr"),
+)
 
 DOWNSCALE_EXAMPLES = """\
 examples:

@@ -122,21 +122,22 @@ class CoarsePosterior(Gaussians):
     def __init__(self, component_means: np.ndarray, component_covariances: np.ndarray):
         variances = np.stack([np.diag(c) for c in component_covariances])
         super().__init__(component_means, np.maximum(variances, 0.0))
-        self._covariances = component_covariances
+        self.component_covariances = component_covariances
 
     def covariance(self) -> np.ndarray:
         """Joint covariance of all values."""
+        within = self.component_covariances.mean(0)
         between = np.cov(self.component_means, rowvar=False, bias=True)
-        return self._covariances.mean(0) + np.reshape(between, self._covariances.shape[1:])
+        return within + np.reshape(between, within.shape)
 
     def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
         """Joint samples, (n, m)."""
         rng = np.random.default_rng(seed)
-        which = rng.integers(len(self._covariances), size=n)
+        which = rng.integers(len(self.component_covariances), size=n)
         out = np.empty((n, self.component_means.shape[1]))
         for component in np.unique(which):
             rows = which == component
-            root = np.asarray(square_root(jnp.asarray(self._covariances[component])))
+            root = np.asarray(square_root(jnp.asarray(self.component_covariances[component])))
             draws = rng.standard_normal((rows.sum(), out.shape[1]))
             out[rows] = self.component_means[component] + draws @ root.T
         return out
@@ -185,7 +186,11 @@ class Posterior(Gaussians):
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[override]
         means = np.empty((len(self.fields), len(self.x)))
         variances = np.empty_like(means)
+        first = {id(field): s for s, field in reversed(list(enumerate(self.fields)))}
         for s, field in enumerate(self.fields):
+            if first[id(field)] < s:
+                means[s], variances[s] = means[first[id(field)]], variances[first[id(field)]]
+                continue
             extra = float(field.fine_noise_variance) if self.fine_noise else 0.0
             quick = field.quick()
             for rows, block in blocks(self.x):

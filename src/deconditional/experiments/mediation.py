@@ -67,6 +67,7 @@ MODELS: dict[str, Callable[[Setting], Any]] = {
     "plug-in": lambda s: _pseudo(s, propagate=False),
     "propagated": lambda s: _pseudo(s, propagate=True),
     "propagated, fine noise": lambda s: _pseudo(s, propagate=True, fine_noise=True),
+    "mediated": lambda s: dc.MediatedGP(s.kernel, s.mediator_kernel, trend=s.trend),
     "oracle": lambda s: dc.BaggGP(s.kernel, trend=s.trend),
 }
 """Name of a model -> what makes it from the kernels and the trend of a data set."""
@@ -218,35 +219,32 @@ def run_task(task: Task) -> tuple[Record, Record]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", dc.DeconditionalWarning)
         began = time.perf_counter()
-        mean, std, truth, unit = fit(model, data, task.model == "oracle")
+        posterior, truth, unit = fit(model, data, task.model == "oracle")
         seconds = time.perf_counter() - began
     ours = [w for w in caught if issubclass(w.category, dc.DeconditionalWarning)]
-    scores = _scores(mean, std, truth)
+    scores = dc.scores.score(posterior, truth)
     record: Record = {
         "experiment": "mediation",
         **task._asdict(),
-        **scores,
+        **{name: scores[name] for name in SCORES},
         "unit": unit,
         "seconds": seconds,
     }
     return record, {"warnings": [f"{w.category.__name__}: {w.message}" for w in ours]}
 
 
-def _fit_points(
-    model: Any, data: Any, oracle: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+def _fit_points(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, str]:
     if oracle:
         model.fit(data.observed_bags, data.z)
     else:
         model.fit(data.bags, data.z, mediator=data.mediator)
-    posterior = model.predict(data.x, fine_noise=_has_fine_noise(model))
-    return posterior.mean, posterior.std, data.f, ""
+    return model.predict(data.x, fine_noise=_has_fine_noise(model)), data.f, ""
 
 
-def _fit_fields(
-    model: Any, data: Any, oracle: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+def _fit_fields(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, str]:
     from deconditional.experiments.global_fields import BLOCK, COVARIATES, MEDIATORS, TARGET
+    from deconditional.fields.fine_points import fine_points
+    from deconditional.posterior import Gaussians
 
     fine = data.fine
     if oracle:
@@ -256,10 +254,18 @@ def _fit_fields(
     downscaler = dc.Downscaler(
         TARGET, COVARIATES, MEDIATORS, model=model, fine_noise=_has_fine_noise(model)
     )
-    out = downscaler.fit(fine, data.coarse).predict(data.everywhere)
-    truth = data.truth
-    mean, std = (out[name].squeeze().transpose(*truth.dims).values for name in ("mean", "std"))
-    return mean.ravel(), std.ravel(), truth.values.ravel(), "K"
+    downscaler.fit(fine, data.coarse)
+    question = downscaler.pairing_.question
+    points = fine_points(data.everywhere, question)
+    x = downscaler.input_scaling_(points.rows(question.position))
+    found = downscaler.model_.predict(x, fine_noise=_has_fine_noise(model))
+    scaling = downscaler.target_scaling_
+    posterior = Gaussians(
+        scaling.centre + scaling.scale * found.component_means,
+        scaling.scale**2 * found.component_variances,
+    )
+    truth = data.truth.transpose(points.grid.y.name, points.grid.x.name).values
+    return posterior, truth.ravel()[points.present.ravel()], "K"
 
 
 def _has_fine_noise(model: Any) -> bool:
@@ -299,15 +305,6 @@ def _fields(seed: int, months_apart: int) -> Any:
     return now._replace(
         fine=fine, coarse=coarse, everywhere=now.everywhere.expand_dims(time=times[1:])
     )
-
-
-def _scores(mean: np.ndarray, std: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    from deconditional.reporting.marginals import Marginals
-
-    found = Marginals("normal", mean, std).score(mean, truth)
-    error = (truth - mean) / std
-    found["nll"] = float(np.mean(0.5 * error**2 + np.log(std) + 0.5 * np.log(2.0 * np.pi)))
-    return {name: found[name] for name in SCORES}
 
 
 # ---------------------------------------------------------------------- table

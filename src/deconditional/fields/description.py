@@ -124,9 +124,10 @@ def _mediation(downscaler: Any) -> str:
     matching = downscaler.pairing_.matching
     if downscaler.is_matched(downscaler.model_name_):
         return "matched: every observation is the mean over its own bag"
-    how = (
-        "a regression on the mediators gives bags pseudo-targets with their covariance"
-        if hasattr(downscaler.model_, "regressor_")
-        else "a conditional mean operator links observations to bags"
-    )
+    how = "a conditional mean operator links observations to bags"
+    if hasattr(downscaler.model_, "regressor_"):
+        how = "a regression on the mediators gives bags pseudo-targets with their covariance"
+    if hasattr(downscaler.model_, "members_"):
+        members = ", ".join(downscaler.model_.members_)
+        how = f"a regression on the mediators, read in several ways ({members}) that are mixed"
     return f"{matching}: {how}"

@@ -105,8 +105,10 @@ class Downscaler(BaseEstimator):
         the same cells and times. A mediator that the fine data has too is averaged from there
         where the coarse data lacks it.
     model
-        ``"auto"``, one of ``cmp s-cmp u-cmp varcmp bagg-gp vbagg gpr vargpr``, or an estimator of
-        this package. Auto compares by blocked cross-validation and keeps the better model.
+        ``"auto"``, one of ``mediated cmp s-cmp u-cmp varcmp bagg-gp vbagg gpr vargpr``, or an
+        estimator of this package. Auto takes Bagg-GP for matched data and
+        :class:`~deconditional.MediatedGP` for other data; beyond 3000 bags it takes models with
+        inducing points, and compares two of them by blocked cross-validation on unmatched data.
     kernel, mediator_kernel
         Any GPJax kernels. `kernel` may be a name: ``"smooth"`` is a Matérn-3/2 of position plus a
         Gaussian of the covariates, ``"rough"``, the default, adds a Matérn-1/2 of position.
@@ -122,8 +124,8 @@ class Downscaler(BaseEstimator):
         ``"exact"`` makes area means of the posterior mean equal the observed coarse values,
         wherever predicted cells cover at least `min_cover` of an observation's cell.
     trend, fine_noise
-        As in :class:`~deconditional.BaggGP`; ``"auto"`` is linear for models of bags (Bagg-GP, GPR
-        and their variational kin) and constant for conditional mean processes.
+        As in :class:`~deconditional.BaggGP`; ``"auto"`` is constant for conditional mean
+        processes (cmp, s-cmp, u-cmp, varcmp) and linear for all others.
     points_per_bag
         Fine cells that stand for a coarse cell while learning, see
         :meth:`~deconditional.Bags.condense`; ``"auto"`` goes by size, None keeps all.
@@ -394,7 +396,7 @@ class Downscaler(BaseEstimator):
         if len(pairing.z) >= 2 * self.folds and n_places > 1:
             parts = blocks(pairing, "space", self.folds, self.seed)
             self._blocks = parts._replace(how=f"{parts.how}, parameters held")
-        elif self.model == "auto" and pairing.matching != "matched":
+        elif self.model == "auto" and len(self._names()) > 1:
             raise UsageError(
                 f"{len(pairing.z)} observations in {n_places} cell(s) are too few to compare "
                 f"models by {self.folds}-fold cross-validation; name a model (u-cmp, say) or use "

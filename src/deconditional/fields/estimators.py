@@ -38,7 +38,8 @@ BASELINES: dict[str, Any] = {
 }
 """Models of matched data; unmatched data reaches them by pseudo-targets."""
 
-MODELS = (*CONDITIONAL_MEAN, *BASELINES)
+MODELS = ("mediated", *CONDITIONAL_MEAN, *BASELINES)
+NEED_MEDIATORS = ("mediated", *CONDITIONAL_MEAN)
 VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 
 WHOLE_BAGS = 1_000_000
@@ -95,11 +96,14 @@ def candidates(matching: str, n_bags: int, n_observations: int) -> tuple[str, ..
     Examples
     --------
     >>> candidates("matched", 100, 100), candidates("unmatched", 100, 100)
-    (('bagg-gp',), ('bagg-gp', 'u-cmp'))
+    (('bagg-gp',), ('mediated',))
+    >>> candidates("matched", 9999, 9999), candidates("unmatched", 9999, 9999)
+    (('vbagg',), ('vbagg', 'varcmp'))
     """
     exact = max(n_bags, n_observations) <= EXACT_OBSERVATIONS
-    names = ("bagg-gp", "u-cmp") if exact else ("vbagg", "varcmp")
-    return names[:1] if matching == "matched" else names
+    if matching == "matched":
+        return ("bagg-gp",) if exact else ("vbagg",)
+    return ("mediated",) if exact else ("vbagg", "varcmp")
 
 
 def condensed_size(name: str, n_bags: int) -> int:
@@ -133,7 +137,7 @@ class Recipe:
             kernel = field_kernel(self.n_position, self.n_covariates, kernel)
         mediator = self.mediator_kernel
         if self.n_position + self.n_mediators == 0:
-            if name in CONDITIONAL_MEAN:
+            if name in NEED_MEDIATORS:
                 raise UsageError(f"{name} needs mediators: name some, or use position or bagg-gp.")
         elif mediator is None:
             mediator = mediator_kernel(self.n_position, self.n_mediators)
@@ -148,6 +152,8 @@ class Recipe:
             **self.options,
         }
         try:
+            if name == "mediated":
+                return models.MediatedGP(kernel, mediator, **shared)
             if name in CONDITIONAL_MEAN:
                 family, own = CONDITIONAL_MEAN[name]
                 return family(kernel, mediator, **{**own, **shared})

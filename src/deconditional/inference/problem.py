@@ -28,7 +28,18 @@ from deconditional.linalg import NoiseRoot, add_covariances, as_matrix
 from deconditional.mediation import CMO
 from deconditional.parameters import KernelTemplate, ParameterSet
 
-__all__ = ["BagProblem", "ExactProblem", "Matched", "Mediated", "Pieces"]
+__all__ = [
+    "BagProblem",
+    "ExactProblem",
+    "Matched",
+    "Mediated",
+    "Pieces",
+    "SpreadPrior",
+    "Weighted",
+]
+
+SPREAD_SLACK = 0.02
+"""Variance of the log of a ratio of variances that no number of observations takes away."""
 
 
 class Matched(eqx.Module):
@@ -86,6 +97,53 @@ class Mediated(eqx.Module):
         return jnp.where(self.own_bag < 0, weights, picks)
 
 
+class Weighted(eqx.Module):
+    """Observations are known combinations of bag means."""
+
+    matrix: Float[Array, "N M"]
+
+    def weights(self, values: Mapping[str, Any]) -> tuple[Array, None]:
+        """W, and no V: nothing was estimated."""
+        return self.matrix, None
+
+
+class SpreadPrior(eqx.Module):
+    r"""How much bag means vary is known from the observations, before any link between them.
+
+    :math:`\log(v/\hat v) \sim N(0, s^2)`, with v the mean prior variance of bag means about
+    their trend and :math:`\hat v` the variance of the observations about theirs. Where a mediator
+    says little the likelihood leaves v open, and the field would shrink to its trend.
+
+    Attributes
+    ----------
+    trend_basis : (N, q)
+        Orthonormal columns that span the trend.
+    variance, tolerance
+        :math:`\hat v` and s.
+    """
+
+    trend_basis: Float[Array, "N q"]
+    variance: Float[Array, ""]
+    tolerance: Float[Array, ""]
+
+    @classmethod
+    def of(cls, trend_means: np.ndarray, z: np.ndarray, features: np.ndarray) -> SpreadPrior:
+        """From observations and the trend functions of their mediators."""
+        basis = np.linalg.qr(trend_means)[0]
+        rest = z - features @ (np.linalg.pinv(features) @ z)
+        degrees = max(len(z) - features.shape[1], 1)
+        tolerance = np.sqrt(2.0 / len(z) + 2.0 / len(trend_means) + SPREAD_SLACK)
+        variance = max(float(rest @ rest) / degrees, 1e-12 * float(np.mean(z**2)), 1e-300)
+        return cls(jnp.asarray(basis), jnp.asarray(variance), jnp.asarray(tolerance))
+
+    def log_density(self, gram: Float[Array, "N N"]) -> Float[Array, ""]:
+        """At a prior covariance of bag means, up to a constant."""
+        inside = jnp.sum(self.trend_basis * (gram @ self.trend_basis))
+        degrees = max(len(gram) - self.trend_basis.shape[1], 1)
+        variance = (jnp.trace(gram) - inside) / degrees
+        return -0.5 * (jnp.log(variance / self.variance) / self.tolerance) ** 2
+
+
 class BagProblem(eqx.Module):
     """Data, kernels and parameters of a model.
 
@@ -103,7 +161,7 @@ class BagProblem(eqx.Module):
     trend: Trend
     trend_means: Float[Array, "N q"]
     kernel: KernelTemplate
-    mediation: Matched | Mediated
+    mediation: Matched | Mediated | Weighted
     parameters: ParameterSet
     dtype: Any = eqx.field(static=True)
 
@@ -178,6 +236,8 @@ class Pieces(eqx.Module):
 class ExactProblem(BagProblem):
     """A problem whose evidence is computed exactly."""
 
+    spread: SpreadPrior | None = eqx.field(default=None, kw_only=True)
+
     def pieces(self, values: Mapping[str, Any]) -> Pieces:
         """K̄, W and S."""
         gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
@@ -213,7 +273,8 @@ class ExactProblem(BagProblem):
     def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
         """Log evidence plus log prior of the unconstrained parameters."""
         pieces = self.pieces(self.parameters.unpack(vector))
-        return self.conditioned(pieces).log_evidence + self.parameters.log_prior(vector)
+        found = self.conditioned(pieces).log_evidence + self.parameters.log_prior(vector)
+        return found if self.spread is None else found + self.spread.log_density(pieces.gram)
 
     @eqx.filter_jit
     def solve(self, vector: Float[Array, " size"]) -> tuple[Pieces, ExactField]:

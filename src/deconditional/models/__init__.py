@@ -3,9 +3,21 @@
 from deconditional.models.bagg import BaggGP
 from deconditional.models.centroid import CentroidGP
 from deconditional.models.cmp import CMP
+from deconditional.models.mediated import MediatedGP
 from deconditional.models.pseudo_target import PseudoTarget
+from deconditional.models.tilted import TiltedGP
 from deconditional.models.var_centroid import VarCentroidGP
 from deconditional.models.varcmp import VarCMP
 from deconditional.models.vbagg import VBagg
 
-__all__ = ["CMP", "BaggGP", "CentroidGP", "PseudoTarget", "VBagg", "VarCMP", "VarCentroidGP"]
+__all__ = [
+    "CMP",
+    "BaggGP",
+    "CentroidGP",
+    "MediatedGP",
+    "PseudoTarget",
+    "TiltedGP",
+    "VBagg",
+    "VarCMP",
+    "VarCentroidGP",
+]

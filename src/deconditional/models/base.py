@@ -434,11 +434,14 @@ class BagModel(BaseEstimator):
         array = query_points(x, self.n_features_in_)
         if fine_noise and not self.fine_noise:
             raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
-        fields = [field for _, field in self._solved_]
-        if features is not None:
-            fields = self._fourier_fields(features)
         support = self.bags_.points.min(0), self.bags_.points.max(0)
-        return Posterior(fields, array, fine_noise, support)
+        return Posterior(self._fields(features), array, fine_noise, support)
+
+    def _fields(self, features: int | None = None) -> list[Field]:
+        """The posterior of f, once for every draw of the hyper-parameters."""
+        if features is not None:
+            return self._fourier_fields(features)
+        return [field for _, field in self._solved_]
 
     def _fourier_fields(self, features: int) -> list[Field]:
         check_count("features", features)

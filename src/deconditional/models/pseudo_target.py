@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import gpjax.kernels as gk
-import jax.numpy as jnp
-import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 from sklearn.base import BaseEstimator, clone
@@ -20,13 +17,7 @@ from deconditional.checkpoints import Checkpoint, Part, opened, within
 from deconditional.fit import FitReport
 from deconditional.interrupts import stoppable
 from deconditional.models.bagg import BaggGP
-from deconditional.models.checks import (
-    check_bags,
-    check_kernel,
-    mediators,
-    observations,
-    own_bags,
-)
+from deconditional.models.regression import Unmatched
 from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
 
 __all__ = ["PseudoTarget"]
@@ -117,42 +108,23 @@ class PseudoTarget(BaseEstimator):
         noise_std: npt.ArrayLike | None,
         kept: Part | None,
     ) -> Self:
-        check_bags(bags)
-        z = observations(z)
-        if bags.mediator is None:
-            raise ValueError(
-                "the bags have no mediator, so nothing links them to the observations. Give one "
-                "to Bags.from_points(..., mediator=y)."
-            )
-        p = bags.mediator.shape[1]
-        y = mediators(mediator, p)
-        if len(y) != len(z):
-            raise ValueError(f"{len(z)} observations came with {len(y)} mediators.")
-        owners = own_bags(own_bag, len(z), bags.n_bags)
-        kernel = self.mediator_kernel
-        if kernel is None:
-            kernel = gk.Matern32(lengthscale=jnp.ones(p)) if p > 1 else gk.Matern32()
-        check_kernel("mediator_kernel", kernel, bags.mediator)
-        regressor = BaggGP(kernel, trend=self.trend, n_restarts=self.n_restarts, seed=self.seed)
-        points = Bags.from_points(y, np.arange(len(y)))
-        self.regressor_ = regressor.fit(points, z, noise_std=noise_std, **within(kept, "regressor"))
-        at_bags = self.regressor_.predict(bags.mediator)
-        self.pseudo_targets_ = at_bags.mean
-        self.pseudo_target_covariance_ = at_bags.covariance()
-        if owners is not None:
-            counts = np.bincount(owners[owners >= 0], minlength=bags.n_bags)
-            sums = np.bincount(owners[owners >= 0], z[owners >= 0], minlength=bags.n_bags)
-            seen = counts > 0
-            self.pseudo_targets_ = np.where(seen, sums / np.maximum(counts, 1), at_bags.mean)
-            self.pseudo_target_covariance_[seen] = 0.0
-            self.pseudo_target_covariance_[:, seen] = 0.0
+        data = Unmatched.of(bags, z, mediator, own_bag)
+        self.regressor_ = data.regress(
+            self.mediator_kernel,
+            noise_std,
+            within(kept, "regressor"),
+            trend=self.trend,
+            n_restarts=self.n_restarts,
+            seed=self.seed,
+        )
+        self.pseudo_targets_, self.pseudo_target_covariance_ = data.pseudo_targets(self.regressor_)
         base = BaggGP() if self.base is None else clone(self.base)
         noise_cov = self.pseudo_target_covariance_ if self.propagate else None
         self.model_ = base.fit(
             bags, self.pseudo_targets_, noise_cov=noise_cov, **within(kept, "base")
         )
         first, second = self.regressor_.fit_report_, self.model_.fit_report_
-        found = of_pseudo_targets(bags, y, z, None if owners is None else seen)
+        found = of_pseudo_targets(bags, data.mediator, data.z, data.has_own)
         self.fit_report_ = replace(
             second,
             converged=first.converged and second.converged,

@@ -22,14 +22,15 @@ from deconditional.inference.basis import FourierBasis, InducingBasis
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.exact import Conditioned
 from deconditional.inference.field import BasisField, ExactField
-from deconditional.inference.problem import ExactProblem, Matched, Mediated, Pieces
+from deconditional.inference.problem import ExactProblem, Matched, Mediated, Pieces, Weighted
 from deconditional.inference.residual import AllPairs, FourierPairs, Residual, SampledPairs
 from deconditional.inference.trend import Trend
 from deconditional.inference.variational import BasisPieces, VariationalProblem
 from deconditional.layout import CHUNK_SIZES, BagSampler, Layout, layout_bags
-from deconditional.models import CMP, PseudoTarget
+from deconditional.models import CMP, MediatedGP, PseudoTarget, TiltedGP
 from deconditional.models.base import BagModel
 from deconditional.models.checks import check_kernel
+from deconditional.models.mediated import PARTS
 from deconditional.models.variational import VariationalModel
 from deconditional.parameters import (
     IDENTITY,
@@ -62,6 +63,7 @@ __all__ = ["bags_node", "estimator_node", "fingerprint", "read_bags", "read_esti
 
 TILES: dict[str, Any] = {"float32": jnp.float32, "float64": jnp.float64}
 LARGEST_TILE = 65_536
+SCALARS = ("noise_std", "fine_noise_std", "bag_noise_std", "ridge")
 KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
@@ -78,6 +80,9 @@ def estimator_node(
     if isinstance(model, PseudoTarget):
         model._fitted()
         return {"class": name, **_pseudo_node(model, arrays)}
+    if isinstance(model, MediatedGP):
+        model._fitted()
+        return {"class": name, **_mediated_node(model, arrays)}
     model._check_fitted()
     return {"class": name, **_model_node(model, arrays, roles or {})}
 
@@ -90,6 +95,8 @@ def read_estimator(node: Node, supplied: Supplied) -> Any:
     inner = Node(node.value, node.where, node.archive, sizes)
     if known[name] is PseudoTarget:
         return _read_pseudo(inner, supplied)
+    if known[name] is MediatedGP:
+        return _read_mediated(inner, supplied)
     return _read_model(inner, known[name], supplied)
 
 
@@ -114,6 +121,10 @@ def fingerprint(model: Any) -> str:
     if hasattr(model, "pairing_"):
         p = model.pairing_
         return _digest([*_bag_arrays(p.bags), p.bag_mediator, p.z, p.mediator, p.own_bag])
+    if isinstance(model, MediatedGP):
+        model._fitted()
+        stages = [fingerprint(each) for each in (model.model_, model.regressor_)]
+        return hashlib.sha256("".join(stages).encode()).hexdigest()
     if isinstance(model, PseudoTarget):
         stages = [fingerprint(model._fitted()), fingerprint(model.regressor_)]
         return hashlib.sha256("".join(stages).encode()).hexdigest()
@@ -122,6 +133,8 @@ def fingerprint(model: Any) -> str:
     found = [*_bag_arrays(model.bags_), problem.z, problem.known_noise]
     if isinstance(problem.mediation, Mediated):
         found += [problem.mediation.observed_mediator, problem.mediation.own_bag]
+    if isinstance(problem.mediation, Weighted):
+        found += [problem.mediation.matrix]
     return _digest(found)
 
 
@@ -360,9 +373,11 @@ def _read_model(node: Node, family: Any, supplied: Supplied) -> Any:
     problem = _read_problem(node.node("problem"), bags, supplied)
     if problem.trend.kind != model.trend or (problem.overlap is not None) != model.fine_noise:
         refuse(f"{node.where}: its options are not those of its posterior")
-    if isinstance(model, CMP) != isinstance(problem.mediation, Mediated) or isinstance(
-        model, VariationalModel
-    ) != isinstance(problem, VariationalProblem):
+    if (
+        isinstance(model, CMP) != isinstance(problem.mediation, Mediated)
+        or isinstance(model, TiltedGP) != isinstance(problem.mediation, Weighted)
+        or isinstance(model, VariationalModel) != isinstance(problem, VariationalProblem)
+    ):
         refuse(f"{node.where}: its posterior is not that of a {family.__name__}")
     model.bags_ = bags
     model.n_features_in_ = bags.points.shape[1]
@@ -496,6 +511,8 @@ def _problem_node(problem: Any, arrays: ArrayWriter, role: str, bags: Bags) -> d
             "centred": bool(m.centred),
             "uncertainty": bool(m.uncertainty),
         }
+    if isinstance(problem.mediation, Weighted):
+        node["mediation"] = {"weights": arrays.ref(problem.mediation.matrix)}
     if isinstance(problem, VariationalProblem):
         node["locations"] = None if problem.locations is None else arrays.ref(problem.locations)
         node["key"] = _key_node(problem.key, arrays)
@@ -572,14 +589,16 @@ def _check_shapes(
     found = {p.name: p.shape for p in parameters.learnt}
     found.update({name: np.shape(value) for name, value in parameters.fixed.items()})
     for name, shape in found.items():
-        expected = () if name in ("noise_std", "fine_noise_std", "ridge") else shapes.get(name)
+        expected = () if name in SCALARS else shapes.get(name)
         if name == "inducing":
             expected = (shape[0] if shape else 0, node.sizes["d"])
         if shape != expected:
             refuse(f"{node.where}: the parameter {name[:60]} has an impossible shape")
 
 
-def _read_mediation(node: Node, supplied: Supplied) -> Mediated:
+def _read_mediation(node: Node, supplied: Supplied) -> Mediated | Weighted:
+    if "weights" in node.value:
+        return Weighted(node.only("weights").jax("weights", "N M"))
     node.only(
         *("kernel", "bag_mediator", "observed_mediator", "ridge_shape", "own_bag", "centred"),
         "uncertainty",
@@ -906,5 +925,33 @@ def _read_pseudo(node: Node, supplied: Supplied) -> PseudoTarget:
     model.pseudo_target_covariance_ = node.array("pseudo_target_covariance", "N N")
     if len(model.pseudo_targets_) != model.model_.bags_.n_bags:
         node.wrong("pseudo_targets", "one for each bag")
+    model.fit_report_ = read_report(node.node("report"), model.model_.parameters_)
+    return model
+
+
+def _mediated_node(model: MediatedGP, arrays: ArrayWriter) -> dict[str, Any]:
+    return {
+        "options": options_node(model, arrays),
+        "regressor": estimator_node(model.regressor_, arrays, {"kernel": "mediator_kernel"}),
+        "explained_share": number(model.explained_share_),
+        "members": {name: estimator_node(m, arrays) for name, m in model.members_.items()},
+        "report": report_node(model.fit_report_),
+    }
+
+
+def _read_mediated(node: Node, supplied: Supplied) -> MediatedGP:
+    node.only("class", "options", "regressor", "explained_share", "members", "report")
+    model = MediatedGP(**read_options(node.node("options"), MediatedGP, supplied))
+    model.regressor_ = read_estimator(node.node("regressor"), supplied)
+    model.explained_share_ = node.number("explained_share")
+    members = node.node("members").only("tilted", "conditional", optional=["pseudo-targets"])
+    model.members_ = {
+        name: read_estimator(members.node(name), supplied) for name in PARTS if name in members
+    }
+    for stage in (model.regressor_, *model.members_.values()):
+        if not isinstance(stage, BagModel):
+            refuse(f"{node.where}: a stage of it is not a model of bags")
+    if len({each.n_features_in_ for each in model.members_.values()}) > 1:
+        refuse(f"{node.where}: its members have different covariates")
     model.fit_report_ = read_report(node.node("report"), model.model_.parameters_)
     return model

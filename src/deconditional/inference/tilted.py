@@ -1,0 +1,237 @@
+r"""Bag means as two models see them: k from the points, a regression of z from the mediators.
+
+The field gives bag means a covariance, :math:`K = \bar K + \ldots` A Gaussian process regression of
+z on its mediator gives them another. Under it a bag mean is :math:`\bar f_j = g(y_j) + \epsilon_j`
+with a bag effect of variance s², and an observation is the same of a bag nobody has seen, so that
+
+.. math:: \bar f \sim N(0, T), \quad T = L + s^2 I, \qquad
+          z \mid \bar f \sim N(W^\top\bar f, S), \quad W = T^{-1} L_{y\tilde y},
+
+and, having seen z, :math:`\bar f \sim N(\hat f, C)` (:class:`Regression`).
+
+How do the two go together? Their product counts twice what both imply, that bags of like mediators
+have like means. Taking :math:`z \mid \bar f` alone, as conditional mean processes do, forgets that
+bag effects are no larger than those of the observations. In between lies
+
+.. math:: p_\alpha(f) \propto p(f)\, N(R\bar f; 0, I)^\alpha, \qquad R^\top R = P T_P^{-1} P^\top,
+
+P leaving the trend out. α = 0 are conditional mean processes, α = 1 is the product. The
+distribution nearest to p(f) whose bag effects have the size that the regression expects,
+:math:`\mathrm{E}\lVert R\bar f\rVert^2 = n^*`, is of this form; its α minimises the convex dual
+
+.. math:: \Phi(\alpha) = \log N(z; W^\top A_\alpha W + S) - \tfrac12\log|I + \alpha M|
+          + \tfrac12\alpha n^*, \qquad M = R K R^\top,
+
+with :math:`A_\alpha = K - \alpha K R^\top(I + \alpha M)^{-1} R K`. At that α, Φ is also what the
+hyper-parameters of k are learnt by; α needs no gradient (:class:`TiltedProblem`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.linalg import null_space
+
+from deconditional.bag_kernels import bag_gram
+from deconditional.inference.problem import ExactProblem, Weighted
+from deconditional.linalg import as_matrix, lifted_cholesky, log_determinant, stable_cholesky
+
+__all__ = ["Regression", "TiltedProblem"]
+
+MOST_TILT = 4.0
+LEAST_TILT = 1e-4
+BISECTIONS = 20
+
+
+class Regression(eqx.Module):
+    """Bag means and observations, jointly normal, by a regression of z on its mediator.
+
+    Attributes
+    ----------
+    covariance : (N, N)
+        T, of bag means before z is seen.
+    weights : (N, M), noise : (M, M)
+        W and S, of z given bag means.
+    mean : (N,), uncertainty : (N, N)
+        Of bag means given z.
+    """
+
+    covariance: Float[Array, "N N"]
+    weights: Float[Array, "N M"]
+    noise: Float[Array, "M M"]
+    mean: Float[Array, " N"]
+    uncertainty: Float[Array, "N N"]
+
+    @classmethod
+    def of(cls, regressor: Any, mediator: np.ndarray, own_bag: np.ndarray | None) -> Self:
+        """From a fitted regression of z on its mediator, at the mediators of the bags.
+
+        An observation of a bag of its own has the mediator and the effect of that bag.
+        """
+        problem = regressor._problem_
+        values = {name: jnp.asarray(value) for name, value in regressor.parameters_.items()}
+        effect = float(values.get("noise_std", 0.0)) ** 2
+        z, known = np.asarray(problem.z), np.asarray(as_matrix(problem.known_noise))
+        n = len(mediator)
+        observed_at = np.asarray(regressor.bags_.points)
+        if own_bag is not None:
+            observed_at = np.where(own_bag[:, None] >= 0, mediator[own_bag], observed_at)
+        y = jnp.asarray(np.concatenate([mediator, observed_at]))
+        trend = np.asarray(problem.trend.whitened(problem.trend.features(y)))
+        prior = np.asarray(problem.kernel.with_values(values).cross_covariance(y, y), dtype=float)
+        prior = prior + trend @ trend.T
+        same = np.zeros((n, len(z))) if own_bag is None else np.arange(n)[:, None] == own_bag
+        shared = np.where(same.any(0), same.T @ same, np.eye(len(z)))
+        covariance = prior[:n, :n] + effect * np.eye(n)
+        cross = prior[:n, n:] + effect * same
+        observed = prior[n:, n:] + effect * shared + known
+        root, observed_root = lifted_cholesky(covariance), lifted_cholesky(observed)
+        half = np.linalg.solve(root, cross)
+        gain = np.linalg.solve(observed_root, cross.T)
+        return cls(
+            covariance=jnp.asarray(covariance),
+            weights=jnp.asarray(np.linalg.solve(root.T, half)),
+            noise=jnp.asarray(observed - half.T @ half),
+            mean=jnp.asarray(gain.T @ np.linalg.solve(observed_root, z)),
+            uncertainty=jnp.asarray(covariance - gain.T @ gain),
+        )
+
+
+class TiltedProblem(ExactProblem):
+    """The hyper-parameters of k from a regression's view of bag means.
+
+    Attributes
+    ----------
+    contrasts : (n, N)
+        R.
+    size
+        n*, the size of bag effects that the regression expects.
+    """
+
+    regression: Regression
+    contrasts: Float[Array, "n N"]
+    size: Float[Array, ""]
+
+    @classmethod
+    def of(cls, problem: ExactProblem, regression: Regression) -> Self:
+        """A problem of the bags, with a regression in place of its observations."""
+        parts = {f.name: getattr(problem, f.name) for f in fields(problem)}
+        free = null_space(np.asarray(problem.trend_means).T)
+        inner = free.T @ np.asarray(regression.covariance) @ free
+        contrasts = np.linalg.solve(lifted_cholesky(inner), free.T)
+        moved = contrasts @ np.asarray(regression.mean)
+        spread = np.trace(contrasts @ np.asarray(regression.uncertainty) @ contrasts.T)
+        return cls(
+            **parts,
+            regression=regression,
+            contrasts=jnp.asarray(contrasts),
+            size=jnp.asarray(moved @ moved + spread),
+        )
+
+    def bag_covariance(self, values: Mapping[str, Any], gram: Array) -> Float[Array, "N N"]:
+        """K: of bag means by the field, with its trend and noise."""
+        trend = self.trend.whitened(self.trend_means)
+        own = self.overlap_and_noise(values)
+        return gram + trend @ trend.T + own
+
+    def overlap_and_noise(self, values: Mapping[str, Any]) -> Float[Array, "N N"]:
+        """What bag means have beside the smooth field."""
+        found = values["bag_noise_std"] ** 2 * jnp.eye(self.layout.n_bags)
+        if self.overlap is not None:
+            found = found + values["fine_noise_std"] ** 2 * as_matrix(self.overlap)
+        return found
+
+    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
+        """Φ at its least, plus log prior."""
+        values = self.parameters.unpack(vector)
+        gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
+        covariance = self.bag_covariance(values, gram)
+        tilt = jax.lax.stop_gradient(self.tilt(jax.lax.stop_gradient(covariance)))
+        found = self.dual(tilt, covariance) + self.parameters.log_prior(vector)
+        return found if self.spread is None else found + self.spread.log_density(gram)
+
+    def dual(self, tilt: Array, covariance: Float[Array, "N N"]) -> Float[Array, ""]:
+        """Φ(α)."""
+        w = self.regression.weights
+        seen = self.contrasts @ covariance
+        root = stable_cholesky(jnp.eye(len(self.contrasts)) + tilt * seen @ self.contrasts.T)
+        half = jsl.solve_triangular(root, seen @ w, lower=True)
+        observed = w.T @ covariance @ w + self.regression.noise - tilt * half.T @ half
+        observed_root = stable_cholesky(observed)
+        white = jsl.solve_triangular(observed_root, self.z, lower=True)
+        log_density = -0.5 * (
+            white @ white + log_determinant(observed_root) + len(self.z) * jnp.log(2.0 * jnp.pi)
+        )
+        return log_density - 0.5 * log_determinant(root) + 0.5 * tilt * self.size
+
+    def tilt(self, covariance: Float[Array, "N N"]) -> Float[Array, ""]:
+        """α, from 0 to 4, where Φ is least: a bisection of its derivative."""
+        w = self.regression.weights
+        seen = self.contrasts @ covariance
+        eigenvalues, vectors = jnp.linalg.eigh(seen @ self.contrasts.T)
+        eigenvalues = jnp.maximum(eigenvalues, 0.0)
+        mediated = vectors.T @ seen @ w
+        untilted = w.T @ covariance @ w + self.regression.noise
+
+        def slope(tilt: Array) -> Array:
+            shrink = 1.0 / (1.0 + tilt * eigenvalues)
+            root = stable_cholesky(untilted - (mediated.T * (tilt * shrink)) @ mediated)
+            half = jsl.solve_triangular(root, mediated.T, lower=True)
+            pull = half.T @ jsl.solve_triangular(root, self.z, lower=True)
+            change = jnp.sum(half**2, 0) - pull**2
+            return 0.5 * (jnp.sum(change * shrink**2 - eigenvalues * shrink) + self.size)
+
+        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = ends
+            middle = 0.5 * (low + high)
+            falls = slope(jnp.exp(middle)) < 0
+            return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
+
+        least = LEAST_TILT * jnp.minimum(1.0, 1.0 / jnp.max(eigenvalues))
+        ends = jnp.log(least), jnp.log(jnp.asarray(MOST_TILT))
+        low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
+        return jnp.where(slope(jnp.zeros(())) < 0, jnp.exp(0.5 * (low + high)), 0.0)
+
+    # ------------------------------------------------------------------ posteriors
+
+    def tilt_at(self, vector: Float[Array, " size"]) -> float:
+        """α at given hyper-parameters."""
+        return float(self.tilt(self._at(vector)[1]))
+
+    def tilted(self, vector: Float[Array, " size"]) -> ExactProblem:
+        """Observations that make the posterior that of f under p_α."""
+        values, covariance = self._at(vector)
+        r, tilt = self.regression, float(self.tilt(covariance))
+        weights, noise, z = r.weights, r.noise, self.z
+        if tilt > 0:
+            n, m = self.contrasts.shape[0], len(z)
+            weights = jnp.concatenate([weights, self.contrasts.T], axis=1)
+            noise = jnp.eye(n + m).at[:m, :m].set(noise * tilt) / tilt
+            z = jnp.concatenate([z, jnp.zeros(n)])
+        return self._observing(values, weights, noise, z)
+
+    def conditional(self, vector: Float[Array, " size"]) -> ExactProblem:
+        """The same without a tilt: a conditional mean process."""
+        values, _ = self._at(vector)
+        return self._observing(values, self.regression.weights, self.regression.noise, self.z)
+
+    def _at(self, vector: Array) -> tuple[dict[str, Any], Float[Array, "N N"]]:
+        values = self.parameters.unpack(vector)
+        gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
+        return values, self.bag_covariance(values, gram)
+
+    def _observing(
+        self, values: Mapping[str, Any], weights: Array, noise: Array, z: Array
+    ) -> ExactProblem:
+        noise = noise + values["bag_noise_std"] ** 2 * weights.T @ weights
+        parts = {f.name: getattr(self, f.name) for f in fields(ExactProblem)}
+        parts.update(z=z, known_noise=0.5 * (noise + noise.T), mediation=Weighted(weights))
+        return ExactProblem(**parts)

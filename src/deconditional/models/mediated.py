@@ -1,0 +1,263 @@
+"""The model for unmatched data: several readings of one regression, mixed."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from gpjax.kernels.base import AbstractKernel
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+
+from deconditional.bags import Bags
+from deconditional.cautions import of_pseudo_targets, tell_of
+from deconditional.checkpoints import Checkpoint, Part, opened, within
+from deconditional.fit import FitReport
+from deconditional.interrupts import stoppable
+from deconditional.models.bagg import BaggGP
+from deconditional.models.base import BagModel
+from deconditional.models.checks import query_points
+from deconditional.models.regression import Unmatched, explained_share
+from deconditional.models.tilted import TiltedGP
+from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
+
+__all__ = ["PARTS", "MediatedGP"]
+
+PARTS = {"pseudo-targets": 2, "tilted": 1, "conditional": 1}
+"""Members, and how many parts of the mixture each has."""
+
+ENOUGH = 0.75
+"""Share of the variance of z that a regression must predict for its predictions to be targets."""
+
+
+class MediatedGP(BaseEstimator):
+    r"""The fine field from unmatched observations: the model to begin with.
+
+    A regression of the observations on their mediators says what bag means may be. Observations
+    cannot tell how far to follow it, since every way explains them equally well:
+
+    ``pseudo-targets``
+        its predictions are observations of bag means, with their covariance
+        (:class:`PseudoTarget`); right where bag effects, what the mediator does not explain of a
+        bag, are small;
+    ``conditional``
+        only the way from bag means to observations counts (as in :class:`CMP` with its
+        uncertainty); right where the fine kernel implies all that the mediator says;
+    ``tilted``
+        that, with bag effects no larger than the regression expects: between the two.
+
+    The posterior is their mixture, the first with half of the weight and the others with a quarter
+    each. Where the regression predicts less than three quarters of the variance of observations,
+    each left out once, the first is left out and the others have a half each.
+
+    Parameters
+    ----------
+    kernel
+        k, any GPJax kernel of the fine covariates; a Gaussian with a length scale per covariate by
+        default.
+    mediator_kernel
+        ℓ; a Matérn-3/2 with a length scale per variable by default.
+    trend
+        Of the field and of the regression: ``"none"``, ``"constant"`` or ``"linear"``.
+    fine_noise, n_restarts, max_iter, points_per_bag, precision, seed
+        As in :class:`BaggGP`.
+
+    Attributes
+    ----------
+    members_
+        The fitted models, by name.
+    regressor_
+        The regression of observations on mediators, a :class:`BaggGP` of single points.
+    explained_share_
+        Share of the variance of the observations that it predicts, each left out once.
+    fit_report_
+        Of all fits together.
+
+    Examples
+    --------
+    >>> from deconditional import MediatedGP
+    >>> from deconditional.datasets import swiss_roll
+    >>> data = swiss_roll(n_points=500, n_bags=20, matching="indirect", seed=0)
+    >>> model = MediatedGP(n_restarts=1).fit(data.bags, data.z, mediator=data.mediator)
+    >>> list(model.members_)
+    ['pseudo-targets', 'tilted', 'conditional']
+    >>> lower, upper = model.predict(data.x).interval(0.95)
+    >>> bool(((data.f > lower) & (data.f < upper)).mean() > 0.8)
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: AbstractKernel | None = None,
+        mediator_kernel: AbstractKernel | None = None,
+        *,
+        trend: str = "constant",
+        fine_noise: bool = False,
+        n_restarts: int = 4,
+        max_iter: int = 300,
+        points_per_bag: int | None = None,
+        precision: str = "auto",
+        seed: int = 0,
+    ):
+        self.kernel = kernel
+        self.mediator_kernel = mediator_kernel
+        self.trend = trend
+        self.fine_noise = fine_noise
+        self.n_restarts = n_restarts
+        self.max_iter = max_iter
+        self.points_per_bag = points_per_bag
+        self.precision = precision
+        self.seed = seed
+
+    def fit(
+        self,
+        bags: Bags,
+        z: npt.ArrayLike,
+        mediator: npt.ArrayLike | None = None,
+        *,
+        own_bag: npt.ArrayLike | None = None,
+        noise_std: npt.ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`."""
+        with opened(checkpoint) as kept, stoppable():
+            return self._fit(Unmatched.of(bags, z, mediator, own_bag), noise_std, kept)
+
+    def _fit(self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: Part | None) -> Self:
+        shared: dict[str, Any] = {
+            "trend": self.trend,
+            "fine_noise": self.fine_noise,
+            "n_restarts": self.n_restarts,
+            "max_iter": self.max_iter,
+            "points_per_bag": self.points_per_bag,
+            "precision": self.precision,
+            "seed": self.seed,
+        }
+        with _told_once():
+            regressor = data.regress(
+                self.mediator_kernel,
+                noise_std,
+                within(kept, "regressor"),
+                trend=self.trend,
+                n_restarts=self.n_restarts,
+                max_iter=self.max_iter,
+                seed=self.seed,
+            )
+            share = explained_share(regressor)
+            tilted = TiltedGP(self.kernel, **shared)
+            tilted.fit(data.bags, regressor, data.own_bag, **within(kept, "tilted"))
+            members: dict[str, BagModel] = {
+                "tilted": tilted,
+                "conditional": tilted.conditional(),
+            }
+            if share >= ENOUGH:
+                mean, covariance = data.pseudo_targets(regressor)
+                targets = BaggGP(self.kernel, **shared)
+                targets.fit(data.bags, mean, noise_cov=covariance, **within(kept, "pseudo-targets"))
+                members = {"pseudo-targets": targets, **members}
+            found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own)
+            tell_of(found)
+        self.regressor_ = regressor
+        self.explained_share_ = share
+        self.members_ = members
+        fits = [regressor, *(m for name, m in members.items() if name != "conditional")]
+        self.fit_report_ = _together([each.fit_report_ for each in fits], share)
+        notes = (*self.fit_report_.notes, *(caution.text for caution in found))
+        self.fit_report_ = replace(self.fit_report_, notes=notes)
+        return self
+
+    # ------------------------------------------------------------------ predicting
+
+    def predict(
+        self, x: npt.ArrayLike, fine_noise: bool = False, features: int | None = None
+    ) -> Posterior:
+        """Posterior of the fine field; see :meth:`BaggGP.predict`."""
+        self._fitted()
+        array = query_points(x, self.model_.n_features_in_)
+        if fine_noise and not self.fine_noise:
+            raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
+        points = self.model_.bags_.points
+        fields = {name: model._fields(features) for name, model in self.members_.items()}
+        mixed = [field for name in self._parts() for field in fields[name]]
+        return Posterior(mixed, array, fine_noise, (points.min(0), points.max(0)))
+
+    def predict_bags(self, bags: Bags) -> CoarsePosterior:
+        """Joint posterior of the means of f over new bags."""
+        self._fitted()
+        found = {name: model.predict_bags(bags) for name, model in self.members_.items()}
+        parts = [found[name] for name in self._parts()]
+        return CoarsePosterior(
+            np.concatenate([part.component_means for part in parts]),
+            np.concatenate([part.component_covariances for part in parts]),
+        )
+
+    def predict_coarse(self, mediator: npt.ArrayLike) -> Posterior:
+        """Posterior of the conditional mean at new mediators, from the regression."""
+        self._fitted()
+        return self.regressor_.predict(mediator)
+
+    def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
+        """Every observation as those of the other folds predict it, by the regression.
+
+        See :meth:`BaggGP.predict_held_out`.
+        """
+        self._fitted()
+        return self.regressor_.predict_held_out(folds)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write all fitted members to an .npz file; see :func:`deconditional.load`."""
+        from deconditional.saving import save
+
+        return save(self, path, overwrite=overwrite)
+
+    @property
+    def model_(self) -> BagModel:
+        """The member with the largest part; its parameters stand for all."""
+        return next(iter(self.members_.values()))
+
+    def _parts(self) -> list[str]:
+        """The members, each as often as its part is large."""
+        return [name for name in self.members_ for _ in range(PARTS[name])]
+
+    def _fitted(self) -> None:
+        if not hasattr(self, "members_"):
+            raise NotFittedError("this MediatedGP is not fitted; call fit first.")
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Warnings that several fits give are given once, when all are done."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for text, category in dict.fromkeys((str(w.message), w.category) for w in caught):
+        warnings.warn(text, category, stacklevel=5)
+
+
+def _together(reports: Sequence[FitReport], share: float) -> FitReport:
+    """The report of the last, with the evidence of the first and the effort and notes of all."""
+    last = reports[-1]
+    resumed = [r.details["resumed"] for r in reports if "resumed" in r.details]
+    explained = {"explained": f"{share:.0%} of the variance of the observations, by the mediators"}
+    return replace(
+        last,
+        log_evidence=reports[0].log_evidence,
+        converged=all(r.converged for r in reports),
+        iterations=sum(r.iterations for r in reports),
+        evaluations=sum(r.evaluations for r in reports),
+        seconds=sum(r.seconds for r in reports),
+        compile_seconds=sum(r.compile_seconds for r in reports),
+        details={
+            **last.details,
+            **explained,
+            **({"resumed": ", ".join(resumed)} if resumed else {}),
+        },
+        notes=tuple(dict.fromkeys(note for r in reports for note in r.notes)),
+    )

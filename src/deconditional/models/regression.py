@@ -1,0 +1,109 @@
+"""The regression of observations on their mediators, and what it says of bags."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import gpjax.kernels as gk
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from gpjax.kernels.base import AbstractKernel
+
+from deconditional.bags import Bags
+from deconditional.models.bagg import BaggGP
+from deconditional.models.checks import (
+    check_bags,
+    check_kernel,
+    mediators,
+    observations,
+    own_bags,
+)
+
+__all__ = ["Unmatched", "explained_share"]
+
+
+class Unmatched(NamedTuple):
+    """Bags and observations that mediators link, checked."""
+
+    bags: Bags
+    z: np.ndarray
+    mediator: np.ndarray
+    own_bag: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls,
+        bags: Bags,
+        z: npt.ArrayLike,
+        mediator: npt.ArrayLike | None,
+        own_bag: npt.ArrayLike | None,
+    ) -> Unmatched:
+        """Check what the user gave; without mediators, observation j is that of bag j."""
+        check_bags(bags)
+        z = observations(z)
+        if bags.mediator is None:
+            raise ValueError(
+                "the bags have no mediator, so nothing links them to the observations. Give one "
+                "to Bags.from_points(..., mediator=y)."
+            )
+        if mediator is None:
+            if len(z) != bags.n_bags:
+                raise ValueError(
+                    f"{len(z)} observations came for {bags.n_bags} bags and no mediator for them. "
+                    "Unmatched observations need fit(..., mediator=y_tilde)."
+                )
+            mediator = bags.mediator
+        y = mediators(mediator, bags.mediator.shape[1])
+        if len(y) != len(z):
+            raise ValueError(f"{len(z)} observations came with {len(y)} mediators.")
+        return cls(bags, z, y, own_bags(own_bag, len(z), bags.n_bags))
+
+    @property
+    def has_own(self) -> np.ndarray | None:
+        """Whether a bag has observations of its own, (N,); None where no bag has."""
+        if self.own_bag is None:
+            return None
+        return np.bincount(self.own_bag[self.own_bag >= 0], minlength=self.bags.n_bags) > 0
+
+    def regress(
+        self,
+        kernel: AbstractKernel | None,
+        noise_std: npt.ArrayLike | None,
+        kept: dict[str, Any],
+        **options: Any,
+    ) -> BaggGP:
+        """Fit a Gaussian process to (mediator, z): a Matérn-3/2 if no kernel is given."""
+        assert self.bags.mediator is not None
+        p = self.mediator.shape[1]
+        if kernel is None:
+            kernel = gk.Matern32(lengthscale=jnp.ones(p)) if p > 1 else gk.Matern32()
+        check_kernel("mediator_kernel", kernel, self.bags.mediator)
+        points = Bags.from_points(self.mediator, np.arange(len(self.z)))
+        return BaggGP(kernel, **options).fit(points, self.z, noise_std=noise_std, **kept)
+
+    def pseudo_targets(self, regressor: BaggGP) -> tuple[np.ndarray, np.ndarray]:
+        """The regression at the bags, mean and covariance; a bag's own observations go first."""
+        assert self.bags.mediator is not None
+        at_bags = regressor.predict(self.bags.mediator)
+        mean, covariance = at_bags.mean, at_bags.covariance()
+        if self.own_bag is None:
+            return mean, covariance
+        owned = self.own_bag >= 0
+        counts = np.bincount(self.own_bag[owned], minlength=self.bags.n_bags)
+        sums = np.bincount(self.own_bag[owned], self.z[owned], minlength=self.bags.n_bags)
+        seen = counts > 0
+        covariance[seen] = 0.0
+        covariance[:, seen] = 0.0
+        return np.where(seen, sums / np.maximum(counts, 1), mean), covariance
+
+
+def explained_share(regressor: BaggGP) -> float:
+    """Share of the variance of z about its trend that a regression predicts, each left out once."""
+    z, trend = np.asarray(regressor._problem_.z), np.asarray(regressor._problem_.trend_means)
+    if len(z) < 3:
+        return 0.0
+    left_out = regressor.predict_held_out(np.arange(len(z))).mean
+    about_trend = z - trend @ (np.linalg.pinv(trend) @ z)
+    total = float(np.sum(about_trend**2))
+    return max(0.0, 1.0 - float(np.sum((z - left_out) ** 2)) / total) if total > 0 else 0.0

@@ -1,0 +1,197 @@
+"""The mixture of readings of one regression: made of its parts, and right where it should be."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import deconditional as dc
+from deconditional.datasets import noisy_mediator, swiss_roll
+from deconditional.models.mediated import ENOUGH
+from deconditional.models.regression import Unmatched, explained_share
+from deconditional.scores import coverage, crps, rmse
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+QUICK = {"n_restarts": 1, "max_iter": 60}
+
+
+def fitted(data, checkpoint=None, **options):
+    """Without what it says of mediators: of few bags it cannot tell."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        model = dc.MediatedGP(**QUICK, **options)
+        return model.fit(data.bags, data.z, mediator=data.mediator, checkpoint=checkpoint)
+
+
+@pytest.fixture(scope="module")
+def telling():
+    data = noisy_mediator(0.95, n_cells=80, points_per_cell=10, seed=0)
+    return data, fitted(data)
+
+
+@pytest.fixture(scope="module")
+def useless():
+    data = noisy_mediator(0.0, n_cells=80, points_per_cell=10, seed=2)
+    return data, fitted(data)
+
+
+def test_the_posterior_is_a_mixture_of_the_members(telling):
+    data, model = telling
+    assert list(model.members_) == ["pseudo-targets", "tilted", "conditional"]
+    assert model.explained_share_ >= ENOUGH
+    post = model.predict(data.x[:40])
+    parts = [member.predict(data.x[:40]) for member in model.members_.values()]
+    weights = np.array([0.5, 0.25, 0.25])[:, None]
+    means, variances = (np.stack([getattr(p, n) for p in parts]) for n in ("mean", "variance"))
+    mean = (weights * means).sum(0)
+    np.testing.assert_allclose(post.mean, mean, rtol=1e-10)
+    spread = (weights * (variances + (means - mean) ** 2)).sum(0)
+    np.testing.assert_allclose(post.variance, spread, rtol=1e-9)
+    cdf = sum(w * p.cdf(0.3) for w, p in zip(weights[:, 0], parts, strict=True))
+    np.testing.assert_allclose(post.cdf(0.3), cdf, rtol=1e-10)
+    bags, inner = (
+        model.predict_bags(data.bags),
+        [m.predict_bags(data.bags) for m in model.members_.values()],
+    )
+    np.testing.assert_allclose(
+        bags.mean, sum(w * p.mean for w, p in zip(weights[:, 0], inner, strict=True)), rtol=1e-9
+    )
+    draws = post.sample(4000, seed=1)
+    np.testing.assert_allclose(draws.mean(0), mean, atol=5 * np.sqrt(spread.max() / 4000))
+    np.testing.assert_allclose(draws.var(0), spread, rtol=0.25)
+
+
+def test_pseudo_targets_are_those_of_the_baseline(telling):
+    data, model = telling
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        alone = dc.PseudoTarget(dc.BaggGP(**QUICK), n_restarts=1)
+        alone.fit(data.bags, data.z, data.mediator)
+    mean, covariance = Unmatched.of(data.bags, data.z, data.mediator, None).pseudo_targets(
+        model.regressor_
+    )
+    np.testing.assert_allclose(mean, alone.pseudo_targets_, rtol=1e-6)
+    np.testing.assert_allclose(covariance, alone.pseudo_target_covariance_, atol=1e-8)
+    np.testing.assert_array_equal(model.members_["pseudo-targets"]._problem_.z, mean)
+
+
+def test_the_share_that_is_explained_is_that_of_values_left_out(telling):
+    data, model = telling
+    regressor, z = model.regressor_, data.z
+    k = regressor._problem_.observed_covariance(regressor._solved_[0][0])
+    precision = np.linalg.inv(np.asarray(k))
+    error = precision @ z / np.diag(precision)
+    share = 1.0 - np.sum(error**2) / np.sum((z - z.mean()) ** 2)
+    assert explained_share(regressor) == pytest.approx(share, abs=1e-6)
+
+
+def test_a_useless_mediator_leaves_the_prior_and_a_warning(useless):
+    data, model = useless
+    assert list(model.members_) == ["tilted", "conditional"] and model.explained_share_ < 0.2
+    post = model.predict(data.x)
+    prior = float(model.model_.parameters_["kernel.variance"])
+    assert post.variance.mean() > 0.6 * prior  # the mean of the field is known
+    assert coverage(*post.interval(0.95), data.f) > 0.85
+    # Bag means vary by the model as the observations do.
+    gram = np.asarray(model.model_._solved_[0][0].gram)
+    n = len(gram)
+    found = (np.trace(gram) - gram.sum() / n) / (n - 1)
+    assert found == pytest.approx(np.var(data.z, ddof=1), rel=0.25)
+    with pytest.warns(dc.UselessMediatorWarning, match="no information"):
+        dc.MediatedGP(**QUICK).fit(data.bags, data.z, mediator=data.mediator)
+
+
+def test_it_beats_pseudo_targets_where_the_mediator_is_noisy():
+    data = noisy_mediator(0.6, n_cells=120, points_per_cell=10, seed=0)
+    base = dc.PseudoTarget(dc.BaggGP(**QUICK), n_restarts=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        before = base.fit(data.bags, data.z, data.mediator).predict(data.x)
+    after = fitted(data).predict(data.x)
+    assert rmse(after.mean, data.f) < 0.9 * rmse(before.mean, data.f)
+    assert crps(after, data.f) < 0.8 * crps(before, data.f)
+    assert coverage(*before.interval(), data.f) < 0.3
+    assert coverage(*after.interval(0.95), data.f) > 0.75
+
+
+def test_bags_with_observations_of_their_own_are_known():
+    data = noisy_mediator(0.7, n_cells=60, points_per_cell=10, seed=1)
+    own = np.full(len(data.z), -1)
+    own[:10] = np.arange(10)
+    z = data.z.copy()
+    z[:10] = data.bags.means(data.f[: data.bags.n_points])[:10]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        model = dc.MediatedGP(**QUICK).fit(data.bags, z, data.mediator, own_bag=own)
+    found = model.predict_bags(data.bags)
+    assert np.abs(found.mean[:10] - z[:10]).max() < 0.3 * z.std()
+    assert found.std[:10].mean() < 0.5 * found.std[10:].mean()
+
+
+@pytest.mark.parametrize("which", ["telling", "useless"])
+def test_a_saved_model_predicts_the_same(which, request, tmp_path):
+    data, model = request.getfixturevalue(which)
+    again = dc.load(model.save(tmp_path / "model.npz"))
+    assert list(again.members_) == list(model.members_)
+    assert again.explained_share_ == model.explained_share_
+    assert again.fit_report_.notes == model.fit_report_.notes
+    one, two = model.predict(data.x), again.predict(data.x)
+    np.testing.assert_array_equal(two.mean, one.mean)
+    np.testing.assert_array_equal(two.std, one.std)
+    np.testing.assert_array_equal(
+        again.predict_coarse(data.mediator).mean, model.predict_coarse(data.mediator).mean
+    )
+
+
+def test_it_goes_on_from_a_checkpoint(telling, tmp_path):
+    from deconditional.progress import listening
+
+    data, model = telling
+    path, count = tmp_path / "fit.checkpoint", iter(range(1, 10**6))
+
+    def stop(step):
+        if step.what == "fit" and next(count) == 30:
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"), listening(stop):
+        fitted(data, path)
+    assert path.exists()
+    again = fitted(data, path)
+    assert "resumed" in again.fit_report_.details and not path.exists()
+    np.testing.assert_array_equal(again.predict(data.x).mean, model.predict(data.x).mean)
+
+
+def test_features_and_fine_noise():
+    data = swiss_roll(n_points=300, n_bags=16, matching="indirect", seed=0)
+    model = fitted(data, fine_noise=True)
+    smooth, single = model.predict(data.x[:20]), model.predict(data.x[:20], fine_noise=True)
+    assert (single.variance > smooth.variance).all()
+    many = model.predict(data.x[:20], features=4000)
+    np.testing.assert_allclose(many.mean, smooth.mean, atol=0.15 * data.f.std())
+    with pytest.raises(ValueError, match="no high-resolution noise"):
+        fitted(data).predict(data.x[:2], fine_noise=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mediator": np.zeros((3, 1))}, "observations came with 3 mediators"),
+        ({"mediator": None, "z": np.zeros(7)}, "7 observations came for 8 bags"),
+        ({"own_bag": [99] * 8}, "own_bag"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_fitted(change, message):
+    data = swiss_roll(n_points=200, n_bags=16, matching="indirect", seed=0)
+    given = {"bags": data.bags, "z": data.z, "mediator": data.mediator} | change
+    with pytest.raises(ValueError, match=message):
+        dc.MediatedGP().fit(**given)
+    with pytest.raises(ValueError, match="no mediator"):
+        dc.MediatedGP().fit(dc.Bags.from_points(data.x[:16], np.arange(16) // 2), np.zeros(8))
+
+
+def test_not_fitted():
+    from sklearn.exceptions import NotFittedError
+
+    with pytest.raises(NotFittedError, match="MediatedGP is not fitted"):
+        dc.MediatedGP().predict([[0.0]])
