@@ -1,6 +1,7 @@
 """Downscaling from datasets to a dataset: what comes out, and what must not matter."""
 
 import json
+import warnings
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -588,7 +589,7 @@ def test_bags_are_condensed_only_where_asked(matched):
     ("changes", "message"),
     [
         ({"target": ""}, "target must be the name of a variable"),
-        ({"model": "cpm"}, "there is no model 'cpm'; choose auto or one of cmp, s-cmp"),
+        ({"model": "cpm"}, "there is no model 'cpm'; choose auto or one of mediated, cmp, s-cmp"),
         ({"covariates": ("cloud", "cloud")}, "'cloud' is named twice among the covariates"),
         ({"mediators": ["depth"]}, "the coarse data has no variable 'depth'"),
         ({"min_cover": 0.0}, "min_cover is a share between 0 and 1, not 0.0"),
@@ -671,6 +672,31 @@ def auto(unmatched):
         patch.setattr("deconditional.fields.downscaler.candidates", lambda *_: TWO)
         options = asked("auto", model_options=None, folds=4)
         return Fit(data, dc.Downscaler(**options).fit(data.fine, data.coarse))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_auto_mixes_where_data_is_not_matched(share):
+    data = example(share)
+    options = asked("auto", model_options={"max_iter": 12}, points_per_bag=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        downscaler = dc.Downscaler(**options).fit(data.fine, data.coarse)
+        given = arrays_of(data)
+        own = {"own_bag": given.own_bag} if share else {}
+        alone = dc.MediatedGP(KERNEL, LINK, trend="linear", n_restarts=1, max_iter=12)
+        z = (given.z - given.z.mean()) / given.z.std()
+        alone.fit(given.bags, z, given.mediator, **own)
+    assert (downscaler.model_name_, list(downscaler.candidates_)) == ("mediated", ["mediated"])
+    out = downscaler.predict(data.everywhere)
+    post = alone.predict(given.query)
+    expected = given.z.mean() + given.z.std() * post.mean
+    np.testing.assert_allclose(out["mean"].values.ravel(), expected, rtol=1e-4)
+    spread = given.z.std() * post.std
+    np.testing.assert_allclose(out["std"].values.ravel(), spread, rtol=1e-2)
+    facts = json.loads(out.attrs["deconditional"])
+    assert "read in several ways" in facts["mediation"]
+    names = {row["name"] for row in downscaler.parameters_}
+    assert {"mediator_kernel.std", "kernel.std"} <= names
 
 
 def test_auto_compares_and_keeps_the_table(auto):
