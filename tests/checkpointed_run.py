@@ -61,6 +61,7 @@ def main(kind: str, folder: Path, pause: float) -> None:
         kept = dc.Checkpoint(folder / "fit.checkpoint", interval=INTERVAL)
         with listening(noted):
             model = model_of(kind).fit(*sine(), checkpoint=kept)
+        log.write(f"{time.time():.6f} ended 0\n")
     report = model.fit_report_
     about = {
         "converged": report.converged,

@@ -966,6 +966,8 @@ def _assert_little_lost(kind, folder, lines, moment):
     slack = 1.5  # of a busy machine: a step and a write
     old = [line for line in lines if line[0] < moment - checkpointed_run.INTERVAL - slack]
     have = kept_steps(folder)
+    if not have and any(what == "ended" for _, what, _ in lines):
+        return  # a fit that has ended needs no checkpoint; what it is used for was killed
     for what in {line[1] for line in old}:
         steps = [number for _, each, number in old if each == what]
         # Evaluations are counted as often as they are asked for: the first one three times, those
@@ -1090,7 +1092,9 @@ def _done(path):
     return sum(_steps_in(state) for state in sections(shutil.copy(path, f"{path}.copy")).values())
 
 
-def test_an_interrupt_leaves_a_downscaler_that_predicts(cells, tmp_path):
+def test_an_interrupt_leaves_a_downscaler_that_predicts(cells, tmp_path, monkeypatch):
+    two = ("bagg-gp", "u-cmp")
+    monkeypatch.setattr("deconditional.fields.downscaler.candidates", lambda *_: two)
     path = tmp_path / "learning.checkpoint"
     one = downscaler()
     with listening(pressing(4)), pytest.warns(dc.FitWarning) as caught:

@@ -248,6 +248,10 @@ class Section:
         """Write, if it is time."""
         self._file.offer()
 
+    def complete(self) -> None:
+        """Write now: a stage has ended, and the next may be long in compiling."""
+        self._file.save()
+
     def stopped(self) -> None:
         """Write now, and leave the file when the fit ends: it was interrupted."""
         self._file.stopped = True

@@ -335,7 +335,7 @@ def maximise(
     best = restarts[0]
     if memory is not None:
         memory.ended = not stop.used
-        (memory.section.stopped if stop.used else memory.section.offer)()
+        (memory.section.stopped if stop.used else memory.section.complete)()
     return Optimum(
         vector=best.vector,
         log_posterior=-best.loss,

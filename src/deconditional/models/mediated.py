@@ -33,7 +33,7 @@ __all__ = ["PARTS", "MediatedGP"]
 PARTS = {"pseudo-targets": 2, "tilted": 1, "conditional": 1}
 """Members, and how many parts of the mixture each has."""
 
-ENOUGH = 0.75
+ENOUGH = 1 / 3
 """Share of the variance of z that a regression must predict for its predictions to be targets."""
 
 
@@ -44,9 +44,9 @@ class MediatedGP(BaseEstimator):
     cannot tell how far to follow it, since every way explains them equally well:
 
     ``pseudo-targets``
-        its predictions are observations of bag means, with their covariance
-        (:class:`PseudoTarget`); right where bag effects, what the mediator does not explain of a
-        bag, are small;
+        its predictions are observations of bag means, with noise that is learnt
+        (:class:`PseudoTarget` with ``propagate=False``); right where bag effects, what the mediator
+        does not explain of a bag, are small;
     ``conditional``
         only the way from bag means to observations counts (as in :class:`CMP` with its
         uncertainty); right where the fine kernel implies all that the mediator says;
@@ -54,8 +54,8 @@ class MediatedGP(BaseEstimator):
         that, with bag effects no larger than the regression expects: between the two.
 
     The posterior is their mixture, the first with half of the weight and the others with a quarter
-    each. Where the regression predicts less than three quarters of the variance of observations,
-    each left out once, the first is left out and the others have a half each.
+    each. Where the regression predicts less than a third of the variance of observations, each
+    left out once, the first is left out and the others have a half each.
 
     Parameters
     ----------
@@ -158,9 +158,9 @@ class MediatedGP(BaseEstimator):
                 "conditional": tilted.conditional(),
             }
             if share >= ENOUGH:
-                mean, covariance = data.pseudo_targets(regressor)
+                mean, _ = data.pseudo_targets(regressor)
                 targets = BaggGP(self.kernel, **shared)
-                targets.fit(data.bags, mean, noise_cov=covariance, **within(kept, "pseudo-targets"))
+                targets.fit(data.bags, mean, **within(kept, "pseudo-targets"))
                 members = {"pseudo-targets": targets, **members}
             found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own)
             tell_of(found)
