@@ -20,11 +20,12 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from deconditional.fields import downscaler, estimators  # noqa: E402
+from deconditional.models import PseudoTarget  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 FIXED = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0, "noise_std": 0.1}
-FIXED |= {"mediator_kernel.lengthscale": 1.0, "ridge": 0.003}
+LINKED = FIXED | {"mediator_kernel.lengthscale": 1.0, "ridge": 0.003}
 
 
 def tiny(month, synthetic):
@@ -37,8 +38,10 @@ def held(estimator):
     """Estimators of simple kernels whose parameters are held."""
 
     def build(*given):
-        kernels = {"kernel": gk.RBF(), "mediator_kernel": gk.RBF()}
-        return estimator(*given).set_params(**kernels, fixed=FIXED)
+        model = estimator(*given).set_params(mediator_kernel=gk.RBF())
+        if isinstance(model, PseudoTarget):
+            return model.set_params(base__kernel=gk.RBF(), base__fixed=FIXED)
+        return model.set_params(kernel=gk.RBF(), fixed=LINKED)
 
     return build
 
@@ -81,7 +84,7 @@ def test_what_is_written(done, example):
 def test_scores_are_those_of_the_result(done, example):
     folder, _ = done
     scores = json.loads((folder / "scores.json").read_text())
-    assert list(scores) == ["cmp", "u-cmp", "bilinear"]
+    assert list(scores) == ["cmp", "u-cmp", "bagg-gp", "bilinear"]
     truth = example.truth.values
     with xr.open_dataset(folder / "demo.nc") as result:
         facts = json.loads(result.attrs["deconditional"])
