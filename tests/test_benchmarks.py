@@ -118,7 +118,10 @@ def test_fits_are_counted_in_units_of_exp(still_clocks, monkeypatch):
     assert row["fit_over_evaluations"] == pytest.approx(
         row["fit_seconds"] / (0.5 * row["evaluations"])
     )
-    assert fit.costs(result)["Bagg-GP, evaluation"] == pytest.approx((0.5, 14.4))
+    costs = fit.costs(result)
+    assert costs["Bagg-GP, evaluation"] == pytest.approx((0.5, 14.4))
+    within_fit = row["fit_seconds"] / row["evaluations"]
+    assert costs["Bagg-GP, fit per evaluation"] == pytest.approx((within_fit, 14.4))
 
 
 def test_all_five_models_are_fitted():
