@@ -425,7 +425,6 @@ BAD = {
     "quantile in words": (nothing, "--quantiles median", "--quantiles", "numbers between commas"),
     "samples": (nothing, "--samples -1", "--samples", "at least 0, not -1"),
     "folds": (nothing, "--folds 1", "--folds", "at least 2, not 1"),
-    "many folds": (nothing, "--folds 40", "40-fold", "fewer folds"),
     "restarts": (nothing, "--restarts 0", "--restarts", "at least 1, not 0"),
     "seed": (nothing, "--seed abc", "--seed", "a whole number, not 'abc'"),
     "model": (nothing, "--model kriging", "'kriging'", "choose from"),

@@ -591,7 +591,11 @@ def facts(out: xr.Dataset) -> dict[str, Any]:
     return {k: v for k, v in json.loads(out.attrs["deconditional"]).items() if k != "timings"}
 
 
-def test_a_loaded_downscaler_predicts_the_same_dataset(fields: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("mediated",), ("bagg-gp", "u-cmp")])
+def test_a_loaded_downscaler_predicts_the_same_dataset(
+    names: tuple[str, ...], fields: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deconditional.fields.downscaler.candidates", lambda *_: names)
     options = {"points_per_bag": 4, "folds": 3, "bounds": (0, None)}
     downscaler = dc.Downscaler("tas", ["altitude"], ["water_vapour"], **options)
     downscaler.fit(fields.fine, fields.coarse)
@@ -609,8 +613,9 @@ def test_a_loaded_downscaler_predicts_the_same_dataset(fields: Any, tmp_path: Pa
     assert again.pairing_.understood == downscaler.pairing_.understood
     assert again.timings_ == downscaler.timings_
     assert fingerprint(again) == fingerprint(downscaler)
-    rest = next(name for name in again.candidates_ if name != again.model_name_)
-    assert_same(downscaler.using(rest).model_, again.using(rest).model_)
+    assert tuple(again.candidates_) == names
+    for rest in set(names) - {again.model_name_}:
+        assert_same(downscaler.using(rest).model_, again.using(rest).model_)
 
 
 def test_chunked_data_is_missed_when_it_is_needed(
