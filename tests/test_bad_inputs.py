@@ -831,7 +831,6 @@ OPTIONS = {
     "seed too large": (nothing, "--seed 99999999999999999999", "--seed", "at most 4294967295"),
     "seed of 5000 digits": (nothing, ["--seed", "9" * 5000], "--seed", "must be a whole number"),
     "restarts without end": (nothing, "--restarts 10000000", "--restarts", "at most 1000"),
-    "folds without end": (nothing, "--folds 1000000000", "1000000000-fold", "fewer folds"),
     "no workers": (nothing, "--workers 0", "--workers", "at least 1, not 0"),
     "too many workers": (nothing, "--workers 100000", "--workers 100000", "at most"),
     "two clusters": (nothing, "--workers 1 --scheduler tcp://h:1", "--workers", "give one"),

@@ -38,6 +38,11 @@ def tiny(monkeypatch):
     )
     monkeypatch.setattr(study, "BLOCK", 4)
 
+    def two(matching, *_):
+        return ("bagg-gp",) if matching == "matched" else ("bagg-gp", "u-cmp")
+
+    monkeypatch.setattr("deconditional.fields.downscaler.candidates", two)
+
 
 class Line:
     """A model that learns in no time: a constant, and a spread that its name decides."""

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from copy import deepcopy
 
 import gpjax.kernels as gk
 import numpy as np
@@ -212,8 +213,12 @@ def test_a_mixture_tells_the_points_of_all_its_components(fitted, monkeypatch):
     monkeypatch.setattr(deconditional.posterior, "BLOCK", 4)
     model, _ = fitted
     fields = model.predict(X).fields
-    post = deconditional.posterior.Posterior([*fields, *fields], X[:, None])
+    post = deconditional.posterior.Posterior([*fields, *deepcopy(fields)], X[:, None])
     heard = []
     with listening(heard.append):
         assert post.mean.shape == (7,)
     assert heard == [Step("points", done, 14) for done in (4, 7, 11, 14)]
+    twice = deconditional.posterior.Posterior([*fields, *fields], X[:, None])
+    with listening(heard.append):
+        np.testing.assert_array_equal(twice.variance, post.variance)
+    assert heard[4:] == [Step("points", done, 14) for done in (4, 7, 14)]

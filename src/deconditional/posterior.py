@@ -188,8 +188,9 @@ class Posterior(Gaussians):
         variances = np.empty_like(means)
         first = {id(field): s for s, field in reversed(list(enumerate(self.fields)))}
         for s, field in enumerate(self.fields):
-            if first[id(field)] < s:
-                means[s], variances[s] = means[first[id(field)]], variances[first[id(field)]]
+            if (same := first[id(field)]) < s:
+                means[s], variances[s] = means[same], variances[same]
+                tell("points", (s + 1) * len(self.x), means.size)
                 continue
             extra = float(field.fine_noise_variance) if self.fine_noise else 0.0
             quick = field.quick()

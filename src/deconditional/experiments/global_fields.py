@@ -63,6 +63,7 @@ MODELS = {
         "cmp, linear trend",
         "s-cmp, linear trend",
         "u-cmp, linear trend",
+        "mediated",
         "auto",
         "oracle",
     ),
