@@ -16,6 +16,13 @@ EARTH_RADIUS_KM = 6371.0
 PARTS = {"Matern32": "smooth", "Matern12": "rough", "Matern52": "very smooth", "RBF": "Gaussian"}
 
 
+NOISES = {
+    "noise_std": "the noise of coarse observations",
+    "fine_noise_std": "the noise of single fine cells",
+    "bag_noise_std": "what means over coarse cells have beyond the field",
+}
+
+
 def parameter_meanings(
     parameters: Mapping[str, Any],
     kernels: Mapping[str, Any],
@@ -44,10 +51,10 @@ def parameter_meanings(
     for name, value in parameters.items():
         array = np.asarray(value, dtype=float)
         family, _, rest = name.partition(".")
-        if name in ("noise_std", "fine_noise_std", "mediator.noise_std"):
-            what = "single fine cells" if name == "fine_noise_std" else "coarse observations"
+        if name.removeprefix("mediator.") in NOISES:
+            what = NOISES[name.removeprefix("mediator.")]
             stage = "mediation: " if family == "mediator" else ""
-            row = (array * target.scale, unit, f"{stage}standard deviation of the noise of {what}")
+            row = (array * target.scale, unit, f"{stage}standard deviation of {what}")
         elif family in kernels and rest.endswith(("lengthscale", "variance")):
             row = _of_kernel(
                 array, rest, kernels[family], *inputs[family], n_position, spherical, target, unit
