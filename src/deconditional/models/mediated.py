@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
-from deconditional.cautions import of_pseudo_targets, tell_of
+from deconditional.cautions import Caution, of_pseudo_targets, tell_of
 from deconditional.checkpoints import Checkpoint, Part, opened, within
 from deconditional.fit import FitReport
 from deconditional.interrupts import stoppable
@@ -237,8 +237,8 @@ def _told_once() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    for text, category in dict.fromkeys((str(w.message), w.category) for w in caught):
-        warnings.warn(text, category, stacklevel=5)
+    told: list[tuple[Any, str]] = [(w.category, str(w.message)) for w in caught]
+    tell_of([Caution(*each) for each in dict.fromkeys(told)])
 
 
 def _together(reports: Sequence[FitReport], share: float) -> FitReport:
