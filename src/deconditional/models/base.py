@@ -173,7 +173,12 @@ class BagModel(BaseEstimator):
 
     def _learn(self, problem: Any) -> tuple[Any, Optimum, list[tuple[Any, Any]]]:
         """The problem that was solved in the end, its optimum and the posterior there."""
-        best = maximise(
+        best = self._optimum(problem)
+        return problem, best, [problem.solve(jnp.asarray(best.vector))]
+
+    def _optimum(self, problem: Any) -> Optimum:
+        """The most probable hyper-parameters."""
+        return maximise(
             problem,
             n_restarts=self.n_restarts,
             max_iter=self.max_iter,
@@ -181,7 +186,6 @@ class BagModel(BaseEstimator):
             starts=self._own_start(problem),
             section=self._section("map", problem),
         )
-        return problem, best, [problem.solve(jnp.asarray(best.vector))]
 
     @property
     def _unit(self) -> str:

@@ -157,6 +157,8 @@ class MediatedGP(BaseEstimator):
                 "tilted": tilted,
                 "conditional": tilted.conditional(),
             }
+            for each in members.values():
+                del each.__dict__["_learning_"]  # no prediction needs it
             if share >= ENOUGH:
                 mean, _ = data.pseudo_targets(regressor)
                 targets = BaggGP(self.kernel, **shared)

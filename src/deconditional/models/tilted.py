@@ -14,7 +14,7 @@ from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
 from deconditional.checkpoints import Part, digest
-from deconditional.fit import Optimum, maximise
+from deconditional.fit import Optimum
 from deconditional.inference.problem import ExactProblem, Matched, SpreadPrior
 from deconditional.inference.tilted import Regression, TiltedProblem
 from deconditional.models.base import BagModel, _spread
@@ -111,14 +111,7 @@ class TiltedGP(BagModel):
         return np.zeros(len(z)), False
 
     def _learn(self, problem: TiltedProblem) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
-        best = maximise(
-            problem,
-            n_restarts=self.n_restarts,
-            max_iter=self.max_iter,
-            seed=self.seed,
-            starts=self._own_start(problem),
-            section=self._section("map", problem),
-        )
+        best = self._optimum(problem)
         self._learning_ = problem
         vector = jnp.asarray(best.vector)
         final = problem.tilted(vector)
