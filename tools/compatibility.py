@@ -32,8 +32,15 @@ PYTHONS = ("3.11", "3.12", "3.13")
 SETS = ("lowest", *(f"newest-{version}" for version in PYTHONS))
 
 TESTS = (
-    *("test_exact_oracles", "test_models", "test_variational_models", "test_operators", "test_fit"),
-    *("test_posterior", "test_bag_kernels", "test_sharding", "test_saving", "test_chunked"),
+    *("test_exact_oracles", "test_models", "test_variational_models", "test_mediated", "test_fit"),
+    *(
+        "test_operators",
+        "test_posterior",
+        "test_bag_kernels",
+        "test_sharding",
+        "test_saving",
+        "test_chunked",
+    ),
     *("test_large_results", "test_downscaler", "test_downscale_command", "test_report"),
     *("test_field_datasets", "test_scores", "test_bags", "test_cli", "test_packaging"),
 )

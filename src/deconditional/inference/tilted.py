@@ -114,14 +114,24 @@ class TiltedProblem(ExactProblem):
         R.
     size
         n*, the size of bag effects that the regression expects.
+    values, value_noise : (N,)
+        Bag means as their mediators measure them, and the variances of their noise.
     """
 
     regression: Regression
     contrasts: Float[Array, "n N"]
     size: Float[Array, ""]
+    values: Float[Array, " N"]
+    value_noise: Float[Array, " N"]
 
     @classmethod
-    def of(cls, problem: ExactProblem, regression: Regression) -> Self:
+    def of(
+        cls,
+        problem: ExactProblem,
+        regression: Regression,
+        values: np.ndarray,
+        value_noise: np.ndarray,
+    ) -> Self:
         """A problem of the bags, with a regression in place of its observations."""
         parts = {f.name: getattr(problem, f.name) for f in fields(problem)}
         free = null_space(np.asarray(problem.trend_means).T)
@@ -134,6 +144,8 @@ class TiltedProblem(ExactProblem):
             regression=regression,
             contrasts=jnp.asarray(contrasts),
             size=jnp.asarray(moved @ moved + spread),
+            values=jnp.asarray(values),
+            value_noise=jnp.asarray(value_noise),
         )
 
     def bag_covariance(self, values: Mapping[str, Any], gram: Array) -> Float[Array, "N N"]:
@@ -150,12 +162,13 @@ class TiltedProblem(ExactProblem):
         return found
 
     def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
-        """Φ at its least, plus log prior."""
+        """Φ at its least, plus the log density of the measurements, plus log prior."""
         values = self.parameters.unpack(vector)
         gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
         covariance = self.bag_covariance(values, gram)
         tilt = jax.lax.stop_gradient(self.tilt(jax.lax.stop_gradient(covariance)))
         found = self.dual(tilt, covariance) + self.parameters.log_prior(vector)
+        found = found + log_normal(self.values, covariance + jnp.diag(self.value_noise))
         return found if self.spread is None else found + self.spread.log_density(gram)
 
     def dual(self, tilt: Array, covariance: Float[Array, "N N"]) -> Float[Array, ""]:
@@ -165,12 +178,7 @@ class TiltedProblem(ExactProblem):
         root = stable_cholesky(jnp.eye(len(self.contrasts)) + tilt * seen @ self.contrasts.T)
         half = jsl.solve_triangular(root, seen @ w, lower=True)
         observed = w.T @ covariance @ w + self.regression.noise - tilt * half.T @ half
-        observed_root = stable_cholesky(observed)
-        white = jsl.solve_triangular(observed_root, self.z, lower=True)
-        log_density = -0.5 * (
-            white @ white + log_determinant(observed_root) + len(self.z) * jnp.log(2.0 * jnp.pi)
-        )
-        return log_density - 0.5 * log_determinant(root) + 0.5 * tilt * self.size
+        return log_normal(self.z, observed) - 0.5 * log_determinant(root) + 0.5 * tilt * self.size
 
     def tilt(self, covariance: Float[Array, "N N"]) -> Float[Array, ""]:
         """α, from 0 to 4, where Φ is least: a bisection of its derivative."""
@@ -235,3 +243,10 @@ class TiltedProblem(ExactProblem):
         parts = {f.name: getattr(self, f.name) for f in fields(ExactProblem)}
         parts.update(z=z, known_noise=0.5 * (noise + noise.T), mediation=Weighted(weights))
         return ExactProblem(**parts)
+
+
+def log_normal(x: Float[Array, " n"], covariance: Float[Array, "n n"]) -> Float[Array, ""]:
+    """Log density at x of a normal distribution about zero."""
+    root = stable_cholesky(covariance)
+    white = jsl.solve_triangular(root, x, lower=True)
+    return -0.5 * (white @ white + log_determinant(root) + len(x) * jnp.log(2.0 * jnp.pi))

@@ -263,7 +263,7 @@ class BagModel(BaseEstimator):
         noise_cov: npt.ArrayLike | None,
     ) -> dict[str, Any]:
         """What a problem of any inference is made of."""
-        variance = _spread(z) ** 2 or float(np.mean(z**2)) or 1.0
+        variance = self._typical_variance(z)
         kernel = self.kernel if self.kernel is not None else default_kernel(bags.points.shape[1])
         check_kernel("kernel", kernel, bags.points)
         template = kernel_template(kernel, "kernel", self._typical_points(bags), variance)
@@ -304,6 +304,10 @@ class BagModel(BaseEstimator):
     def _typical_points(self, bags: Bags) -> np.ndarray:
         """The points whose distances set the priors of length scales."""
         return bags.points
+
+    def _typical_variance(self, z: np.ndarray) -> float:
+        """What sets the priors of variances."""
+        return _spread(z) ** 2 or float(np.mean(z**2)) or 1.0
 
     def _mediation(
         self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None

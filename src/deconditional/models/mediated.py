@@ -21,20 +21,19 @@ from deconditional.cautions import Caution, of_pseudo_targets, tell_of
 from deconditional.checkpoints import Checkpoint, Part, opened, within
 from deconditional.fit import FitReport
 from deconditional.interrupts import stoppable
-from deconditional.models.bagg import BaggGP
 from deconditional.models.base import BagModel
 from deconditional.models.checks import query_points
+from deconditional.models.readings import MeasuredGP, TiltedGP
 from deconditional.models.regression import Unmatched, explained_share
-from deconditional.models.tilted import TiltedGP
 from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
 
 __all__ = ["PARTS", "MediatedGP"]
 
-PARTS = {"pseudo-targets": 2, "tilted": 1, "conditional": 1}
+PARTS = {"measured": 4, "tilted": 3, "conditional": 1}
 """Members, and how many parts of the mixture each has."""
 
-ENOUGH = 1 / 3
-"""Share of the variance of z that a regression must predict for its predictions to be targets."""
+ENOUGH = 0.05
+"""Share of the variance of z that mediators must predict to pass for measurements of bag means."""
 
 
 class MediatedGP(BaseEstimator):
@@ -43,19 +42,20 @@ class MediatedGP(BaseEstimator):
     A regression of the observations on their mediators says what bag means may be. Observations
     cannot tell how far to follow it, since every way explains them equally well:
 
-    ``pseudo-targets``
-        its predictions are observations of bag means, with noise that is learnt
-        (:class:`PseudoTarget` with ``propagate=False``); right where bag effects, what the mediator
-        does not explain of a bag, are small;
+    ``measured``
+        the mediator of a bag is a measurement of its mean, with the error that observations have
+        about the regression, independent from bag to bag; as pseudo-targets, freed of what
+        attenuates them;
     ``conditional``
         only the way from bag means to observations counts (as in :class:`CMP` with its
         uncertainty); right where the fine kernel implies all that the mediator says;
     ``tilted``
-        that, with bag effects no larger than the regression expects: between the two.
+        that, with bag effects, what the mediator does not explain of a bag, no larger than the
+        regression expects.
 
-    The posterior is their mixture, the first with half of the weight and the others with a quarter
-    each. Where the regression predicts less than a third of the variance of observations, each
-    left out once, the first is left out and the others have a half each.
+    The posterior is their mixture: the first has four parts of eight, the second one, the third
+    three. Where the regression predicts less than 5 % of the variance of observations, each left
+    out once, mediators measure nothing, and the first is left out.
 
     Parameters
     ----------
@@ -73,6 +73,8 @@ class MediatedGP(BaseEstimator):
     ----------
     members_
         The fitted models, by name.
+    parts_
+        How many parts of the mixture each of them has.
     regressor_
         The regression of observations on mediators, a :class:`BaggGP` of single points.
     explained_share_
@@ -87,7 +89,7 @@ class MediatedGP(BaseEstimator):
     >>> data = swiss_roll(n_points=500, n_bags=20, matching="indirect", seed=0)
     >>> model = MediatedGP(n_restarts=1).fit(data.bags, data.z, mediator=data.mediator)
     >>> list(model.members_)
-    ['pseudo-targets', 'tilted', 'conditional']
+    ['measured', 'tilted', 'conditional']
     >>> lower, upper = model.predict(data.x).interval(0.95)
     >>> bool(((data.f > lower) & (data.f < upper)).mean() > 0.8)
     True
@@ -151,24 +153,21 @@ class MediatedGP(BaseEstimator):
                 seed=self.seed,
             )
             share = explained_share(regressor)
-            tilted = TiltedGP(self.kernel, **shared)
-            tilted.fit(data.bags, regressor, data.own_bag, **within(kept, "tilted"))
-            members: dict[str, BagModel] = {
-                "tilted": tilted,
-                "conditional": tilted.conditional(),
-            }
-            for each in members.values():
-                del each.__dict__["_learning_"]  # no prediction needs it
+            members: dict[str, BagModel] = {}
             if share >= ENOUGH:
-                mean, _ = data.pseudo_targets(regressor)
-                targets = BaggGP(self.kernel, **shared)
-                targets.fit(data.bags, mean, **within(kept, "pseudo-targets"))
-                members = {"pseudo-targets": targets, **members}
+                measured = MeasuredGP(self.kernel, **shared)
+                members["measured"] = measured.fit(data, regressor, **within(kept, "measured"))
+            tilted = TiltedGP(self.kernel, **shared)
+            members["tilted"] = tilted.fit(data, regressor, **within(kept, "tilted"))
+            members["conditional"] = tilted.conditional()
+            for name in ("tilted", "conditional"):
+                del members[name].__dict__["_learning_"]  # no prediction needs it
             found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own)
             tell_of(found)
         self.regressor_ = regressor
         self.explained_share_ = share
         self.members_ = members
+        self.parts_ = {name: PARTS[name] for name in members}
         fits = [regressor, *(m for name, m in members.items() if name != "conditional")]
         self.fit_report_ = _together([each.fit_report_ for each in fits], share)
         notes = (*self.fit_report_.notes, *(caution.text for caution in found))
@@ -221,12 +220,12 @@ class MediatedGP(BaseEstimator):
 
     @property
     def model_(self) -> BagModel:
-        """The member with the largest part; its parameters stand for all."""
+        """The first of the members; its parameters stand for all."""
         return next(iter(self.members_.values()))
 
     def _parts(self) -> list[str]:
         """The members, each as often as its part is large."""
-        return [name for name in self.members_ for _ in range(PARTS[name])]
+        return [name for name, parts in self.parts_.items() for _ in range(parts)]
 
     def _fitted(self) -> None:
         if not hasattr(self, "members_"):

@@ -20,7 +20,21 @@ from deconditional.models.checks import (
     own_bags,
 )
 
-__all__ = ["Unmatched", "explained_share"]
+__all__ = ["Measurements", "Unmatched", "explained_share"]
+
+LEAST_EXPLAINED = 0.02
+"""Share of the variance of z that its mediator is taken to explain at least."""
+
+
+class Measurements(NamedTuple):
+    """Of bag means, (N,): values and the standard deviations of their noise.
+
+    `uncertainty`, (N, N), is the covariance of errors that the values have in common.
+    """
+
+    values: np.ndarray
+    noise_std: np.ndarray
+    uncertainty: np.ndarray
 
 
 class Unmatched(NamedTuple):
@@ -87,15 +101,56 @@ class Unmatched(NamedTuple):
         assert self.bags.mediator is not None
         at_bags = regressor.predict(self.bags.mediator)
         mean, covariance = at_bags.mean, at_bags.covariance()
+        if self.has_own is not None:
+            covariance[self.has_own] = 0.0
+            covariance[:, self.has_own] = 0.0
+        return self._own_first(mean), covariance
+
+    def measurements(self, regressor: BaggGP) -> Measurements:
+        r"""Mediators as measurements of bag means.
+
+        Of a cell with mediator y the regression says that its mean is :math:`N(g(y), s^2)`, and the
+        observations say that means of cells are :math:`N(m(y), v)` about their trend m, whatever
+        else y says. So a mediator tells of the mean of its bag what Bayes' rule leaves,
+
+        .. math:: p(y \mid \bar f) \propto \frac{N(\bar f; g, s^2)}{N(\bar f; m, v)}
+                  \propto N\Bigl(\bar f; m + \frac{g - m}{b}, \frac{s^2}{b}\Bigr),
+                  \quad b = 1 - \frac{s^2}{v}.
+
+        The rest is for the prior of the field to say. With the predictions g themselves for
+        targets it is said twice, and they vary by a factor b less than bag means do.
+
+        A bag's own observations go first.
+        """
+        assert self.bags.mediator is not None
+        problem = regressor._problem_
+        trend = np.asarray(problem.trend_means)
+        coefficients = np.linalg.pinv(trend) @ self.z
+        usual = problem.trend.features(jnp.asarray(self.bags.mediator)) @ coefficients
+        rest = self.z - trend @ coefficients
+        degrees = max(len(self.z) - trend.shape[1], 1)
+        variance = float(rest @ rest) / degrees - float(np.mean(problem.known_noise))
+        effect = float(regressor.parameters_.get("noise_std", 0.0)) ** 2
+        explained = 1.0 - effect / variance if variance > effect else 0.0
+        explained = max(explained, LEAST_EXPLAINED)
+        at_bags = regressor.predict(self.bags.mediator)
+        values = np.asarray(usual + (at_bags.mean - usual) / explained)
+        noise = np.full(len(values), np.sqrt(effect / explained))
+        uncertainty = at_bags.covariance() / explained**2
+        if self.has_own is not None:
+            noise[self.has_own] = 0.0
+            uncertainty[self.has_own] = 0.0
+            uncertainty[:, self.has_own] = 0.0
+        return Measurements(self._own_first(values), noise, uncertainty)
+
+    def _own_first(self, values: np.ndarray) -> np.ndarray:
+        """Values of bags, means of their own observations where there are any."""
         if self.own_bag is None:
-            return mean, covariance
+            return values
         owned = self.own_bag >= 0
         counts = np.bincount(self.own_bag[owned], minlength=self.bags.n_bags)
         sums = np.bincount(self.own_bag[owned], self.z[owned], minlength=self.bags.n_bags)
-        seen = counts > 0
-        covariance[seen] = 0.0
-        covariance[:, seen] = 0.0
-        return np.where(seen, sums / np.maximum(counts, 1), mean), covariance
+        return np.where(counts > 0, sums / np.maximum(counts, 1), values)
 
 
 def explained_share(regressor: BaggGP) -> float:

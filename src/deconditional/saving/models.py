@@ -929,25 +929,37 @@ def _read_pseudo(node: Node, supplied: Supplied) -> PseudoTarget:
     return model
 
 
+EARLIER_PARTS = {"pseudo-targets": 2, "tilted": 1, "conditional": 1}
+"""Members of mixtures in files that do not say their parts."""
+
+
 def _mediated_node(model: MediatedGP, arrays: ArrayWriter) -> dict[str, Any]:
     return {
         "options": options_node(model, arrays),
         "regressor": estimator_node(model.regressor_, arrays, {"kernel": "mediator_kernel"}),
         "explained_share": number(model.explained_share_),
         "members": {name: estimator_node(m, arrays) for name, m in model.members_.items()},
+        "parts": dict(model.parts_),
         "report": report_node(model.fit_report_),
     }
 
 
 def _read_mediated(node: Node, supplied: Supplied) -> MediatedGP:
-    node.only("class", "options", "regressor", "explained_share", "members", "report")
+    node.only(
+        *("class", "options", "regressor", "explained_share", "members", "report"),
+        optional=["parts"],
+    )
     model = MediatedGP(**read_options(node.node("options"), MediatedGP, supplied))
     model.regressor_ = read_estimator(node.node("regressor"), supplied)
     model.explained_share_ = node.number("explained_share")
-    members = node.node("members").only("tilted", "conditional", optional=["pseudo-targets"])
-    model.members_ = {
-        name: read_estimator(members.node(name), supplied) for name in PARTS if name in members
-    }
+    if "parts" in node:
+        parts = node.node("parts").only("tilted", "conditional", optional=["measured"])
+        model.parts_ = {name: parts.whole(name, 1, 100) for name in PARTS if name in parts}
+    else:
+        present = node.node("members")
+        model.parts_ = {name: n for name, n in EARLIER_PARTS.items() if name in present}
+    members = node.node("members").only(*model.parts_)
+    model.members_ = {name: read_estimator(members.node(name), supplied) for name in model.parts_}
     for stage in (model.regressor_, *model.members_.values()):
         if not isinstance(stage, BagModel):
             refuse(f"{node.where}: a stage of it is not a model of bags")

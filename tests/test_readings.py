@@ -1,14 +1,19 @@
 """Bag means by the field and by a regression, and what lies between: all against dense algebra."""
 
+import warnings
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import deconditional as dc
+from deconditional.inference.measured import averaged_over_values
 from deconditional.inference.problem import SpreadPrior
 from deconditional.inference.tilted import MOST_TILT, Regression
-from deconditional.models.tilted import TiltedGP
+from deconditional.models.readings import MeasuredGP, TiltedGP
+from deconditional.models.regression import LEAST_EXPLAINED, Unmatched
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -24,21 +29,24 @@ def drawn(seed=0, n_bags=12, n_observations=9):
     y = means + 0.3 * rng.standard_normal(len(means))
     points = x[:n_bags].reshape(-1, 2)
     bags = dc.Bags.from_points(points, np.repeat(np.arange(n_bags), 6), mediator=y[:n_bags])
-    return bags, y[n_bags:, None], means[n_bags:]
+    return Unmatched.of(bags, means[n_bags:], y[n_bags:, None], None)
+
+
+def regression(data, trend="constant"):
+    points = dc.Bags.from_points(data.mediator, np.arange(len(data.z)))
+    return dc.BaggGP(trend=trend, n_restarts=1).fit(points, data.z)
 
 
 @pytest.fixture(scope="module")
 def regressed():
-    bags, y, z = drawn()
-    points = dc.Bags.from_points(y, np.arange(len(y)))
-    return bags, dc.BaggGP(trend="constant", n_restarts=1).fit(points, z)
+    data = drawn()
+    return data, regression(data)
 
 
 @pytest.fixture(scope="module")
 def fitted(regressed):
-    bags, regressor = regressed
     model = TiltedGP(fixed=FIXED, trend="constant", precision="float64")
-    return model.fit(bags, regressor, None)
+    return model.fit(*regressed)
 
 
 def joint(regressor, y, own):
@@ -56,7 +64,7 @@ def joint(regressor, y, own):
 
 @pytest.mark.parametrize("n_own", [0, 3])
 def test_the_regression_is_a_joint_normal_distribution(regressed, n_own):
-    bags, regressor = regressed
+    (bags, *_), regressor = regressed
     m, n = len(regressor._problem_.z), bags.n_bags
     own = np.full(m, -1)
     own[:n_own] = [4, 0, 7][:n_own]
@@ -151,13 +159,11 @@ def test_the_tilted_posterior_is_the_dense_one(fitted):
         np.testing.assert_allclose(found_cov, cov, atol=1e-5)
 
 
-def test_a_full_tilt_is_pseudo_targets_with_bag_effects_as_noise(regressed):
+def test_a_full_tilt_is_pseudo_targets_with_bag_effects_as_noise():
     """With no trend, α = 1 multiplies two priors: the regression's posterior is a likelihood."""
-    bags, _ = regressed
-    _, y, z = drawn()
-    points = dc.Bags.from_points(y, np.arange(len(y)))
-    regressor = dc.BaggGP(trend="none", n_restarts=1).fit(points, z)
-    model = TiltedGP(fixed=FIXED, trend="none", precision="float64").fit(bags, regressor, None)
+    data = drawn()
+    regressor = regression(data, trend="none")
+    model = TiltedGP(fixed=FIXED, trend="none", precision="float64").fit(data, regressor)
     learning, _, _, covariance = parts_of(model)
     mean, cov = posterior_of_bag_means(learning, covariance, 1.0)
     r = learning.regression
@@ -168,10 +174,9 @@ def test_a_full_tilt_is_pseudo_targets_with_bag_effects_as_noise(regressed):
 
 
 def test_the_gradient_needs_none_of_the_tilt(regressed):
-    bags, regressor = regressed
     model = TiltedGP(trend="constant", precision="float64", n_restarts=1, max_iter=3)
     with pytest.warns(dc.FitWarning):
-        model.fit(bags, regressor, None)
+        model.fit(*regressed)
     learning = model._learning_
     at = np.asarray(model._vectors_[0]) + 0.2
     gradient = np.asarray(jax.grad(learning.log_posterior)(jnp.asarray(at)))
@@ -193,3 +198,122 @@ def test_bag_means_vary_as_much_as_observations():
     assert found == pytest.approx(-0.5 * expected**2 / (2 / 50 + 2 / 4 + 0.02))
     free = SpreadPrior.of(np.zeros((4, 0)), z, np.zeros((50, 0)))
     assert float(free.variance) == pytest.approx(np.mean(z**2))
+
+
+# ---------------------------------------------------------------------- measurements
+
+
+@pytest.mark.parametrize("trend", ["none", "constant", "linear"])
+def test_a_measurement_and_the_usual_bag_mean_make_the_regression(trend):
+    """Bayes' rule, backwards: N(values, noise) N(trend, v) is N(g, s²)."""
+    data = drawn()
+    regressor = regression(data, trend)
+    y, z, at_bags = data.mediator, data.z, data.bags.mediator
+    columns = {"none": [], "constant": [y**0], "linear": [y**0, y]}[trend]
+    basis = np.concatenate([np.zeros((len(y), 0)), *columns], axis=1)
+    beta = np.linalg.lstsq(basis, z, rcond=None)[0]
+    v = np.sum((z - basis @ beta) ** 2) / (len(z) - basis.shape[1])
+    usual = sum((b * at_bags[:, 0] ** k for k, b in enumerate(beta)), np.zeros(len(at_bags)))
+    s2, predicted = regressor.parameters_["noise_std"] ** 2, regressor.predict(at_bags)
+    assert s2 < v
+    values, noise_std, uncertainty = data.measurements(regressor)
+    precision = 1.0 / noise_std**2 + 1.0 / v
+    np.testing.assert_allclose(1.0 / precision, s2, rtol=1e-8)
+    np.testing.assert_allclose(
+        (values / noise_std**2 + usual / v) / precision, predicted.mean, atol=1e-8
+    )
+    share = 1.0 - s2 / v
+    np.testing.assert_allclose(uncertainty, predicted.covariance() / share**2, atol=1e-10)
+
+
+def test_own_observations_are_measurements_without_error(regressed):
+    data, regressor = regressed
+    own = np.full(len(data.z), -1)
+    own[[0, 1, 2]] = [4, 7, 4]
+    values, noise_std, uncertainty = data._replace(own_bag=own).measurements(regressor)
+    others = data.measurements(regressor)
+    assert values[4] == pytest.approx((data.z[0] + data.z[2]) / 2) and values[7] == data.z[1]
+    assert (noise_std[[4, 7]] == 0).all() and not uncertainty[[4, 7]].any()
+    rest = np.delete(np.arange(12), [4, 7])
+    np.testing.assert_array_equal(values[rest], others.values[rest])
+    np.testing.assert_array_equal(noise_std[rest], others.noise_std[rest])
+
+
+def test_a_mediator_that_says_nothing_measures_with_great_error():
+    data = drawn(n_observations=60)
+    rng = np.random.default_rng(3)
+    data = data._replace(z=rng.standard_normal(len(data.z)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        regressor = regression(data)
+    noise = data.measurements(regressor).noise_std
+    effect = regressor.parameters_["noise_std"]
+    assert effect < noise.min() and noise.max() <= effect / np.sqrt(LEAST_EXPLAINED) * (1 + 1e-9)
+    assert noise.min() > 2 * data.z.std()
+
+
+def measured(data, regressor):
+    fixed = {**FIXED, "noise_std": 0.2}
+    del fixed["bag_noise_std"]
+    return MeasuredGP(fixed=fixed, precision="float64").fit(data, regressor), fixed
+
+
+def test_what_the_regression_does_not_know_widens_the_posterior_alone(regressed):
+    data, regressor = regressed
+    model, fixed = measured(data, regressor)
+    values, noise_std, uncertainty = data.measurements(regressor)
+    plain = dc.BaggGP(fixed=fixed, learn_noise=True, precision="float64")
+    plain.fit(data.bags, values, noise_std=noise_std)
+    new = np.random.default_rng(1).uniform(-2, 2, (7, 2))
+    found, before = model.predict(new), plain.predict(new)
+    np.testing.assert_allclose(found.mean, before.mean, atol=1e-8)
+    # Of every value once more: what it adds to the mean.
+    gain = np.stack(
+        [
+            dc.BaggGP(fixed=fixed, learn_noise=True, precision="float64")
+            .fit(data.bags, values + e, noise_std=noise_std)
+            .predict(new)
+            .mean
+            - before.mean
+            for e in np.eye(len(values))
+        ],
+        axis=1,
+    )
+    wider = before.covariance() + gain @ uncertainty @ gain.T
+    shares = np.linalg.eigvals(
+        np.linalg.solve(
+            np.asarray(plain._problem_.observed_covariance(plain._solved_[0][0])), uncertainty
+        )
+    ).real
+    assert 0.05 < shares.max() < 0.99  # nothing is cut off
+    assert np.abs(wider - before.covariance()).max() > 0.01
+    np.testing.assert_allclose(found.covariance(), wider, atol=5e-5)
+
+
+def test_the_posterior_is_never_wider_than_the_prior(regressed):
+    data, regressor = regressed
+    model, _ = measured(data, regressor)
+    vector = jnp.zeros(0)
+    start = replace(model._problem_, known_noise=jnp.full(12, 0.1))
+    huge = averaged_over_values(start, vector, 1e6 * np.eye(12))
+    _, cov = bag_means(huge, vector, model)
+    prior = np.asarray(huge.observed_covariance(huge.solve(vector)[0]) - huge.known_noise)
+    assert (np.diag(cov) < np.diag(prior)).all()
+    assert np.diag(cov)[0] > 0.5 * np.diag(prior - prior.min())[0]
+
+
+def test_measurements_help_to_learn_the_kernel(fitted, regressed):
+    data, regressor = regressed
+    learning, vector, _, covariance = parts_of(fitted)
+    values, noise_std, _ = data.measurements(regressor)
+    noisy = covariance + np.diag(noise_std**2)
+    density = -0.5 * (
+        values @ np.linalg.solve(noisy, values)
+        + np.linalg.slogdet(noisy)[1]
+        + len(values) * np.log(2 * np.pi)
+    )
+    trend = float(learning.trend.prior_std[0]) ** 2
+    gram = covariance - trend - FIXED["bag_noise_std"] ** 2 * np.eye(len(covariance))
+    others = learning.dual(learning.tilt(jnp.asarray(covariance)), jnp.asarray(covariance))
+    others += learning.spread.log_density(jnp.asarray(gram))
+    assert float(learning.log_posterior(vector) - others) == pytest.approx(density, rel=1e-6)
