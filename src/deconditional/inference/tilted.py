@@ -116,6 +116,8 @@ class TiltedProblem(ExactProblem):
         n*, the size of bag effects that the regression expects.
     values, value_noise : (N,)
         Bag means as their mediators measure them, and the variances of their noise.
+    value_power
+        Of their likelihood.
     """
 
     regression: Regression
@@ -123,6 +125,7 @@ class TiltedProblem(ExactProblem):
     size: Float[Array, ""]
     values: Float[Array, " N"]
     value_noise: Float[Array, " N"]
+    value_power: Float[Array, ""]
 
     @classmethod
     def of(
@@ -131,6 +134,7 @@ class TiltedProblem(ExactProblem):
         regression: Regression,
         values: np.ndarray,
         value_noise: np.ndarray,
+        value_power: float,
     ) -> Self:
         """A problem of the bags, with a regression in place of its observations."""
         parts = {f.name: getattr(problem, f.name) for f in fields(problem)}
@@ -146,6 +150,7 @@ class TiltedProblem(ExactProblem):
             size=jnp.asarray(moved @ moved + spread),
             values=jnp.asarray(values),
             value_noise=jnp.asarray(value_noise),
+            value_power=jnp.asarray(value_power),
         )
 
     def bag_covariance(self, values: Mapping[str, Any], gram: Array) -> Float[Array, "N N"]:
@@ -162,13 +167,14 @@ class TiltedProblem(ExactProblem):
         return found
 
     def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
-        """Φ at its least, plus the log density of the measurements, plus log prior."""
+        """Φ at its least, plus the likelihood of the measurements to its power, plus log prior."""
         values = self.parameters.unpack(vector)
         gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
         covariance = self.bag_covariance(values, gram)
         tilt = jax.lax.stop_gradient(self.tilt(jax.lax.stop_gradient(covariance)))
         found = self.dual(tilt, covariance) + self.parameters.log_prior(vector)
-        found = found + log_normal(self.values, covariance + jnp.diag(self.value_noise))
+        measured = log_normal(self.values, covariance + jnp.diag(self.value_noise))
+        found = found + self.value_power * measured
         return found if self.spread is None else found + self.spread.log_density(gram)
 
     def dual(self, tilt: Array, covariance: Float[Array, "N N"]) -> Float[Array, ""]:

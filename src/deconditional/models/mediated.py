@@ -29,7 +29,7 @@ from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
 
 __all__ = ["PARTS", "MediatedGP"]
 
-PARTS = {"measured": 4, "tilted": 3, "conditional": 1}
+PARTS = {"measured": 4, "tilted": 2, "conditional": 1}
 """Members, and how many parts of the mixture each has."""
 
 ENOUGH = 0.05
@@ -53,8 +53,8 @@ class MediatedGP(BaseEstimator):
         that, with bag effects, what the mediator does not explain of a bag, no larger than the
         regression expects.
 
-    The posterior is their mixture: the first has four parts of eight, the second one, the third
-    three. Where the regression predicts less than 5 % of the variance of observations, each left
+    The posterior is their mixture: the first has four parts of seven, the second one, the third
+    two. Where the regression predicts less than 5 % of the variance of observations, each left
     out once, mediators measure nothing, and the first is left out.
 
     Parameters

@@ -38,7 +38,7 @@ class _Seen(NamedTuple):
 
 
 class Reading(BagModel):
-    """What both share: they are fitted to a regression, and bag means vary as observations do.
+    """What both share: they are fitted to a regression.
 
     Parameters
     ----------
@@ -93,18 +93,6 @@ class Reading(BagModel):
     def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
         raise NotImplementedError
 
-    def _problem(
-        self,
-        bags: Bags,
-        z: np.ndarray,
-        mediator: npt.ArrayLike | None,
-        noise_std: npt.ArrayLike | None,
-        noise_cov: npt.ArrayLike | None,
-    ) -> ExactProblem:
-        problem = super()._problem(bags, z, mediator, noise_std, noise_cov)
-        spread = SpreadPrior.of(np.asarray(problem.trend_means), self._seen.z, self._seen.trend)
-        return replace(problem, spread=spread)
-
     def _typical_variance(self, z: np.ndarray) -> float:
         return super()._typical_variance(self._seen.z)
 
@@ -112,15 +100,14 @@ class Reading(BagModel):
 class MeasuredGP(Reading):
     """Mediators are measurements of bag means: see :meth:`Unmatched.measurements`.
 
-    Noise beyond theirs is learnt. What the regression does not know of itself widens the posterior
-    and takes no part in learning (:mod:`deconditional.inference.measured`).
+    Their noise is learnt. What the regression does not know of itself widens the posterior and
+    takes no part in learning (:mod:`deconditional.inference.measured`).
     """
 
     learn_noise = True
 
     def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
-        values, noise_std, _ = self._seen.measurements
-        return self._fit(bags, values, None, noise_std, None, checkpoint)
+        return self._fit(bags, self._seen.measurements.values, None, None, None, checkpoint)
 
     def _learn(self, problem: ExactProblem) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
         best = self._optimum(problem)
@@ -132,8 +119,9 @@ class MeasuredGP(Reading):
 class TiltedGP(Reading):
     """k is learnt so that bag effects have the size that a regression of z on y expects.
 
-    ``bag_noise_std`` takes the place of the noise, and is what bag means have beyond the field. The
-    measurements of :class:`MeasuredGP` help to learn k.
+    ``bag_noise_std`` takes the place of the noise, and is what bag means have beyond the field.
+    Bag means vary as much as observations do. Where more than half of the error of measurements is
+    each bag's own, rather than the regression's, they help to learn k.
     """
 
     def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
@@ -148,8 +136,14 @@ class TiltedGP(Reading):
         noise_cov: npt.ArrayLike | None,
     ) -> TiltedProblem:
         problem = super()._problem(bags, z, mediator, noise_std, noise_cov)
-        values, noise_std, _ = self._seen.measurements
-        return TiltedProblem.of(problem, self._seen.regression, values, noise_std**2)
+        spread = SpreadPrior.of(np.asarray(problem.trend_means), self._seen.z, self._seen.trend)
+        seen = self._seen.measurements
+        power = max(0.0, 2.0 * seen.own_share - 1.0)
+        return TiltedProblem.of(
+            replace(problem, spread=spread),
+            self._seen.regression,
+            *(seen.values, seen.noise_std**2, power),
+        )
 
     def conditional(self) -> Self:
         """The posterior without a tilt, at the same parameters."""

@@ -29,12 +29,14 @@ LEAST_EXPLAINED = 0.02
 class Measurements(NamedTuple):
     """Of bag means, (N,): values and the standard deviations of their noise.
 
-    `uncertainty`, (N, N), is the covariance of errors that the values have in common.
+    `uncertainty`, (N, N), is the covariance of errors that values have in common, those of the
+    regression; `own_share` is the share that the noise has of all error.
     """
 
     values: np.ndarray
     noise_std: np.ndarray
     uncertainty: np.ndarray
+    own_share: float
 
 
 class Unmatched(NamedTuple):
@@ -136,12 +138,14 @@ class Unmatched(NamedTuple):
         at_bags = regressor.predict(self.bags.mediator)
         values = np.asarray(usual + (at_bags.mean - usual) / explained)
         noise = np.full(len(values), np.sqrt(effect / explained))
-        uncertainty = at_bags.covariance() / explained**2
+        unknown = at_bags.covariance()
+        own_share = effect / (effect + float(np.mean(np.diag(unknown)))) if effect > 0 else 0.0
+        uncertainty = unknown / explained**2
         if self.has_own is not None:
             noise[self.has_own] = 0.0
             uncertainty[self.has_own] = 0.0
             uncertainty[:, self.has_own] = 0.0
-        return Measurements(self._own_first(values), noise, uncertainty)
+        return Measurements(self._own_first(values), noise, uncertainty, own_share)
 
     def _own_first(self, values: np.ndarray) -> np.ndarray:
         """Values of bags, means of their own observations where there are any."""
