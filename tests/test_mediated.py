@@ -43,7 +43,7 @@ def test_the_posterior_is_a_mixture_of_the_members(telling):
     assert model.explained_share_ >= ENOUGH
     post = model.predict(data.x[:40])
     parts = [member.predict(data.x[:40]) for member in model.members_.values()]
-    weights = np.array([4, 3, 1])[:, None] / 8
+    weights = np.array([4, 2, 1])[:, None] / 7
     means, variances = (np.stack([getattr(p, n) for p in parts]) for n in ("mean", "variance"))
     mean = (weights * means).sum(0)
     np.testing.assert_allclose(post.mean, mean, rtol=1e-10)

@@ -216,7 +216,7 @@ def test_a_measurement_and_the_usual_bag_mean_make_the_regression(trend):
     usual = sum((b * at_bags[:, 0] ** k for k, b in enumerate(beta)), np.zeros(len(at_bags)))
     s2, predicted = regressor.parameters_["noise_std"] ** 2, regressor.predict(at_bags)
     assert s2 < v
-    values, noise_std, uncertainty = data.measurements(regressor)
+    values, noise_std, uncertainty, own_share = data.measurements(regressor)
     precision = 1.0 / noise_std**2 + 1.0 / v
     np.testing.assert_allclose(1.0 / precision, s2, rtol=1e-8)
     np.testing.assert_allclose(
@@ -224,13 +224,14 @@ def test_a_measurement_and_the_usual_bag_mean_make_the_regression(trend):
     )
     share = 1.0 - s2 / v
     np.testing.assert_allclose(uncertainty, predicted.covariance() / share**2, atol=1e-10)
+    assert own_share == pytest.approx(s2 / (s2 + predicted.variance.mean()))
 
 
 def test_own_observations_are_measurements_without_error(regressed):
     data, regressor = regressed
     own = np.full(len(data.z), -1)
     own[[0, 1, 2]] = [4, 7, 4]
-    values, noise_std, uncertainty = data._replace(own_bag=own).measurements(regressor)
+    values, noise_std, uncertainty, _ = data._replace(own_bag=own).measurements(regressor)
     others = data.measurements(regressor)
     assert values[4] == pytest.approx((data.z[0] + data.z[2]) / 2) and values[7] == data.z[1]
     assert (noise_std[[4, 7]] == 0).all() and not uncertainty[[4, 7]].any()
@@ -253,7 +254,7 @@ def test_a_mediator_that_says_nothing_measures_with_great_error():
 
 
 def measured(data, regressor):
-    fixed = {**FIXED, "noise_std": 0.2}
+    fixed = {**FIXED, "noise_std": 0.5}
     del fixed["bag_noise_std"]
     return MeasuredGP(fixed=fixed, precision="float64").fit(data, regressor), fixed
 
@@ -261,30 +262,21 @@ def measured(data, regressor):
 def test_what_the_regression_does_not_know_widens_the_posterior_alone(regressed):
     data, regressor = regressed
     model, fixed = measured(data, regressor)
-    values, noise_std, uncertainty = data.measurements(regressor)
-    plain = dc.BaggGP(fixed=fixed, learn_noise=True, precision="float64")
-    plain.fit(data.bags, values, noise_std=noise_std)
+    values, _, uncertainty, _ = data.measurements(regressor)
+
+    def plain(z):
+        return dc.BaggGP(fixed=fixed, precision="float64").fit(data.bags, z)
+
     new = np.random.default_rng(1).uniform(-2, 2, (7, 2))
-    found, before = model.predict(new), plain.predict(new)
+    found, before = model.predict(new), plain(values).predict(new)
     np.testing.assert_allclose(found.mean, before.mean, atol=1e-8)
     # Of every value once more: what it adds to the mean.
-    gain = np.stack(
-        [
-            dc.BaggGP(fixed=fixed, learn_noise=True, precision="float64")
-            .fit(data.bags, values + e, noise_std=noise_std)
-            .predict(new)
-            .mean
-            - before.mean
-            for e in np.eye(len(values))
-        ],
-        axis=1,
-    )
+    more = [plain(values + e).predict(new).mean - before.mean for e in np.eye(len(values))]
+    gain = np.stack(more, axis=1)
     wider = before.covariance() + gain @ uncertainty @ gain.T
-    shares = np.linalg.eigvals(
-        np.linalg.solve(
-            np.asarray(plain._problem_.observed_covariance(plain._solved_[0][0])), uncertainty
-        )
-    ).real
+    problem, (pieces, _) = plain(values)._problem_, plain(values)._solved_[0]
+    seen = np.asarray(problem.observed_covariance(pieces))
+    shares = np.linalg.eigvals(np.linalg.solve(seen, uncertainty)).real
     assert 0.05 < shares.max() < 0.99  # nothing is cut off
     assert np.abs(wider - before.covariance()).max() > 0.01
     np.testing.assert_allclose(found.covariance(), wider, atol=5e-5)
@@ -302,18 +294,22 @@ def test_the_posterior_is_never_wider_than_the_prior(regressed):
     assert np.diag(cov)[0] > 0.5 * np.diag(prior - prior.min())[0]
 
 
-def test_measurements_help_to_learn_the_kernel(fitted, regressed):
+@pytest.mark.parametrize(("own_share", "power"), [(0.4, 0.0), (0.8, 0.6), (1.0, 1.0)])
+def test_measurements_help_to_learn_the_kernel(regressed, monkeypatch, own_share, power):
     data, regressor = regressed
-    learning, vector, _, covariance = parts_of(fitted)
-    values, noise_std, _ = data.measurements(regressor)
-    noisy = covariance + np.diag(noise_std**2)
+    seen = data.measurements(regressor)._replace(own_share=own_share)
+    monkeypatch.setattr(Unmatched, "measurements", lambda *_: seen)
+    model = TiltedGP(fixed=FIXED, trend="constant", precision="float64").fit(data, regressor)
+    learning, vector, _, covariance = parts_of(model)
+    noisy = covariance + np.diag(seen.noise_std**2)
     density = -0.5 * (
-        values @ np.linalg.solve(noisy, values)
+        seen.values @ np.linalg.solve(noisy, seen.values)
         + np.linalg.slogdet(noisy)[1]
-        + len(values) * np.log(2 * np.pi)
+        + len(noisy) * np.log(2 * np.pi)
     )
     trend = float(learning.trend.prior_std[0]) ** 2
     gram = covariance - trend - FIXED["bag_noise_std"] ** 2 * np.eye(len(covariance))
     others = learning.dual(learning.tilt(jnp.asarray(covariance)), jnp.asarray(covariance))
     others += learning.spread.log_density(jnp.asarray(gram))
-    assert float(learning.log_posterior(vector) - others) == pytest.approx(density, rel=1e-6)
+    found = float(learning.log_posterior(vector) - others)
+    assert found == pytest.approx(power * density, rel=1e-6, abs=1e-6)
