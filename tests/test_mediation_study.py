@@ -9,6 +9,8 @@ from scipy.stats import norm
 
 import deconditional as dc
 from deconditional.experiments import mediation as study
+from deconditional.experiments.mediation_output import draw, table
+from deconditional.experiments.records import Results
 from deconditional.outputs import UsageError
 
 QUIET = Console(quiet=True)
@@ -33,6 +35,46 @@ def test_records_are_scores_at_all_points(tmp_path):
     assert found["oracle"]["rmse"] < 0.5 * found["propagated"]["rmse"]
     lines = (tmp_path / "table.md").read_text()
     assert "## noisy-90" in lines and "| oracle | 1 |" in lines
+
+
+def kept(tmp_path, scores):
+    """Records of ten draws: scores are rmse, crps and coverage at draw 0; all rise with it."""
+    records = [
+        {
+            **{"matching": "roll", "model": model, "seed": seed, "seconds": 1.0},
+            **{"nll": 1.0, "coverage50": 0.5, "coverage95": cover - 0.01 * seed},
+            **{"rmse": rmse + 0.1 * seed, "crps": crps * (1 + 0.1 * seed)},
+        }
+        for model, (rmse, crps, cover) in scores.items()
+        for seed in range(10)
+    ]
+    return Results(tmp_path, records, [])
+
+
+def test_the_default_is_compared_with_the_best_baseline_of_each_score(tmp_path):
+    scores = {
+        "plug-in": (1.0, 0.60, 0.7),
+        "propagated": (1.2, 0.50, 0.8),
+        "mediated": (0.8, 0.48, 0.964),
+        "oracle": (0.35, 0.1, 0.95),
+    }
+    results = kept(tmp_path, scores)
+    lines = table(results, ["roll", "fields"], list(scores), "it").splitlines()
+    # Over the draws 0.45 comes on top of every RMSE, and CRPS is 1.45 times that of draw 0.
+    expected = f"{1.25 / 1.45:.3f} | {0.48 / 0.50:.3f} | {1 / 2**10:.2g} | 0.919 | 0.87"
+    assert f"| roll | 10 | {expected} | {1.25 / 0.8:.3f} |" in lines
+    overview = next(line for line in lines if line.startswith("| mediated | **"))
+    assert overview == f"| mediated | **1.250** / **{0.48 * 1.45:.3f}** / 0.92 |"
+    assert not any("| fields" in line for line in lines)  # without a record
+
+
+def test_the_figure_shows_means_over_the_best_baseline(tmp_path):
+    pytest.importorskip("matplotlib")
+    alone = kept(tmp_path, {"mediated": (0.8, 0.49, 0.96)})
+    assert draw(alone, ["roll"], ["mediated"], tmp_path) is None
+    both = kept(tmp_path, {"plug-in": (1.0, 0.6, 0.7), "mediated": (0.8, 0.49, 0.96)})
+    path = draw(both, ["roll"], ["plug-in", "mediated"], tmp_path)
+    assert path == tmp_path / "mediation.png" and path.stat().st_size > 10_000
 
 
 def test_shifted_fields_have_no_cell_and_no_month_in_common():

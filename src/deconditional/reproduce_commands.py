@@ -301,6 +301,7 @@ def _mediation(args: argparse.Namespace, command: str) -> int:
         out=args.out,
         jobs=args.jobs,
         overwrite=args.overwrite,
+        figures=not args.no_figures,
         command=command,
     )
     return _finished(results, args.out)
@@ -495,7 +496,6 @@ EXPERIMENTS = {
         _mediation,
         ("--datasets", "noisy-60", "--draws", "1", "--models", "u-cmp", "propagated"),
         takes_jobs=True,
-        draws=False,
     ),
     "variational": Experiment(
         "what variational inference costs in accuracy",

@@ -27,19 +27,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import deconditional as dc
-from deconditional.experiments.records import (
-    Record,
-    Results,
-    code_notes,
-    mean_and_sd,
-    table_head,
-    table_line,
-    values,
-    warning_notes,
-    wilcoxon_table,
-)
+from deconditional.experiments.mediation_output import draw, table
+from deconditional.experiments.records import Record, Results
 from deconditional.outputs import UsageError, output_folder, write_atomically
-from deconditional.provenance import code_digest, provenance_lines
+from deconditional.provenance import code_digest
 from deconditional.workers import carry_out, check_jobs
 
 if TYPE_CHECKING:
@@ -48,8 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["DATASETS", "MODELS", "run", "run_task"]
 
 SCORES = ("rmse", "crps", "nll", "coverage95", "coverage50")
-FAIR = "propagated"
-"""The baseline that others are compared with: pseudo-targets with their covariance."""
 
 
 class Setting(NamedTuple):
@@ -150,10 +139,11 @@ def run(
     out: str | Path,
     jobs: int = 1,
     overwrite: bool = False,
+    figures: bool = True,
     command: str | None = None,
     console: Console | None = None,
 ) -> Results:
-    """Fit what has no record yet, and write ``results.json`` and ``table.md``.
+    """Fit what has no record yet, and write ``results.json``, ``table.md`` and a figure.
 
     Parameters
     ----------
@@ -165,6 +155,8 @@ def run(
         Folder of the results, and whether to discard what it holds.
     jobs
         Fits at a time, each in a process of its own.
+    figures
+        Whether to draw ``mediation.png``.
     command
         What the table says made it.
     console
@@ -196,7 +188,9 @@ def run(
         else:
             record, how = found
             results.add(record, {**how, "code": code})
-    write_atomically(folder / "table.md", table(results, command))
+    write_atomically(folder / "table.md", table(results, [*DATASETS], [*MODELS], command))
+    if figures:
+        draw(results, [*DATASETS], [*MODELS], folder)
     return results
 
 
@@ -304,45 +298,4 @@ def _fields(seed: int, months_apart: int) -> Any:
         fine = then.fine.expand_dims(time=times[:1])
     return now._replace(
         fine=fine, coarse=coarse, everywhere=now.everywhere.expand_dims(time=times[1:])
-    )
-
-
-# ---------------------------------------------------------------------- table
-
-
-def table(results: Results, command: str | None) -> str:
-    """All scores as Markdown."""
-    lines = ["# Mediated models", ""]
-    for name in DATASETS:
-        present = [model for model in MODELS if results.of(name, model)]
-        if not present:
-            continue
-        lines += [f"## {name}", ""]
-        lines += table_head(
-            "model", "draws", "RMSE", "worst", "CRPS", "worst", "NLL", "95 %", "least", "50 %", "s"
-        )
-        lines += [_row(model, results.of(name, model)) for model in present]
-        for score in ("rmse", "crps"):
-            others = [m for m in present if m != "oracle"]
-            lines += ["", f"### {name}: {score.upper()} compared", ""]
-            lines += wilcoxon_table(results, name, others, score)
-        lines += ["", *warning_notes(results.fits, name), ""]
-    lines += [*provenance_lines(command), *code_notes(results.fits)]
-    return "\n".join(lines) + "\n"
-
-
-def _row(model: str, records: Sequence[Record]) -> str:
-    rmse, crps, cover = (values(records, name) for name in ("rmse", "crps", "coverage95"))
-    return table_line(
-        model,
-        str(len(records)),
-        mean_and_sd(rmse),
-        f"{rmse.max():.3f}",
-        mean_and_sd(crps),
-        f"{crps.max():.3f}",
-        f"{values(records, 'nll').mean():.2f}",
-        f"{cover.mean():.3f}",
-        f"{cover.min():.2f}",
-        f"{values(records, 'coverage50').mean():.2f}",
-        f"{values(records, 'seconds').mean():.0f}",
     )
