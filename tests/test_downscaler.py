@@ -591,6 +591,8 @@ def test_bags_are_condensed_only_where_asked(matched):
         ({"target": ""}, "target must be the name of a variable"),
         ({"model": "cpm"}, "there is no model 'cpm'; choose auto or one of mediated, cmp, s-cmp"),
         ({"covariates": ("cloud", "cloud")}, "'cloud' is named twice among the covariates"),
+        ({"covariates": 5}, "covariates must be names of variables, not 5; write covariates="),
+        ({"mediators": 3.0}, "mediators must be names of variables, not 3.0"),
         ({"mediators": ["depth"]}, "the coarse data has no variable 'depth'"),
         ({"min_cover": 0.0}, "min_cover is a share between 0 and 1, not 0.0"),
         ({"consistency": "soft"}, "consistency must be 'exact' or nothing, not 'soft'"),
@@ -607,6 +609,7 @@ def test_bags_are_condensed_only_where_asked(matched):
         ({"trend": "cubic"}, "bagg-gp: trend must be one of none, constant, linear, not 'cubic'"),
         ({"kernel": gk.RBF(lengthscale=jnp.ones(3))}, "bagg-gp: kernel does not fit inputs of 5"),
         ({"colour": "red"}, "unexpected keyword argument 'colour'"),
+        ({"quantiles": ["half"]}, "quantiles must be numbers between 0 and 1, not"),
         ({"quantiles": [0.5, 1.0]}, r"quantiles lie strictly between 0 and 1, not \[0.5, 1.0\]"),
     ],
 )

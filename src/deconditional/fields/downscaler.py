@@ -6,7 +6,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -246,6 +246,10 @@ class Downscaler(BaseEstimator):
         names = {}
         for part in ("covariates", "mediators"):
             given = getattr(self, part)
+            if not isinstance(given, Iterable):
+                raise UsageError(
+                    f"{part} must be names of variables, not {given!r}; write {part}=['a', 'b']."
+                )
             listed = (given,) if isinstance(given, str) else tuple(given)
             twice = [name for name in listed if listed.count(name) > 1]
             if twice:
@@ -853,7 +857,13 @@ def _takes_mediator(model: Any) -> bool:
 
 def quantile_levels(quantiles: Sequence[float]) -> list[float]:
     """Levels in order, each once; raises where one lies outside 0 to 1."""
-    levels = [float(q) for q in np.atleast_1d(np.asarray(quantiles, dtype=float))]
+    try:
+        levels = [float(q) for q in np.ravel(np.asarray(quantiles, dtype=float))]
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
+            "quantiles=[0.05, 0.5, 0.95]."
+        ) from None
     if any(not 0 < q < 1 for q in levels):
         raise UsageError(f"quantiles lie strictly between 0 and 1, not {levels}.")
     return sorted(set(levels))
