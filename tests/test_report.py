@@ -12,6 +12,7 @@ import time
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from scipy import integrate, stats
 from deconditional import field_plots, report
 from deconditional.outputs import UsageError
 from deconditional.plots import DIVERGING
+from deconditional.reporting import sections
 from deconditional.reporting.grids import area_weights, horizontal_dims, plane
 from deconditional.reporting.marginals import Marginals, actual_coverage
 from deconditional.reporting.material import Material
@@ -465,6 +467,12 @@ def test_skewed_marginals(tmp_path, distribution):
     width = (high - low)[known]
     assert any(f"interval: from {width.min():.4g} to {width.max():.4g}" in a for a in page.alts)
     assert page.table("The request")["bounds"] == ["lower 0, upper none"]
+
+
+@pytest.mark.parametrize(("model", "word"), [("mediated", "a mixture, taken"), ("cmp", "normal")])
+def test_a_mixture_is_not_called_normal(model, word):
+    result = SimpleNamespace(distribution="normal", facts={"model": model})
+    assert sections._distribution(SimpleNamespace(result=result)).startswith(word)
 
 
 def test_projected_grid_is_drawn_in_kilometres(tmp_path):

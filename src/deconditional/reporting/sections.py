@@ -112,6 +112,13 @@ def sections(material: Material) -> list[Section]:
     ]
 
 
+def _distribution(material: Material) -> str:
+    kind = material.result.distribution
+    if material.result.facts.get("model") in ("mediated", "MediatedGP"):
+        return f"a mixture, taken here for {kind} with its mean and spread"
+    return kind
+
+
 def _asked(material: Material) -> list[Block]:
     facts, attrs = material.result.facts, material.result.data.attrs
     bounds = facts.get("bounds") or [None, None]
@@ -122,7 +129,7 @@ def _asked(material: Material) -> list[Block]:
         "mediators": facts.get("mediators"),
         "model": facts.get("model"),
         "mediation": facts.get("mediation"),
-        "distribution of a cell": material.result.distribution,
+        "distribution of a cell": _distribution(material),
     }
     if any(bound is not None for bound in bounds):
         low, high = ("none" if bound is None else shown(bound) for bound in bounds)
