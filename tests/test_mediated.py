@@ -128,6 +128,17 @@ def test_bags_with_observations_of_their_own_are_known():
     assert found.std[:10].mean() < 0.5 * found.std[10:].mean()
 
 
+def test_bag_effects_are_learnt_beside_known_noise():
+    data = noisy_mediator(0.7, n_cells=60, points_per_cell=10, seed=1)
+    known = 0.05 * data.z.std()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        model = dc.MediatedGP(**QUICK).fit(data.bags, data.z, data.mediator, noise_std=known)
+    effect = model.regressor_.parameters_["noise_std"]
+    assert 0.3 < effect / data.z.std() < 0.8  # the mediator explains 70 %
+    assert model.members_["measured"].parameters_["noise_std"] > effect
+
+
 @pytest.mark.parametrize("which", ["telling", "useless"])
 def test_a_saved_model_predicts_the_same(which, request, tmp_path):
     data, model = request.getfixturevalue(which)

@@ -147,6 +147,7 @@ class MediatedGP(BaseEstimator):
                 self.mediator_kernel,
                 noise_std,
                 within(kept, "regressor"),
+                learn_noise=True,  # bag effects, whatever the noise of observations
                 trend=self.trend,
                 n_restarts=self.n_restarts,
                 max_iter=self.max_iter,
