@@ -699,8 +699,8 @@ def test_auto_mixes_where_data_is_not_matched(share):
     facts = json.loads(out.attrs["deconditional"])
     assert "read in several ways" in facts["mediation"]
     names = {row["name"] for row in downscaler.parameters_}
-    assert {"mediator_kernel.std", "kernel.std"} <= names
-    downscaler.model_.members_.pop("measured", None)  # as where mediators say little
+    assert {"mediator_kernel.std", "kernel.std", "measurement_noise_std"} <= names
+    downscaler.model_.members_.pop("measured")  # as where mediators say little
     found = {row["name"]: row for row in downscaler._meanings()}["bag_noise_std"]
     learnt = float(downscaler.model_.members_["tilted"].parameters_["bag_noise_std"])
     assert found["value"] == pytest.approx(learnt * given.z.std(), abs=1e-5)

@@ -56,7 +56,7 @@ from deconditional.fields.validation import Blocks, HeldOut, blocks, compared
 from deconditional.fields.whole_bags import averager
 from deconditional.fit import FitReport, FitWarning
 from deconditional.interrupts import Stop, current, stoppable
-from deconditional.models import VarCentroidGP
+from deconditional.models import MeasuredGP, VarCentroidGP
 from deconditional.models.variational import VariationalModel
 from deconditional.outputs import UsageError
 from deconditional.posterior import Gaussians, Posterior, outside_range
@@ -537,6 +537,8 @@ class Downscaler(BaseEstimator):
             kernels["mediator_kernel"] = first.kernel_
         last = stages[-1]
         learnt.update(last.parameters_)
+        if isinstance(last, MeasuredGP):
+            learnt["measurement_noise_std"] = learnt.pop("noise_std")
         kernels["kernel"] = last.kernel_
         if hasattr(last, "mediator_kernel_"):
             kernels["mediator_kernel"] = last.mediator_kernel_

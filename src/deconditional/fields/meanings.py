@@ -19,6 +19,7 @@ PARTS = {"Matern32": "smooth", "Matern12": "rough", "Matern52": "very smooth", "
 NOISES = {
     "noise_std": "the noise of coarse observations",
     "fine_noise_std": "the noise of single fine cells",
+    "measurement_noise_std": "the error of mediators as measurements of means over coarse cells",
     "bag_noise_std": "what means over coarse cells have beyond the field",
 }
 
