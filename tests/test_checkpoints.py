@@ -284,14 +284,14 @@ def pressing(at, what="fit"):
 def evaluated(monkeypatch):
     """All vectors that were evaluated, with their log posterior."""
     found = []
-    compute = fit._loss_and_gradient
+    compute = fit.loss_and_gradient
 
     def spied(problem, vector):
         value, gradient = compute(problem, vector)
         found.append((np.asarray(vector), -float(value)))
         return value, gradient
 
-    monkeypatch.setattr(fit, "_loss_and_gradient", spied)
+    monkeypatch.setattr(fit, "loss_and_gradient", spied)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, LogNormal
-from deconditional.fit import _loss_and_gradient
+from deconditional.fit import loss_and_gradient
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,
@@ -38,10 +38,8 @@ def assert_gradient(problem, seed=0):
     """The compiled gradient of the loss against central differences of the loss."""
     rng = np.random.default_rng(seed)
     vector = problem.parameters.start() + 0.3 * rng.normal(size=problem.parameters.size)
-    _, gradient = _loss_and_gradient(problem, jnp.asarray(vector))
-    differences = finite_difference(
-        lambda v: _loss_and_gradient(problem, jnp.asarray(v))[0], vector
-    )
+    _, gradient = loss_and_gradient(problem, jnp.asarray(vector))
+    differences = finite_difference(lambda v: loss_and_gradient(problem, jnp.asarray(v))[0], vector)
     assert_close(gradient, differences, tolerance=FINITE_DIFFERENCE_TOLERANCE)
 
 
@@ -97,7 +95,7 @@ def test_log_posterior_is_log_evidence_plus_log_prior():
     covariance = p.T @ gram(kernel, BAGS.points) @ p + float(values["noise_std"]) ** 2 * np.eye(8)
     evidence = multivariate_normal(np.zeros(8), covariance).logpdf(np.sin(np.arange(8.0)))
     expected = evidence + float(problem.parameters.log_prior(vector))
-    loss, _ = _loss_and_gradient(problem, vector)
+    loss, _ = loss_and_gradient(problem, vector)
     assert_close(-loss, expected)
 
 
@@ -132,10 +130,10 @@ def test_the_field_is_recovered(sine):
 def test_the_fit_ends_where_the_gradient_is_small(sine):
     problem = sine._problem_
     vector = problem.parameters.pack(sine.parameters_)
-    loss, gradient = _loss_and_gradient(problem, vector)
+    loss, gradient = loss_and_gradient(problem, vector)
     assert np.abs(gradient).max() < 1e-2
     assert_close(-loss, sine.fit_report_.log_posterior)
-    start, _ = _loss_and_gradient(problem, jnp.asarray(problem.parameters.start()))
+    start, _ = loss_and_gradient(problem, jnp.asarray(problem.parameters.start()))
     assert loss <= start
 
 
@@ -232,7 +230,7 @@ def test_the_users_kernel_is_one_of_the_starts():
         model = BaggGP(kernel, max_iter=1, n_restarts=2, fixed={"noise_std": 0.2}).fit(bags, z)
     start = {"kernel.lengthscale": 1.7, "kernel.variance": 0.5}
     problem = model._problem_
-    at_start, _ = _loss_and_gradient(problem, problem.parameters.pack(start))
+    at_start, _ = loss_and_gradient(problem, problem.parameters.pack(start))
     assert model.fit_report_.log_posterior >= -float(at_start)
 
 
@@ -289,7 +287,7 @@ def test_nuts_samples_the_posterior_of_the_parameter(sampled):
     model, _ = sampled
     problem = model._problem_
     grid = np.linspace(np.log(0.02), np.log(3.0), 201)
-    log_density = np.array([-float(_loss_and_gradient(problem, jnp.array([u]))[0]) for u in grid])
+    log_density = np.array([-float(loss_and_gradient(problem, jnp.array([u]))[0]) for u in grid])
     density = np.exp(log_density - log_density.max())
     density /= density.sum()
     mean = density @ grid

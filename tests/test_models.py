@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from deconditional import CMP, BaggGP, Bags, CentroidGP, DeepKernel, LogNormal, PseudoTarget
-from deconditional.fit import _loss_and_gradient
+from deconditional.fit import loss_and_gradient
 from helpers import assert_close, condition, gram, ragged_bags, weight_matrix
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -432,7 +432,7 @@ def test_a_constant_covariate_is_harmless():
 def test_any_kernel_can_be_learnt(kernel):
     model = BaggGP(kernel, n_restarts=1, fixed={"noise_std": NOISE}).fit(BAGS, Z_MATCHED)
     problem = model._problem_
-    loss, _ = _loss_and_gradient(problem, jnp.asarray(problem.parameters.start()))
+    loss, _ = loss_and_gradient(problem, jnp.asarray(problem.parameters.start()))
     assert model.fit_report_.log_posterior > -float(loss)
     post = model.predict(X)
     # The fitted kernel, taken out, gives the same posterior when it is put back by hand.

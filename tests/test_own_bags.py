@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, PseudoTarget, VarCMP
-from deconditional.fit import Optimum, _loss_and_gradient
+from deconditional.fit import Optimum, loss_and_gradient
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,
@@ -218,8 +218,8 @@ def test_gradients_equal_finite_differences():
     problem = model._problem(BAGS, Z, Y_OBSERVED, noise_std=None, noise_cov=None)
     start = np.asarray(problem.parameters.start())
     vector = start + 0.1 * np.random.default_rng(2).normal(size=len(start))
-    _, gradient = _loss_and_gradient(problem, jnp.asarray(vector))
-    expected = finite_difference(lambda v: _loss_and_gradient(problem, jnp.asarray(v))[0], vector)
+    _, gradient = loss_and_gradient(problem, jnp.asarray(vector))
+    expected = finite_difference(lambda v: loss_and_gradient(problem, jnp.asarray(v))[0], vector)
     assert (np.abs(np.asarray(gradient)) > 1e-6).all()
     assert_close(gradient, expected, tolerance=FINITE_DIFFERENCE_TOLERANCE)
 

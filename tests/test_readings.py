@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import deconditional as dc
+from deconditional.bag_kernels import bag_gram
 from deconditional.inference.measured import averaged_over_values
 from deconditional.inference.problem import SpreadPrior
 from deconditional.inference.tilted import MOST_TILT, Regression
@@ -89,7 +90,9 @@ def test_the_regression_is_a_joint_normal_distribution(regressed, n_own):
 def parts_of(model):
     learning = model._learning_
     vector = jnp.zeros(0)
-    values, covariance = learning._at(vector)
+    values = learning.parameters.unpack(vector)
+    gram = bag_gram(learning.kernel.with_values(values), learning.layout)
+    covariance = learning.bag_covariance(values, gram)
     return learning, vector, values, np.asarray(covariance)
 
 
@@ -313,3 +316,42 @@ def test_measurements_help_to_learn_the_kernel(regressed, monkeypatch, own_share
     others += learning.spread.log_density(jnp.asarray(gram))
     found = float(learning.log_posterior(vector) - others)
     assert found == pytest.approx(power * density, rel=1e-6, abs=1e-6)
+
+
+# ---------------------------------------------------------------------- averages
+
+
+@pytest.mark.parametrize("family", [MeasuredGP, TiltedGP])
+def test_every_draw_is_the_model_at_its_parameters(regressed, family, tmp_path):
+    options = {"precision": "float64", "n_restarts": 1, "max_iter": 40}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        model = family(n_draws=3, **options).fit(*regressed)
+    assert len(np.unique(model._vectors_, axis=0)) == 3
+    new = np.random.default_rng(1).uniform(-2, 2, (5, 2))
+    path = model.save(tmp_path / "model.npz")
+    for found in (model, dc.load(path)):
+        exact, features = found.predict(new), found.predict(new, features=64)
+        assert len(exact.component_means) == 3
+        for s, vector in enumerate(model._vectors_):
+            fixed = model._problem_.parameters.unpack(jnp.asarray(vector))
+            fixed = {name: np.asarray(value) for name, value in fixed.items()}
+            alone = family(fixed=fixed, **options).fit(*regressed)
+            for mixed, one in (
+                (exact, alone.predict(new)),
+                (features, alone.predict(new, features=64)),
+            ):
+                np.testing.assert_allclose(mixed.component_means[s], one.mean, atol=1e-7)
+                np.testing.assert_allclose(mixed.component_variances[s], one.variance, atol=1e-7)
+
+
+def test_short_length_scales_need_less_evidence_than_elsewhere(regressed):
+    data, regressor = regressed
+    options = {"n_restarts": 1, "max_iter": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        model = TiltedGP(n_draws=1, **options).fit(data, regressor)
+        other = dc.BaggGP(**options).fit(data.bags, data.measurements(regressor).values)
+    mine, usual = model.priors_["kernel.lengthscale"], other.priors_["kernel.lengthscale"]
+    np.testing.assert_array_equal(mine.mode, usual.mode)
+    assert mine.below > 2 * usual.below and mine.above < usual.above

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, CentroidGP, Posterior, VarCentroidGP, VarCMP, VBagg
-from deconditional.fit import Optimum, _loss_and_gradient
+from deconditional.fit import Optimum, loss_and_gradient
 from deconditional.inference.collapsed import regress
 from deconditional.linalg import (
     NoiseRoot,
@@ -289,10 +289,10 @@ def test_gradients_equal_finite_differences():
     start = np.asarray(problem.parameters.start())
     assert problem.parameters.names()[-6:] == [f"inducing[{i}]" for i in range(6)]
     vector = start + 0.1 * np.random.default_rng(2).normal(size=len(start))
-    value, gradient = _loss_and_gradient(problem, jnp.asarray(vector))
+    value, gradient = loss_and_gradient(problem, jnp.asarray(vector))
     assert np.isfinite(float(value))
     assert (np.abs(np.asarray(gradient)) > 1e-6).all()
-    expected = finite_difference(lambda v: _loss_and_gradient(problem, jnp.asarray(v))[0], vector)
+    expected = finite_difference(lambda v: loss_and_gradient(problem, jnp.asarray(v))[0], vector)
     assert_close(gradient, expected, tolerance=FINITE_DIFFERENCE_TOLERANCE)
 
 

@@ -17,7 +17,7 @@ from deconditional import (
     VarCMP,
     VBagg,
 )
-from deconditional.fit import Optimum, _loss_and_gradient
+from deconditional.fit import Optimum, loss_and_gradient
 from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
 from deconditional.models.inducing import inducing_points
 from helpers import TanhKernel, assert_close, ragged_bags
@@ -221,7 +221,7 @@ def test_learnt_inducing_points_move_and_raise_the_bound():
     model = vbagg(inducing=places, n_inducing=None, learn_inducing=True, n_restarts=1)
     model.fit(BAGS, Z_MATCHED)
     problem = model._problem_
-    before = -float(_loss_and_gradient(problem, jnp.asarray(problem.parameters.start()))[0])
+    before = -float(loss_and_gradient(problem, jnp.asarray(problem.parameters.start()))[0])
     assert model.log_evidence_ > before + 0.1
     assert np.abs(model.inducing_ - places).max() > 0.05
     assert model.fit_report_.details["inducing points"] == "3, learnt"

@@ -32,7 +32,15 @@ from deconditional.interrupts import Stop, current
 from deconditional.parameters import ParameterSet
 from deconditional.progress import show, tell
 
-__all__ = ["FitReport", "FitWarning", "Optimum", "maximise", "sample_posterior"]
+__all__ = [
+    "FitReport",
+    "FitWarning",
+    "Optimum",
+    "Problem",
+    "loss_and_gradient",
+    "maximise",
+    "sample_posterior",
+]
 
 
 TOLERANCE = 1e-7
@@ -128,7 +136,8 @@ class FitReport:
 
 
 @eqx.filter_jit
-def _loss_and_gradient(problem: Problem, vector: Any) -> tuple[Any, Any]:
+def loss_and_gradient(problem: Problem, vector: Any) -> tuple[Any, Any]:
+    """The negative log posterior, and its gradient."""
     return jax.value_and_grad(lambda v: -problem.log_posterior(v))(vector)
 
 
@@ -210,7 +219,7 @@ class _Objective:
 
     def evaluated(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         """An evaluation that is not remembered."""
-        value, gradient = _loss_and_gradient(self.problem, jnp.asarray(vector))
+        value, gradient = loss_and_gradient(self.problem, jnp.asarray(vector))
         value, gradient = float(value), np.asarray(gradient, dtype=float)
         with self._count:
             self.evaluations += 1
@@ -266,7 +275,7 @@ class _Restart:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best of the restarts."""
+    """The best of the restarts, and draws about it where these are to take its place."""
 
     vector: np.ndarray
     log_posterior: float
@@ -275,6 +284,7 @@ class Optimum:
     evaluations: int
     restarts: tuple[float, ...]
     compile_seconds: float
+    draws: np.ndarray | None = None
 
 
 def maximise(

@@ -99,10 +99,12 @@ def positive(name: str, median: Any, sigma: float = 1.0, reach: float = 9.0) -> 
     return Parameter(name, start, LogNormal(start, sigma), LOG, reach)
 
 
-def length_scale(name: str, mode: Any) -> Parameter:
-    """A length scale: short ones need evidence, long ones little."""
+def length_scale(
+    name: str, mode: Any, prior: Callable[[np.ndarray], Prior] = SplitLogNormal
+) -> Parameter:
+    """A length scale, with a prior by its mode: short ones need evidence, long ones little."""
     start = np.asarray(mode, dtype=float)
-    return Parameter(name, start, SplitLogNormal(start), LOG)
+    return Parameter(name, start, prior(start), LOG)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["learnt", "fixed"], meta_fields=[])
@@ -319,6 +321,7 @@ def kernel_template(
     inputs: np.ndarray,
     variance: float,
     unit_variance: bool = False,
+    length_scale_prior: Callable[[np.ndarray], Prior] = SplitLogNormal,
 ) -> KernelTemplate:
     """Find the learnable parameters of a kernel and give them data-driven priors.
 
@@ -339,6 +342,8 @@ def kernel_template(
     unit_variance
         Leave out the variance of a kernel that is a single stationary one: the scale of a mediator
         kernel is absorbed by the ridge.
+    length_scale_prior
+        The prior of a length scale, given its mode.
     """
     pairs, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=_is_parameter)
     skip_variance = unit_variance and isinstance(kernel, StationaryKernel)
@@ -351,13 +356,17 @@ def kernel_template(
         if skip_variance and keys == ["variance"]:
             continue
         name = ".".join([prefix, *keys])
-        parameters.append(_kernel_parameter(name, keys, leaf, typical))
+        parameters.append(_kernel_parameter(name, keys, leaf, typical, length_scale_prior))
         positions.append(position)
     return KernelTemplate(kernel, tuple(parameters), tuple(positions))
 
 
 def _kernel_parameter(
-    name: str, keys: list[str], leaf: Any, typical: dict[str, np.ndarray]
+    name: str,
+    keys: list[str],
+    leaf: Any,
+    typical: dict[str, np.ndarray],
+    length_scale_prior: Callable[[np.ndarray], Prior],
 ) -> Parameter:
     current = np.asarray(val(leaf), dtype=float)
     if isinstance(leaf, SigmoidBounded):
@@ -365,7 +374,9 @@ def _kernel_parameter(
         return Parameter(name, current, middle, interval(leaf.low, leaf.high))
     if isinstance(leaf, PositiveReal | NonNegativeReal):
         median = np.broadcast_to(typical.get(".".join(keys), current), current.shape)
-        return length_scale(name, median) if keys[-1] == "lengthscale" else positive(name, median)
+        if keys[-1] == "lengthscale":
+            return length_scale(name, median, length_scale_prior)
+        return positive(name, median)
     if isinstance(leaf, Real) or eqx.is_array(leaf):
         sd = float(max(1.0, np.std(current))) if current.ndim else 1.0 + abs(float(current))
         return Parameter(name, current, Normal(0.0, sd), IDENTITY, reach=30.0)

@@ -20,7 +20,7 @@ from rich.table import Table
 from deconditional.benchmarks import figures, timing
 from deconditional.benchmarks.timing import best_seconds, in_own_process, write_json
 from deconditional.datasets import swiss_roll
-from deconditional.fit import _loss_and_gradient
+from deconditional.fit import loss_and_gradient
 from deconditional.inference.problem import ExactProblem, Mediated
 from deconditional.models import CMP
 from deconditional.provenance import machine
@@ -95,8 +95,8 @@ def measure(
             model.fit(data.bags, data.z, mediator=data.mediator)
             fit_seconds = time.perf_counter() - began
     with console.status("one evaluation of the bag form, with gradient"):
-        ours = best_seconds(lambda: _loss_and_gradient(problem, vector), budget)
-        ours_value, ours_gradient = _loss_and_gradient(problem, vector)
+        ours = best_seconds(lambda: loss_and_gradient(problem, vector), budget)
+        ours_value, ours_gradient = loss_and_gradient(problem, vector)
     with console.status(f"the dense formula at n = {data.bags.n_points}, with gradient"):
         dense_seconds = best_seconds(lambda: dense(vector), budget=0.0, least=2)
         dense_value, dense_gradient = dense(vector)

@@ -26,7 +26,7 @@ from deconditional import CMP, VarCMP, scores
 from deconditional.benchmarks import figures, timing
 from deconditional.benchmarks.timing import best_seconds, device_name, exp_rate, write_json
 from deconditional.datasets import synthetic_globe
-from deconditional.fit import FitWarning, _loss_and_gradient
+from deconditional.fit import FitWarning, loss_and_gradient
 from deconditional.provenance import machine
 
 __all__ = ["figure", "run"]
@@ -141,7 +141,7 @@ def _evaluation(model: Any, globe: Any, budget: float) -> float:
         bags = bags.subsample(model.points_per_bag, seed=model.seed)
     problem = model._problem(bags, globe.z, globe.mediator, None, None)
     vector = jnp.asarray(problem.parameters.start())
-    return best_seconds(lambda: _loss_and_gradient(problem, vector), budget=budget, least=1)
+    return best_seconds(lambda: loss_and_gradient(problem, vector), budget=budget, least=1)
 
 
 def _fitted(console: Console, model: Any, globe: Any, name: str, budget: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rich.table import Table
 from deconditional.benchmarks import figures, timing
 from deconditional.benchmarks.timing import best_seconds, device_name, exp_rate, write_json
 from deconditional.datasets import swiss_roll
-from deconditional.fit import FitWarning, _loss_and_gradient
+from deconditional.fit import FitWarning, loss_and_gradient
 from deconditional.models import CMP, BaggGP, VarCMP
 from deconditional.provenance import machine
 
@@ -101,7 +101,7 @@ def _measured(name: str, model: Any, data: Any, budget: float) -> dict[str, Any]
     report = model.fit_report_
     problem = model._problem(data.bags, data.z, given.get("mediator"), None, None)
     vector = jnp.asarray(problem.parameters.start())
-    evaluation = best_seconds(lambda: _loss_and_gradient(problem, vector), budget)
+    evaluation = best_seconds(lambda: loss_and_gradient(problem, vector), budget)
     return {
         "model": name,
         "evaluation_seconds": evaluation,

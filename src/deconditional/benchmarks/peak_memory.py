@@ -14,7 +14,7 @@ import numpy as np
 
 from deconditional.benchmarks.timing import peak_bytes
 from deconditional.datasets import swiss_roll
-from deconditional.fit import _loss_and_gradient
+from deconditional.fit import loss_and_gradient
 from deconditional.models import CMP
 
 
@@ -24,7 +24,7 @@ def main(points: int) -> int:
     model = CMP()
     problem = model._problem(data.bags, data.z, data.mediator, None, None)
     vector = jnp.asarray(problem.parameters.start())
-    jax.block_until_ready(_loss_and_gradient(problem, vector))
+    jax.block_until_ready(loss_and_gradient(problem, vector))
     _, field = problem.solve(vector)
     for start in range(0, points, 4096):
         jax.block_until_ready(field.moments(jnp.asarray(np.resize(data.x[start:], (4096, 3)))))

@@ -272,7 +272,7 @@ def _one(size: Size) -> dict[str, Any]:
     import jax.numpy as jnp
 
     import deconditional as dc
-    from deconditional.fit import _loss_and_gradient
+    from deconditional.fit import loss_and_gradient
 
     data = strips(size.points, size.bags, size.observations, size.covariates)
     options: dict[str, Any] = {"precision": "float32"}
@@ -283,7 +283,7 @@ def _one(size: Size) -> dict[str, Any]:
     mediator = None if size.model == "vbagg" else data.mediator
     problem = estimator._problem(data.bags, data.z, mediator, None, None)
     vector = jnp.asarray(problem.parameters.start())
-    seconds = best_seconds(lambda: _loss_and_gradient(problem, vector), budget=5.0)
+    seconds = best_seconds(lambda: loss_and_gradient(problem, vector), budget=5.0)
     return {
         "model": size.model,
         "points": size.points,

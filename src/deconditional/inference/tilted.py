@@ -216,31 +216,26 @@ class TiltedProblem(ExactProblem):
 
     # ------------------------------------------------------------------ posteriors
 
-    def tilt_at(self, vector: Float[Array, " size"]) -> float:
+    @eqx.filter_jit
+    def tilt_at(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
         """α at given hyper-parameters."""
-        return float(self.tilt(self._at(vector)[1]))
+        values = self.parameters.unpack(vector)
+        gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
+        return self.tilt(self.bag_covariance(values, gram))
 
     def tilted(self, vector: Float[Array, " size"]) -> ExactProblem:
         """Observations that make the posterior that of f under p_α."""
-        values, covariance = self._at(vector)
-        r, tilt = self.regression, float(self.tilt(covariance))
-        weights, noise, z = r.weights, r.noise, self.z
-        if tilt > 0:
-            n, m = self.contrasts.shape[0], len(z)
-            weights = jnp.concatenate([weights, self.contrasts.T], axis=1)
-            noise = jnp.eye(n + m).at[:m, :m].set(noise * tilt) / tilt
-            z = jnp.concatenate([z, jnp.zeros(n)])
-        return self._observing(values, weights, noise, z)
+        values = self.parameters.unpack(vector)
+        r, n, m = self.regression, len(self.contrasts), len(self.z)
+        weights = [r.weights, jnp.sqrt(self.tilt_at(vector)) * self.contrasts.T]
+        noise = jnp.eye(n + m).at[:m, :m].set(r.noise)
+        z = jnp.concatenate([self.z, jnp.zeros(n)])
+        return self._observing(values, jnp.concatenate(weights, axis=1), noise, z)
 
     def conditional(self, vector: Float[Array, " size"]) -> ExactProblem:
         """The same without a tilt: a conditional mean process."""
-        values, _ = self._at(vector)
-        return self._observing(values, self.regression.weights, self.regression.noise, self.z)
-
-    def _at(self, vector: Array) -> tuple[dict[str, Any], Float[Array, "N N"]]:
         values = self.parameters.unpack(vector)
-        gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
-        return values, self.bag_covariance(values, gram)
+        return self._observing(values, self.regression.weights, self.regression.noise, self.z)
 
     def _observing(
         self, values: Mapping[str, Any], weights: Array, noise: Array, z: Array

@@ -43,6 +43,7 @@ from deconditional.models.checks import (
 )
 from deconditional.parameters import Parameter, ParameterSet, kernel_template, positive
 from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
+from deconditional.priors import Prior, SplitLogNormal
 
 __all__ = ["BagModel"]
 
@@ -88,6 +89,11 @@ class BagModel(BaseEstimator):
 
     # ------------------------------------------------------------------ learning
 
+    @staticmethod
+    def _length_scale_prior(mode: np.ndarray) -> Prior:
+        """What is known of a length scale before any data."""
+        return SplitLogNormal(mode)
+
     _stages: _Stages | None = None
     """Where the stages of a fit keep how far they are, while it runs."""
 
@@ -131,7 +137,7 @@ class BagModel(BaseEstimator):
     ) -> None:
         """Sample, if that is asked for, and take on what was learnt."""
         diagnostics: dict[str, Any] = {}
-        vectors = best.vector[None]
+        vectors = best.vector[None] if best.draws is None else best.draws
         interrupted = f"{best.evaluations} {self._unit}" if stop.used else ""
         if self.method == "nuts" and not interrupted:
             options = {"num_warmup": 200, "num_samples": 200, **(self.method_options or {})}
@@ -266,7 +272,13 @@ class BagModel(BaseEstimator):
         variance = self._typical_variance(z)
         kernel = self.kernel if self.kernel is not None else default_kernel(bags.points.shape[1])
         check_kernel("kernel", kernel, bags.points)
-        template = kernel_template(kernel, "kernel", self._typical_points(bags), variance)
+        template = kernel_template(
+            kernel,
+            "kernel",
+            self._typical_points(bags),
+            variance,
+            length_scale_prior=self._length_scale_prior,
+        )
         mediation, mediation_parameters = self._mediation(bags, z, mediator)
         known, learn_noise = self._known_noise(z, noise_std, noise_cov)
         parameters: list[Parameter] = [*template.parameters, *mediation_parameters]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,14 +24,17 @@ from deconditional.fit import FitReport
 from deconditional.interrupts import stoppable
 from deconditional.models.base import BagModel
 from deconditional.models.checks import query_points
-from deconditional.models.readings import MeasuredGP, TiltedGP
+from deconditional.models.readings import MeasuredGP, Reading, TiltedGP
 from deconditional.models.regression import Unmatched, explained_share
 from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
 
 __all__ = ["PARTS", "MediatedGP"]
 
-PARTS = {"measured": 4, "tilted": 2, "conditional": 1}
+PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
 """Members, and how many parts of the mixture each has."""
+
+DRAWS = 13
+"""Posteriors in the mixture: every member has its share, each at hyper-parameters of its own."""
 
 ENOUGH = 0.05
 """Share of the variance of z that mediators must predict to pass for measurements of bag means."""
@@ -154,21 +158,23 @@ class MediatedGP(BaseEstimator):
                 seed=self.seed,
             )
             share = explained_share(regressor)
-            members: dict[str, BagModel] = {}
-            if share >= ENOUGH:
-                measured = MeasuredGP(self.kernel, **shared)
+            parts = {name: n for name, n in PARTS.items() if name != "measured" or share >= ENOUGH}
+            draws = {name: DRAWS // sum(parts.values()) * n for name, n in parts.items()}
+            members: dict[str, Reading] = {}
+            if "measured" in parts:
+                measured = MeasuredGP(self.kernel, n_draws=draws["measured"], **shared)
                 members["measured"] = measured.fit(data, regressor, **within(kept, "measured"))
-            tilted = TiltedGP(self.kernel, **shared)
+            tilted = TiltedGP(self.kernel, n_draws=draws["tilted"], **shared)
             members["tilted"] = tilted.fit(data, regressor, **within(kept, "tilted"))
-            members["conditional"] = tilted.conditional()
-            for name in ("tilted", "conditional"):
-                del members[name].__dict__["_learning_"]  # no prediction needs it
+            members["conditional"] = tilted.conditional(draws["conditional"])
+            for member in members.values():
+                member.forget()
             found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own)
             tell_of(found)
         self.regressor_ = regressor
         self.explained_share_ = share
-        self.members_ = members
-        self.parts_ = {name: PARTS[name] for name in members}
+        self.members_: dict[str, BagModel] = {**members}
+        self.parts_ = parts
         fits = [regressor, *(m for name, m in members.items() if name != "conditional")]
         self.fit_report_ = _together([each.fit_report_ for each in fits], share)
         notes = (*self.fit_report_.notes, *(caution.text for caution in found))
@@ -187,17 +193,16 @@ class MediatedGP(BaseEstimator):
             raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
         points = self.model_.bags_.points
         fields = {name: model._fields(features) for name, model in self.members_.items()}
-        mixed = [field for name in self._parts() for field in fields[name]]
+        mixed = [fields[name][s] for name, s in self._mixture()]
         return Posterior(mixed, array, fine_noise, (points.min(0), points.max(0)))
 
     def predict_bags(self, bags: Bags) -> CoarsePosterior:
         """Joint posterior of the means of f over new bags."""
         self._fitted()
         found = {name: model.predict_bags(bags) for name, model in self.members_.items()}
-        parts = [found[name] for name in self._parts()]
         return CoarsePosterior(
-            np.concatenate([part.component_means for part in parts]),
-            np.concatenate([part.component_covariances for part in parts]),
+            np.stack([found[name].component_means[s] for name, s in self._mixture()]),
+            np.stack([found[name].component_covariances[s] for name, s in self._mixture()]),
         )
 
     def predict_coarse(self, mediator: npt.ArrayLike) -> Posterior:
@@ -224,9 +229,21 @@ class MediatedGP(BaseEstimator):
         """The first of the members; its parameters stand for all."""
         return next(iter(self.members_.values()))
 
-    def _parts(self) -> list[str]:
-        """The members, each as often as its part is large."""
-        return [name for name, parts in self.parts_.items() for _ in range(parts)]
+    def _mixture(self) -> list[tuple[str, int]]:
+        """The components: names of members and numbers of draws.
+
+        A draw of a member that has few of them, for its part, comes several times.
+        """
+        draws = {name: len(model._solved_) for name, model in self.members_.items()}
+        common = math.lcm(*draws.values())
+        times = {name: self.parts_[name] * common // n for name, n in draws.items()}
+        least = math.gcd(*times.values())
+        return [
+            (name, s)
+            for name, n in draws.items()
+            for s in range(n)
+            for _ in range(times[name] // least)
+        ]
 
     def _fitted(self) -> None:
         if not hasattr(self, "members_"):

@@ -6,24 +6,30 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
+from jaxtyping import Array
 
 from deconditional.bags import Bags
 from deconditional.checkpoints import Part, digest
 from deconditional.fit import Optimum
+from deconditional.importance import PROPOSALS, weighted_draws
+from deconditional.inference.field import Field
 from deconditional.inference.measured import averaged_over_values
 from deconditional.inference.problem import ExactProblem, Matched, SpreadPrior
 from deconditional.inference.tilted import Regression, TiltedProblem
 from deconditional.models.base import BagModel, _spread
+from deconditional.models.checks import check_count
 from deconditional.models.regression import Measurements, Unmatched
 from deconditional.parameters import Parameter, positive
+from deconditional.priors import Prior, SplitLogNormal
 
 __all__ = ["MeasuredGP", "TiltedGP"]
 
@@ -38,10 +44,12 @@ class _Seen(NamedTuple):
 
 
 class Reading(BagModel):
-    """What both share: they are fitted to a regression.
+    """What both share: they are fitted to a regression, and average over hyper-parameters.
 
     Parameters
     ----------
+    n_draws
+        Hyper-parameters to average over (:mod:`deconditional.importance`).
     kernel, trend, fine_noise, fixed, priors, n_restarts, max_iter, points_per_bag, precision, seed
         As in :class:`BaggGP`.
     """
@@ -55,6 +63,7 @@ class Reading(BagModel):
         self,
         kernel: AbstractKernel | None = None,
         *,
+        n_draws: int = 8,
         trend: str = "constant",
         fine_noise: bool = False,
         fixed: Mapping[str, Any] | None = None,
@@ -66,6 +75,7 @@ class Reading(BagModel):
         seed: int = 0,
     ):
         self.kernel = kernel
+        self.n_draws = n_draws
         self.trend = trend
         self.fine_noise = fine_noise
         self.fixed = fixed
@@ -90,11 +100,63 @@ class Reading(BagModel):
         finally:
             del self._seen
 
+    @staticmethod
+    def _length_scale_prior(mode: np.ndarray) -> Prior:
+        """Wider than elsewhere: of matched data short ones need evidence, and mediators have none.
+
+        A prior that asked for it would have its way, and intervals would be too narrow.
+        """
+        return SplitLogNormal(mode, below=0.8, above=1.5)
+
+    def forget(self) -> None:
+        """Let go of what only learning needs."""
+        self.__dict__.pop("_draws_", None)
+
     def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
         raise NotImplementedError
 
     def _typical_variance(self, z: np.ndarray) -> float:
         return super()._typical_variance(self._seen.z)
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        check_count("n_draws", self.n_draws)
+
+    def _learn(self, problem: Any) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
+        best = self._optimum(problem)
+        self._draws_ = weighted_draws(problem, best.vector, self.seed)
+        draws = self._draws_.pick(self.n_draws)
+        problems, solved = self._solve(partial(self._given, problem), draws)
+        more = PROPOSALS + 2 * len(best.vector) if len(draws) > 1 else 0
+        return problems[0], replace(best, draws=draws, evaluations=best.evaluations + more), solved
+
+    def _given(self, problem: Any, vector: Array) -> ExactProblem:
+        """The observations that have the posterior at given hyper-parameters."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _solve(
+        given: Callable[[Array], ExactProblem], draws: np.ndarray
+    ) -> tuple[list[ExactProblem], list[tuple[Any, Any]]]:
+        """Problems of all draws, and what they were solved to: those of equal draws are one."""
+        problems, solved = {}, {}
+        for draw in draws:
+            key = draw.tobytes()
+            if key not in solved:
+                problems[key] = given(jnp.asarray(draw))
+                solved[key] = problems[key].solve(jnp.asarray(draw))
+        keys = [draw.tobytes() for draw in draws]
+        return [problems[key] for key in keys], [solved[key] for key in keys]
+
+    def _fourier_fields(self, features: int) -> list[Field]:
+        """As of other models, but that every draw has its own values of observations."""
+        mine, found = self._problem_, []
+        for vector, solved in zip(self._vectors_, self._solved_, strict=True):
+            one = copy.copy(self)
+            one._problem_ = replace(mine, z=solved[1].z)
+            one._vectors_, one._solved_ = vector[None], [solved]
+            found += BagModel._fourier_fields(one, features)
+        return found
 
 
 class MeasuredGP(Reading):
@@ -109,11 +171,8 @@ class MeasuredGP(Reading):
     def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
         return self._fit(bags, self._seen.measurements.values, None, None, None, checkpoint)
 
-    def _learn(self, problem: ExactProblem) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
-        best = self._optimum(problem)
-        vector = jnp.asarray(best.vector)
-        final = averaged_over_values(problem, vector, self._seen.measurements.uncertainty)
-        return final, best, [final.solve(vector)]
+    def _given(self, problem: ExactProblem, vector: Array) -> ExactProblem:
+        return averaged_over_values(problem, vector, self._seen.measurements.uncertainty)
 
 
 class TiltedGP(Reading):
@@ -145,13 +204,13 @@ class TiltedGP(Reading):
             *(seen.values, seen.noise_std**2, power),
         )
 
-    def conditional(self) -> Self:
-        """The posterior without a tilt, at the same parameters."""
+    def conditional(self, n_draws: int) -> Self:
+        """The posterior without a tilt, at so many draws of the same parameters."""
         other = copy.copy(self)
-        vector = jnp.asarray(self._vectors_[0])
-        other._problem_ = self._learning_.conditional(vector)
-        other._solved_ = [other._problem_.solve(vector)]
-        other.tilt_ = 0.0
+        other.n_draws = n_draws
+        other._vectors_ = self._draws_.pick(n_draws)
+        problems, other._solved_ = self._solve(self._learning_.conditional, other._vectors_)
+        other._problem_ = problems[0]
         return other
 
     def _mediation(
@@ -165,12 +224,17 @@ class TiltedGP(Reading):
         return np.zeros(len(z)), False
 
     def _learn(self, problem: TiltedProblem) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
-        best = self._optimum(problem)
+        found = super()._learn(problem)
         self._learning_ = problem
-        vector = jnp.asarray(best.vector)
-        final = problem.tilted(vector)
-        self.tilt_ = problem.tilt_at(vector)
-        return final, best, [final.solve(vector)]
+        return found
+
+    def forget(self) -> None:
+        """Let go of what only learning and :meth:`conditional` need."""
+        super().forget()
+        self.__dict__.pop("_learning_", None)
+
+    def _given(self, problem: TiltedProblem, vector: Array) -> ExactProblem:
+        return problem.tilted(vector)
 
     def _identity(self, bags: Bags, problem: TiltedProblem) -> str:
         seen = problem.regression

@@ -31,6 +31,7 @@ from deconditional.models import CMP, MediatedGP, PseudoTarget, TiltedGP
 from deconditional.models.base import BagModel
 from deconditional.models.checks import check_kernel
 from deconditional.models.mediated import PARTS
+from deconditional.models.readings import Reading
 from deconditional.models.variational import VariationalModel
 from deconditional.parameters import (
     IDENTITY,
@@ -737,6 +738,7 @@ def _posterior_node(model: BagModel, arrays: ArrayWriter) -> dict[str, Any]:
             **stacked(pieces, "gram", "weights", "noise", "embedding_scale"),
             **stacked(fields, "fine_noise_variance"),
             **stacked([f.conditioned for f in fields], *Conditioned._fields),
+            **(stacked(fields, "z") if isinstance(model, Reading) else {}),
         }
     residuals = [p.residual for p in pieces]
     residual = None
@@ -816,10 +818,13 @@ def _read_exact(node: Node, problem: Any, n: int) -> list[tuple[Any, Any]]:
         "whitened_trend": "M q",
     }
     node.only(
-        *("kernel", "gram", "weights", "noise", "embedding_scale", "fine_noise_variance"), *sizes
+        *("kernel", "gram", "weights", "noise", "embedding_scale", "fine_noise_variance"),
+        *sizes,
+        optional=["z"],
     )
     kernels = _read_kernels(node, problem.kernel, n)
     draws = _Draws(node, n)
+    z = draws("z", "M") if "z" in node else [problem.z] * n
     gram, noise = draws("gram", "N N"), draws("noise", "M M")
     weights = draws.maybe("weights", "N M")
     if node.is_null("weights") != isinstance(problem.mediation, Matched):
@@ -834,7 +839,7 @@ def _read_exact(node: Node, problem: Any, n: int) -> list[tuple[Any, Any]]:
                 layout=problem.layout,
                 weights=weights[s],
                 noise=noise[s],
-                z=problem.z,
+                z=z[s],
                 conditioned=Conditioned(**{name: column[s] for name, column in columns.items()}),
                 trend=problem.trend,
                 trend_means=problem.trend_means,

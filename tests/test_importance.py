@@ -1,0 +1,101 @@
+"""Draws of hyper-parameters, against densities whose moments are known."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from deconditional.importance import PROPOSALS, WeightedDraws, weighted_draws
+from deconditional.interrupts import stoppable
+from deconditional.parameters import ParameterSet, positive
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+class Density(eqx.Module):
+    """A log density of two or three unconstrained numbers."""
+
+    parameters: ParameterSet
+    numbers: jnp.ndarray
+    kind: str = eqx.field(static=True)
+
+    def log_posterior(self, v):
+        if self.kind == "normal":
+            return -0.5 * v @ self.numbers @ v
+        return jnp.sum(self.numbers * v - jnp.exp(v))  # logarithms of gamma variables
+
+
+def parameters(n, reach=9.0):
+    return ParameterSet.of([positive(f"p{k}", 1.0, reach=reach) for k in range(n)])
+
+
+def test_a_normal_posterior_has_its_moments_back():
+    root = np.array([[1.0, 0.0, 0.0], [0.8, 0.4, 0.0], [-0.3, 0.2, 0.1]])
+    covariance = root @ root.T
+    problem = Density(parameters(3), jnp.asarray(np.linalg.inv(covariance)), "normal")
+    found = weighted_draws(problem, np.zeros(3))
+    assert found.effective_size > 0.6 * PROPOSALS
+    sd = np.sqrt(np.diag(covariance))
+    mean = found.weights @ found.vectors
+    np.testing.assert_allclose(mean / sd, 0.0, atol=0.15)
+    centred = (found.vectors - mean) / sd
+    spread = (found.weights * centred.T) @ centred
+    np.testing.assert_allclose(spread, covariance / np.outer(sd, sd), atol=0.25)
+
+
+def test_weights_make_up_for_a_skewed_posterior():
+    """E exp(v) of the logarithm v of a gamma variable is its shape."""
+    shapes = jnp.asarray([1.5, 6.0])
+    problem = Density(parameters(2), shapes, "gamma")
+    found = weighted_draws(problem, np.log(np.asarray(shapes)))
+    expected = found.weights @ np.exp(found.vectors)
+    np.testing.assert_allclose(expected, shapes, rtol=0.1)
+    # The curvature alone would say exp(σ² / 2) times as much, with σ² = 1 / shape.
+    assert abs(expected[0] / 1.5 - 1) < 0.5 * (np.exp(0.5 / 1.5) - 1)
+
+
+def test_picks_spread_over_what_is_known_least():
+    problem = Density(parameters(2), jnp.asarray(np.diag([1.0, 400.0])), "normal")
+    found = weighted_draws(problem, np.zeros(2))
+    assert (np.diff(found.vectors[:, 0]) >= 0).all()  # standard deviations are 1 and 0.05
+    picked = found.pick(8)
+    assert picked.shape == (8, 2)
+    assert abs(picked[0, 0]) < 0.3  # the middle comes first
+    first = np.sort(picked[:, 0])
+    np.testing.assert_allclose(
+        first, [-1.53, -0.89, -0.49, -0.16, 0.16, 0.49, 0.89, 1.53], atol=0.3
+    )
+    # quantiles of a standard normal at 1/16, 3/16, ...
+
+
+def test_weights_are_those_of_equal_picks():
+    draws = WeightedDraws(np.arange(4.0)[:, None], np.array([0.5, 0.25, 0.125, 0.125]))
+    assert sorted(draws.pick(8)[:, 0]) == [0, 0, 0, 0, 1, 1, 2, 3]
+    assert draws.effective_size == pytest.approx(1 / (0.25 + 0.0625 + 2 / 64))
+
+
+def test_nothing_lies_beyond_the_bounds():
+    problem = Density(parameters(2, reach=0.5), jnp.eye(2), "normal")
+    found = weighted_draws(problem, np.zeros(2))
+    assert (np.abs(found.vectors[found.weights > 0]) <= 0.5).all()
+    assert (found.weights == 0).sum() > 10
+
+
+def test_the_same_seed_draws_the_same():
+    problem = Density(parameters(2), jnp.asarray([1.5, 6.0]), "gamma")
+    mode = np.log([1.5, 6.0])
+    one, same, other = (weighted_draws(problem, mode, seed) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one.vectors, same.vectors)
+    np.testing.assert_array_equal(one.weights, same.weights)
+    assert not np.array_equal(one.vectors, other.vectors)
+
+
+def test_the_mode_is_all_there_is_without_parameters_or_time():
+    nothing = weighted_draws(Density(parameters(0), jnp.zeros((0, 0)), "normal"), np.zeros(0))
+    assert nothing.pick(8).shape == (1, 0)
+    problem = Density(parameters(2), jnp.eye(2), "normal")
+    with stoppable() as stop:
+        stop.ask()
+        found = weighted_draws(problem, np.full(2, 0.25))
+    np.testing.assert_array_equal(found.pick(8), [[0.25, 0.25]])
+    assert stop.used
