@@ -94,8 +94,7 @@ def test_a_useless_mediator_leaves_the_prior_and_a_warning(useless):
     data, model = useless
     assert list(model.members_) == ["tilted", "conditional"] and model.explained_share_ < ENOUGH
     post = model.predict(data.x)
-    prior = float(model.model_.parameters_["kernel.variance"])
-    assert post.variance.mean() > 0.6 * prior  # the mean of the field is known
+    assert post.variance.mean() > np.var(data.z)  # points vary more than cells
     assert coverage(*post.interval(0.95), data.f) > 0.85
     # Bag means vary by the model as the observations do, on average over draws.
     grams = [np.asarray(pieces.gram) for pieces, _ in model.model_._solved_]
