@@ -57,9 +57,10 @@ class MediatedGP(BaseEstimator):
         that, with bag effects, what the mediator does not explain of a bag, no larger than the
         regression expects.
 
-    The posterior is their mixture: the first has four parts of seven, the second one, the third
-    two. Where the regression predicts less than 5 % of the variance of observations, each left
-    out once, mediators measure nothing, and the first is left out.
+    The posterior is their mixture, each at several draws of its hyper-parameters: eight of the
+    first, one of the second, four of the third. Where the regression predicts less than 5 % of the
+    variance of observations, each left out once, mediators measure nothing, and the first is left
+    out.
 
     Parameters
     ----------
@@ -176,9 +177,15 @@ class MediatedGP(BaseEstimator):
         self.members_: dict[str, BagModel] = {**members}
         self.parts_ = parts
         fits = [regressor, *(m for name, m in members.items() if name != "conditional")]
-        self.fit_report_ = _together([each.fit_report_ for each in fits], share)
-        notes = (*self.fit_report_.notes, *(caution.text for caution in found))
-        self.fit_report_ = replace(self.fit_report_, notes=notes)
+        report = _together([each.fit_report_ for each in fits])
+        explained = f"{share:.0%} of the variance of the observations, by the mediators"
+        mixed = [f"{len(model._solved_)} {name}" for name, model in members.items()]
+        details = {"explained": explained, "mixture": f"draws: {', '.join(mixed)}"}
+        self.fit_report_ = replace(
+            report,
+            details={**report.details, **details},
+            notes=(*report.notes, *(caution.text for caution in found)),
+        )
         return self
 
     # ------------------------------------------------------------------ predicting
@@ -260,11 +267,10 @@ def _told_once() -> Iterator[None]:
     tell_of([Caution(*each) for each in dict.fromkeys(told)])
 
 
-def _together(reports: Sequence[FitReport], share: float) -> FitReport:
+def _together(reports: Sequence[FitReport]) -> FitReport:
     """The report of the last, with the evidence of the first and the effort and notes of all."""
     last = reports[-1]
     resumed = [r.details["resumed"] for r in reports if "resumed" in r.details]
-    explained = {"explained": f"{share:.0%} of the variance of the observations, by the mediators"}
     return replace(
         last,
         log_evidence=reports[0].log_evidence,
@@ -273,10 +279,6 @@ def _together(reports: Sequence[FitReport], share: float) -> FitReport:
         evaluations=sum(r.evaluations for r in reports),
         seconds=sum(r.seconds for r in reports),
         compile_seconds=sum(r.compile_seconds for r in reports),
-        details={
-            **last.details,
-            **explained,
-            **({"resumed": ", ".join(resumed)} if resumed else {}),
-        },
+        details={**last.details, **({"resumed": ", ".join(resumed)} if resumed else {})},
         notes=tuple(dict.fromkeys(note for r in reports for note in r.notes)),
     )
