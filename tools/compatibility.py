@@ -33,6 +33,7 @@ SETS = ("lowest", *(f"newest-{version}" for version in PYTHONS))
 
 TESTS = (
     *("test_exact_oracles", "test_models", "test_variational_models", "test_mediated", "test_fit"),
+    *("test_importance", "test_readings"),
     *(
         "test_operators",
         "test_posterior",
