@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
     )
     every.add_argument("--out", required=True, metavar="DIR", help="folder of the folders")
     every.add_argument(
-        "--quick", action="store_true", help="small sizes and few seeds: under 15 minutes"
+        "--quick", action="store_true", help="small sizes and few seeds: about 15 minutes"
     )
     every.add_argument("--no-figures", action="store_true", help="numbers and tables only")
     every.add_argument("--jobs", type=positive, default=1, help="fits at a time (default: 1)")
@@ -494,7 +494,7 @@ EXPERIMENTS = {
         f"worse mediators and real fields, matched in no cell. {_RESUMES}",
         _mediation_options,
         _mediation,
-        ("--datasets", "noisy-60", "--draws", "1", "--models", "u-cmp", "propagated"),
+        ("--datasets", "noisy-60", "--draws", "1", "--models", "propagated", "mediated"),
         takes_jobs=True,
     ),
     "variational": Experiment(
