@@ -262,13 +262,22 @@ def measured(data, regressor):
     return MeasuredGP(fixed=fixed, precision="float64").fit(data, regressor), fixed
 
 
-def test_what_the_regression_does_not_know_widens_the_posterior_alone(regressed):
+@pytest.mark.parametrize(
+    ("own_share", "told"), [(0.7, 0.0), (0.5, 0.0), (0.4, 0.1), (0.25, 0.25), (0.0, 0.25)]
+)
+def test_learning_is_told_of_little_that_the_regression_does_not_know(
+    regressed, monkeypatch, own_share, told
+):
+    """The rest widens the posterior alone."""
     data, regressor = regressed
+    seen = data.measurements(regressor)._replace(own_share=own_share)
+    monkeypatch.setattr(Unmatched, "measurements", lambda *_: seen)
     model, fixed = measured(data, regressor)
-    values, _, uncertainty, _ = data.measurements(regressor)
+    values, uncertainty = seen.values, (1.0 - told) * seen.uncertainty
 
     def plain(z):
-        return dc.BaggGP(fixed=fixed, precision="float64").fit(data.bags, z)
+        options = {"fixed": fixed, "learn_noise": True, "precision": "float64"}
+        return dc.BaggGP(**options).fit(data.bags, z, noise_cov=told * seen.uncertainty)
 
     new = np.random.default_rng(1).uniform(-2, 2, (7, 2))
     found, before = model.predict(new), plain(values).predict(new)

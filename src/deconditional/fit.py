@@ -37,6 +37,7 @@ __all__ = [
     "FitWarning",
     "Optimum",
     "Problem",
+    "loss",
     "loss_and_gradient",
     "maximise",
     "sample_posterior",
@@ -133,6 +134,12 @@ class FitReport:
         if self.at_bounds:
             lines.append(f"at bounds: {', '.join(self.at_bounds)}")
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
+
+
+@eqx.filter_jit
+def loss(problem: Problem, vector: Any) -> Any:
+    """The negative log posterior."""
+    return -problem.log_posterior(vector)
 
 
 @eqx.filter_jit

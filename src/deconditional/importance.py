@@ -7,13 +7,14 @@ handful of draws has to stand for a posterior of one mode.
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from scipy.stats import chi2, norm, qmc
 
-from deconditional.fit import Problem, loss_and_gradient
+from deconditional.fit import Problem, loss, loss_and_gradient
 from deconditional.interrupts import current
 from deconditional.progress import tell
 
@@ -25,6 +26,9 @@ DEGREES = 5.0
 
 STEP = 0.05
 """Between gradients whose difference is a curvature, in unconstrained units."""
+
+LONG_EVALUATION = 0.1
+"""Seconds with a gradient; from there on, compiling one without is worth its time."""
 
 LEAST_CURVATURE = 0.1
 """In a direction the data say nothing of, proposals keep to a standard deviation of three."""
@@ -65,7 +69,10 @@ def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> Weighte
     d = len(mode)
     if d == 0 or current().reached():
         return alone
+    began = time.perf_counter()
     root = _proposal_root(_curvature(problem, alone.vectors[0]))
+    takes_long = time.perf_counter() - began > 2 * d * LONG_EVALUATION
+    evaluate = loss if takes_long else lambda *at: loss_and_gradient(*at)[0]
     uniform = qmc.Sobol(d + 1, rng=np.random.default_rng(seed)).random(PROPOSALS)
     normal = norm.ppf(uniform[:, :d].clip(1e-9, 1.0 - 1e-9))
     steps = normal / np.sqrt(chi2.ppf(uniform[:, d:], DEGREES) / DEGREES)
@@ -76,7 +83,7 @@ def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> Weighte
     for k in np.flatnonzero(((vectors >= low) & (vectors <= high)).all(1)):
         if current().reached():
             return alone
-        log_posterior[k] = -float(loss_and_gradient(problem, jnp.asarray(vectors[k]))[0])
+        log_posterior[k] = -float(evaluate(problem, jnp.asarray(vectors[k])))
         tell("draws of parameters", int(k) + 1, PROPOSALS)
     log_weights = np.where(np.isfinite(log_posterior), log_posterior - log_proposal, -np.inf)
     if not np.isfinite(log_weights).any():

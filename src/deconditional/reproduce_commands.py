@@ -287,6 +287,9 @@ def _mediation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--datasets", nargs="+", metavar="NAME", help="some (default: all)")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="some (default: all)")
     parser.add_argument("--draws", type=positive, help="of each data set, at most")
+    parser.add_argument(
+        "--first", type=whole, default=0, metavar="N", help="number of the first draw (default: 0)"
+    )
     _overwrite(parser)
 
 
@@ -298,6 +301,7 @@ def _mediation(args: argparse.Namespace, command: str) -> int:
         args.datasets,
         args.models,
         args.draws,
+        first=args.first,
         out=args.out,
         jobs=args.jobs,
         overwrite=args.overwrite,

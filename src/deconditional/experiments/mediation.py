@@ -136,6 +136,7 @@ def run(
     models: Sequence[str] | None = None,
     draws: int | None = None,
     *,
+    first: int = 0,
     out: str | Path,
     jobs: int = 1,
     overwrite: bool = False,
@@ -151,6 +152,9 @@ def run(
         Names in :data:`DATASETS` and :data:`MODELS`; all by default.
     draws
         At most so many of each data set.
+    first
+        The number of the first draw; draws from another one are draws of the same kind that are
+        not among those of the study.
     out, overwrite
         Folder of the results, and whether to discard what it holds.
     jobs
@@ -169,6 +173,8 @@ def run(
     fitted = _known("model", models, MODELS)
     if draws is not None and draws < 1:
         raise UsageError(f"the number of draws must be at least 1, not {draws}.")
+    if first < 0:
+        raise UsageError(f"draws are numbered from 0; the first cannot be {first}.")
     check_jobs(jobs)
     folder = output_folder(out)
     results = Results.open(
@@ -177,7 +183,7 @@ def run(
     tasks = [
         Task(name, model, seed)
         for name in chosen
-        for seed in range(min(DATASETS[name].draws, draws or DATASETS[name].draws))
+        for seed in range(first, first + min(DATASETS[name].draws, draws or DATASETS[name].draws))
         for model in fitted
     ]
     code = code_digest()

@@ -3,9 +3,9 @@ r"""Values that a regression gave, observed as they are, and what the regression
 The values t of bag means come with independent noise, and beside it with errors of the regression
 itself, of covariance U, that look like the values do: both are functions of the mediators. Given U
 as noise, the field would leave all of the values to it, since errors explain them as well as any
-field and cost less. So the field does not learn from U: it has its posterior of the values as they
-are, averaged over the values that might have come instead, :math:`N(t, U)`. With M the prior
-covariance of the values and their noise,
+field and cost less. So the field does not learn from U, or not from most of it: it has its
+posterior of the values as they are, averaged over the values that might have come instead,
+:math:`N(t, U)`. With M the prior covariance of the values and their noise,
 
 .. math:: m(x) = k_x^\top M^{-1} t, \qquad
           c(x, x') = k(x, x') - k_x^\top (M^{-1} - M^{-1} U M^{-1}) k_{x'}.

@@ -28,7 +28,7 @@ hyper-parameters of k are learnt by; α needs no gradient (:class:`TiltedProblem
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Self
 
@@ -48,7 +48,10 @@ __all__ = ["Regression", "TiltedProblem"]
 
 MOST_TILT = 4.0
 LEAST_TILT = 1e-4
-BISECTIONS = 20
+TILT_TOLERANCE = 1e-5
+"""Relative; a step of the search that is smaller was the last."""
+
+MOST_STEPS = 40
 
 
 class Regression(eqx.Module):
@@ -187,7 +190,7 @@ class TiltedProblem(ExactProblem):
         return log_normal(self.z, observed) - 0.5 * log_determinant(root) + 0.5 * tilt * self.size
 
     def tilt(self, covariance: Float[Array, "N N"]) -> Float[Array, ""]:
-        """α, from 0 to 4, where Φ is least: a bisection of its derivative."""
+        """α, from 0 to 4, where Φ is least: its derivative is zero, or has one sign."""
         w = self.regression.weights
         seen = self.contrasts @ covariance
         eigenvalues, vectors = jnp.linalg.eigh(seen @ self.contrasts.T)
@@ -203,16 +206,12 @@ class TiltedProblem(ExactProblem):
             change = jnp.sum(half**2, 0) - pull**2
             return 0.5 * (jnp.sum(change * shrink**2 - eigenvalues * shrink) + self.size)
 
-        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = ends
-            middle = 0.5 * (low + high)
-            falls = slope(jnp.exp(middle)) < 0
-            return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
-
         least = LEAST_TILT * jnp.minimum(1.0, 1.0 / jnp.max(eigenvalues))
-        ends = jnp.log(least), jnp.log(jnp.asarray(MOST_TILT))
-        low, high = jax.lax.fori_loop(0, BISECTIONS, halve, ends)
-        return jnp.where(slope(jnp.zeros(())) < 0, jnp.exp(0.5 * (low + high)), 0.0)
+        ends = jnp.stack([least, jnp.asarray(MOST_TILT)])
+        at_zero, at_least, at_most = jax.lax.map(slope, jnp.concatenate([jnp.zeros(1), ends]))
+        between = jnp.exp(_root(lambda log: slope(jnp.exp(log)), jnp.log(ends), at_least, at_most))
+        found = jnp.where(at_most <= 0, MOST_TILT, jnp.where(at_least >= 0, least, between))
+        return jnp.where(at_zero < 0, found, 0.0)
 
     # ------------------------------------------------------------------ posteriors
 
@@ -244,6 +243,33 @@ class TiltedProblem(ExactProblem):
         parts = {f.name: getattr(self, f.name) for f in fields(ExactProblem)}
         parts.update(z=z, known_noise=0.5 * (noise + noise.T), mediation=Weighted(weights))
         return ExactProblem(**parts)
+
+
+_Search = tuple[Array, Array, Array, Array, Array, Array]
+
+
+def _root(
+    function: Callable[[Array], Array], ends: Float[Array, " 2"], at_low: Array, at_high: Array
+) -> Float[Array, ""]:
+    """Where a function is zero, given its values of two signs at both ends.
+
+    Secants, with the Illinois rule: an end that stays gets half its value, or it would stay.
+    """
+
+    def goes_on(state: _Search) -> Array:
+        *_, moved, steps = state
+        return (moved > TILT_TOLERANCE) & (steps < MOST_STEPS)
+
+    def step(state: _Search) -> _Search:
+        kept, at_kept, last, at_last, _, steps = state
+        new = last - at_last * (last - kept) / (at_last - at_kept)
+        at_new = function(new)
+        crossed = at_new * at_last < 0
+        kept, at_kept = jnp.where(crossed, last, kept), jnp.where(crossed, at_last, 0.5 * at_kept)
+        return kept, at_kept, new, at_new, jnp.abs(new - last), steps + 1
+
+    start = (ends[0], at_low, ends[1], at_high, jnp.asarray(jnp.inf), jnp.asarray(0))
+    return jax.lax.while_loop(goes_on, step, start)[2]
 
 
 def log_normal(x: Float[Array, " n"], covariance: Float[Array, "n n"]) -> Float[Array, ""]:

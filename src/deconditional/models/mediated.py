@@ -31,13 +31,16 @@ from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
 __all__ = ["PARTS", "MediatedGP"]
 
 PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
-"""Members, and how many parts of the mixture each has."""
+"""Members, and how many parts of the mixture each has: posteriors at hyper-parameters drawn."""
 
-DRAWS = 13
-"""Posteriors in the mixture: every member has its share, each at hyper-parameters of its own."""
+PARTS_WITHOUT_A_LINK = {"conditional": 32}
+"""Where mediators measure nothing: the prior is left, whose width hangs on draws that are rare."""
 
 ENOUGH = 0.05
 """Share of the variance of z that mediators must predict to pass for measurements of bag means."""
+
+BY_CHANCE = 3.0, 2.0
+"""What regressions on noise seem to predict besides, in observations: in all, for each mediator."""
 
 
 class MediatedGP(BaseEstimator):
@@ -58,9 +61,10 @@ class MediatedGP(BaseEstimator):
         regression expects.
 
     The posterior is their mixture, each at several draws of its hyper-parameters: eight of the
-    first, one of the second, four of the third. Where the regression predicts less than 5 % of the
-    variance of observations, each left out once, mediators measure nothing, and the first is left
-    out.
+    first, one of the second, four of the third. Where the regression predicts little of the
+    variance of M observations, each left out once, less than 5 % + (3 + 2 p)/M with p mediators,
+    these measure nothing, and the second alone is left, with the prior of the field for all it
+    knows.
 
     Parameters
     ----------
@@ -159,15 +163,18 @@ class MediatedGP(BaseEstimator):
                 seed=self.seed,
             )
             share = explained_share(regressor)
-            parts = {name: n for name, n in PARTS.items() if name != "measured" or share >= ENOUGH}
-            draws = {name: DRAWS // sum(parts.values()) * n for name, n in parts.items()}
+            parts = PARTS if share >= enough(*data.mediator.shape) else PARTS_WITHOUT_A_LINK
             members: dict[str, Reading] = {}
+            fits: list[BagModel] = [regressor]
             if "measured" in parts:
-                measured = MeasuredGP(self.kernel, n_draws=draws["measured"], **shared)
+                measured = MeasuredGP(self.kernel, n_draws=parts["measured"], **shared)
                 members["measured"] = measured.fit(data, regressor, **within(kept, "measured"))
-            tilted = TiltedGP(self.kernel, n_draws=draws["tilted"], **shared)
-            members["tilted"] = tilted.fit(data, regressor, **within(kept, "tilted"))
-            members["conditional"] = tilted.conditional(draws["conditional"])
+                fits.append(measured)
+            tilted = TiltedGP(self.kernel, n_draws=parts.get("tilted", 1), **shared)
+            fits.append(tilted.fit(data, regressor, **within(kept, "tilted")))
+            if "tilted" in parts:
+                members["tilted"] = tilted
+            members["conditional"] = tilted.conditional(parts["conditional"])
             for member in members.values():
                 member.forget()
             found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own)
@@ -175,8 +182,7 @@ class MediatedGP(BaseEstimator):
         self.regressor_ = regressor
         self.explained_share_ = share
         self.members_: dict[str, BagModel] = {**members}
-        self.parts_ = parts
-        fits = [regressor, *(m for name, m in members.items() if name != "conditional")]
+        self.parts_ = {**parts}
         report = _together([each.fit_report_ for each in fits])
         explained = f"{share:.0%} of the variance of the observations, by the mediators"
         mixed = [f"{len(model._solved_)} {name}" for name, model in members.items()]
@@ -255,6 +261,12 @@ class MediatedGP(BaseEstimator):
     def _fitted(self) -> None:
         if not hasattr(self, "members_"):
             raise NotFittedError("this MediatedGP is not fitted; call fit first.")
+
+
+def enough(n_observations: int, n_mediators: int) -> float:
+    """Share of their variance that mediators must predict, each left out once, to be a link."""
+    in_all, for_each = BY_CHANCE
+    return ENOUGH + (in_all + for_each * n_mediators) / n_observations
 
 
 @contextmanager

@@ -33,6 +33,9 @@ from deconditional.priors import Prior, SplitLogNormal
 
 __all__ = ["MeasuredGP", "TiltedGP"]
 
+MOST_TOLD = 0.25
+"""Share of the covariance of a regression's errors that learning is told of, at most."""
+
 
 class _Seen(NamedTuple):
     """What a regression says of bags, for as long as a model is fitted to it."""
@@ -106,7 +109,7 @@ class Reading(BagModel):
 
         A prior that asked for it would have its way, and intervals would be too narrow.
         """
-        return SplitLogNormal(mode, below=0.8, above=1.5)
+        return SplitLogNormal(mode, below=1.2, above=1.5)
 
     def forget(self) -> None:
         """Let go of what only learning needs."""
@@ -162,8 +165,9 @@ class Reading(BagModel):
 class MeasuredGP(Reading):
     """Mediators are measurements of bag means: see :meth:`Unmatched.measurements`.
 
-    Their noise is learnt. What the regression does not know of itself widens the posterior and
-    takes no part in learning (:mod:`deconditional.inference.measured`).
+    Their noise is learnt. What the regression does not know of itself widens the posterior
+    (:mod:`deconditional.inference.measured`), and little of it takes part in learning: a quarter
+    where it is most of all error, nothing where half of that is each bag's own.
     """
 
     learn_noise = True
@@ -171,8 +175,20 @@ class MeasuredGP(Reading):
     def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
         return self._fit(bags, self._seen.measurements.values, None, None, None, checkpoint)
 
+    @property
+    def _told(self) -> float:
+        """Share of the regression's errors that is noise of the values."""
+        return float(np.clip(0.5 - self._seen.measurements.own_share, 0.0, MOST_TOLD))
+
+    def _known_noise(
+        self, z: np.ndarray, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
+    ) -> tuple[np.ndarray, bool]:
+        told = self._told
+        return told * self._seen.measurements.uncertainty if told > 0 else np.zeros(len(z)), True
+
     def _given(self, problem: ExactProblem, vector: Array) -> ExactProblem:
-        return averaged_over_values(problem, vector, self._seen.measurements.uncertainty)
+        untold = (1.0 - self._told) * self._seen.measurements.uncertainty
+        return averaged_over_values(problem, vector, untold)
 
 
 class TiltedGP(Reading):

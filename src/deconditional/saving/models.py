@@ -958,7 +958,7 @@ def _read_mediated(node: Node, supplied: Supplied) -> MediatedGP:
     model.regressor_ = read_estimator(node.node("regressor"), supplied)
     model.explained_share_ = node.number("explained_share")
     if "parts" in node:
-        parts = node.node("parts").only("tilted", "conditional", optional=["measured"])
+        parts = node.node("parts").only("conditional", optional=["measured", "tilted"])
         model.parts_ = {name: parts.whole(name, 1, 100) for name in PARTS if name in parts}
     else:
         present = node.node("members")
