@@ -92,11 +92,23 @@ def test_the_share_that_is_explained_is_that_of_values_left_out(telling):
     assert explained_share(regressor) == pytest.approx(share, abs=1e-6)
 
 
+def test_a_trend_is_a_link():
+    """Observations that are a line in their mediators, and nothing more."""
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal((40, 2))
+    points, z = dc.Bags.from_points(y, np.arange(40)), y @ [1.0, -2.0] + 5.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        noisy = dc.BaggGP(trend="linear", **QUICK).fit(points, z + rng.standard_normal(40))
+    assert explained_share(noisy) == pytest.approx(5 / 6, abs=0.08)
+
+
 def test_a_useless_mediator_leaves_the_prior_and_a_warning(useless):
     data, model = useless
-    assert list(model.members_) == ["conditional"]
+    assert list(model.members_) == ["unlinked"]
     assert model.explained_share_ < enough(*data.mediator.shape)
     post = model.predict(data.x)
+    assert rmse(post.mean, data.f) < 1.03 * rmse(np.full(len(data.f), data.z.mean()), data.f)
     assert len(post.component_means) == 32
     assert post.variance.mean() > np.var(data.z)  # points vary more than cells
     assert coverage(*post.interval(0.95), data.f) > 0.85
@@ -107,6 +119,19 @@ def test_a_useless_mediator_leaves_the_prior_and_a_warning(useless):
     assert np.exp(np.mean(np.log(found))) == pytest.approx(np.var(data.z, ddof=1), rel=0.25)
     with pytest.warns(dc.UselessMediatorWarning, match="no information"):
         dc.MediatedGP(**QUICK).fit(data.bags, data.z, mediator=data.mediator)
+
+
+def test_a_link_that_noise_could_be_is_none_and_said_so():
+    """Ten observations that their mediators predict by chance, of bags that have a link."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (200, 1))
+    y = np.sort(rng.uniform(-2, 2, 20))
+    bags = dc.Bags.from_points(np.sort(x, axis=0), np.repeat(np.arange(20), 10), mediator=y)
+    mediator = rng.uniform(-2, 2, (10, 1))
+    with pytest.warns(dc.UselessMediatorWarning, match="noise would do as well"):
+        model = dc.MediatedGP(**QUICK).fit(bags, rng.standard_normal(10), mediator)
+    assert model.explained_share_ < enough(10, 1) == pytest.approx(0.55)
+    assert any("noise would do as well" in note for note in model.fit_report_.notes)
 
 
 @pytest.mark.parametrize("p", [1, 3])
@@ -138,8 +163,9 @@ def test_it_beats_pseudo_targets_where_the_mediator_is_noisy():
     assert coverage(*after.interval(0.95), data.f) > 0.75
 
 
-def test_bags_with_observations_of_their_own_are_known():
-    data = noisy_mediator(0.7, n_cells=60, points_per_cell=10, seed=1)
+@pytest.mark.parametrize("explained", [0.7, 0.0])
+def test_bags_with_observations_of_their_own_are_known(explained):
+    data = noisy_mediator(explained, n_cells=60, points_per_cell=10, seed=1)
     own = np.full(len(data.z), -1)
     own[:10] = np.arange(10)
     z = data.z.copy()

@@ -13,7 +13,7 @@ from deconditional.bag_kernels import bag_gram
 from deconditional.inference.measured import averaged_over_values
 from deconditional.inference.problem import SpreadPrior
 from deconditional.inference.tilted import MOST_TILT, Regression
-from deconditional.models.readings import MeasuredGP, TiltedGP
+from deconditional.models.readings import MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.regression import LEAST_EXPLAINED, Unmatched
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -85,6 +85,51 @@ def test_the_regression_is_a_joint_normal_distribution(regressed, n_own):
         np.testing.assert_allclose(found.mean[own[:n_own]], z[:n_own], atol=1e-6)
         np.testing.assert_allclose(found.noise[:n_own], 0.0, atol=1e-6)
         np.testing.assert_allclose(found.weights[:, :n_own], np.eye(n)[:, own[:n_own]], atol=1e-6)
+
+
+@pytest.mark.parametrize("trend", ["none", "constant", "linear"])
+def test_without_a_link_bags_and_observations_share_their_mean_alone(trend):
+    data = drawn()
+    own = np.full(9, -1)
+    own[[2, 5]] = [4, 7]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        regressor = regression(data, trend)
+    found = Regression.without_link(regressor, 12, own)
+    z = data.z
+    level = 0.0 if trend == "none" else float(regressor._problem_.trend.prior_std[0]) ** 2
+    effect = np.mean(z**2) if trend == "none" else np.var(z, ddof=1)
+    joint = level + effect * np.eye(21)
+    for observation, bag in ((12 + 2, 4), (12 + 5, 7)):
+        joint[observation, bag] = joint[bag, observation] = level + effect
+    t, cross, observed = joint[:12, :12], joint[:12, 12:], joint[12:, 12:]
+    np.testing.assert_allclose(found.covariance, t, rtol=1e-9)
+    np.testing.assert_allclose(found.weights, np.linalg.solve(t, cross), atol=1e-7)
+    left = observed - cross.T @ np.linalg.solve(t, cross)
+    np.testing.assert_allclose(found.noise, left, atol=1e-6 * level + 1e-9)
+    np.testing.assert_allclose(found.weights[:, [2, 5]], np.eye(12)[:, [4, 7]], atol=1e-6)
+
+
+def test_without_a_link_the_prior_is_left(regressed):
+    data, regressor = regressed
+    fixed = {name: value for name, value in FIXED.items() if name != "bag_noise_std"}
+    model = UnlinkedGP(fixed=fixed, precision="float64").fit(data, regressor)
+    seen = Regression.without_link(regressor, 12, None)
+    problem, (pieces, _) = model._problem_, model._solved_[0]
+    level = float(problem.trend.prior_std[0]) ** 2
+    prior = np.asarray(pieces.gram) + level
+    w, s, z = np.asarray(seen.weights), np.asarray(seen.noise), data.z
+    gain = prior @ w @ np.linalg.inv(w.T @ prior @ w + s)
+    found = model.predict_bags(data.bags)
+    np.testing.assert_allclose(found.mean, gain @ z, atol=1e-5)
+    np.testing.assert_allclose(found.covariance(), prior - gain @ w.T @ prior, atol=1e-4)
+    # But for the mean, which is that of the observations, nothing was learnt.
+    contrasts = np.eye(12) - 1 / 12
+    before = contrasts @ np.asarray(pieces.gram) @ contrasts
+    np.testing.assert_allclose(
+        contrasts @ found.covariance() @ contrasts, before, rtol=0.05, atol=0.05
+    )
+    assert found.mean.mean() == pytest.approx(z.mean(), abs=0.1 * z.std())
 
 
 def parts_of(model):
@@ -330,7 +375,7 @@ def test_measurements_help_to_learn_the_kernel(regressed, monkeypatch, own_share
 # ---------------------------------------------------------------------- averages
 
 
-@pytest.mark.parametrize("family", [MeasuredGP, TiltedGP])
+@pytest.mark.parametrize("family", [MeasuredGP, TiltedGP, UnlinkedGP])
 def test_every_draw_is_the_model_at_its_parameters(regressed, family, tmp_path):
     options = {"precision": "float64", "n_restarts": 1, "max_iter": 40}
     with warnings.catch_warnings():

@@ -81,16 +81,38 @@ class Regression(eqx.Module):
         """
         problem = regressor._problem_
         values = {name: jnp.asarray(value) for name, value in regressor.parameters_.items()}
-        effect = float(values.get("noise_std", 0.0)) ** 2
-        z, known = np.asarray(problem.z), np.asarray(as_matrix(problem.known_noise))
-        n = len(mediator)
         observed_at = np.asarray(regressor.bags_.points)
         if own_bag is not None:
             observed_at = np.where(own_bag[:, None] >= 0, mediator[own_bag], observed_at)
         y = jnp.asarray(np.concatenate([mediator, observed_at]))
         trend = np.asarray(problem.trend.whitened(problem.trend.features(y)))
         prior = np.asarray(problem.kernel.with_values(values).cross_covariance(y, y), dtype=float)
-        prior = prior + trend @ trend.T
+        effect = float(values.get("noise_std", 0.0)) ** 2
+        return cls._joint(problem, prior + trend @ trend.T, effect, own_bag)
+
+    @classmethod
+    def without_link(cls, regressor: Any, n_bags: int, own_bag: np.ndarray | None) -> Self:
+        """Bags and observations have one mean, and nothing else in common.
+
+        Bag effects are all there is beside it, as large as observations have them.
+        """
+        problem = regressor._problem_
+        z = np.asarray(problem.z)
+        level = 0.0 if problem.trend.kind == "none" else float(problem.trend.prior_std[0]) ** 2
+        effect = float(np.sum((z - (level > 0) * z.mean()) ** 2)) / max(len(z) - (level > 0), 1)
+        effect = max(
+            effect - float(np.mean(np.diag(as_matrix(problem.known_noise)))), 1e-6 * effect
+        )
+        size = n_bags + len(z)
+        return cls._joint(problem, np.full((size, size), level), effect, own_bag)
+
+    @classmethod
+    def _joint(
+        cls, problem: Any, prior: np.ndarray, effect: float, own_bag: np.ndarray | None
+    ) -> Self:
+        """From the covariance that bags and observations, in this order, have by mediators."""
+        z, known = np.asarray(problem.z), np.asarray(as_matrix(problem.known_noise))
+        n = len(prior) - len(z)
         same = np.zeros((n, len(z))) if own_bag is None else np.arange(n)[:, None] == own_bag
         shared = np.where(same.any(0), same.T @ same, np.eye(len(z)))
         covariance = prior[:n, :n] + effect * np.eye(n)

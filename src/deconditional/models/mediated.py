@@ -18,13 +18,19 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
-from deconditional.cautions import Caution, of_pseudo_targets, tell_of
+from deconditional.cautions import (
+    Caution,
+    UselessMediatorWarning,
+    no_link,
+    of_pseudo_targets,
+    tell_of,
+)
 from deconditional.checkpoints import Checkpoint, Part, opened, within
 from deconditional.fit import FitReport
 from deconditional.interrupts import stoppable
 from deconditional.models.base import BagModel
 from deconditional.models.checks import query_points
-from deconditional.models.readings import MeasuredGP, Reading, TiltedGP
+from deconditional.models.readings import MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.regression import Unmatched, explained_share
 from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
 
@@ -33,7 +39,9 @@ __all__ = ["PARTS", "MediatedGP"]
 PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
 """Members, and how many parts of the mixture each has: posteriors at hyper-parameters drawn."""
 
-PARTS_WITHOUT_A_LINK = {"conditional": 32}
+FAMILIES: dict[str, Any] = {"measured": MeasuredGP, "tilted": TiltedGP, "unlinked": UnlinkedGP}
+
+PARTS_WITHOUT_A_LINK = {"unlinked": 32}
 """Where mediators measure nothing: the prior is left, whose width hangs on draws that are rare."""
 
 ENOUGH = 0.05
@@ -63,8 +71,8 @@ class MediatedGP(BaseEstimator):
     The posterior is their mixture, each at several draws of its hyper-parameters: eight of the
     first, one of the second, four of the third. Where the regression predicts little of the
     variance of M observations, each left out once, less than 5 % + (3 + 2 p)/M with p mediators,
-    these measure nothing, and the second alone is left, with the prior of the field for all it
-    knows.
+    there is no link, and a fourth takes the place of all (``unlinked``): the prior of the field,
+    with bag means that vary about the mean of the observations as these do.
 
     Parameters
     ----------
@@ -162,22 +170,22 @@ class MediatedGP(BaseEstimator):
                 max_iter=self.max_iter,
                 seed=self.seed,
             )
-            share = explained_share(regressor)
-            parts = PARTS if share >= enough(*data.mediator.shape) else PARTS_WITHOUT_A_LINK
-            members: dict[str, Reading] = {}
-            fits: list[BagModel] = [regressor]
-            if "measured" in parts:
-                measured = MeasuredGP(self.kernel, n_draws=parts["measured"], **shared)
-                members["measured"] = measured.fit(data, regressor, **within(kept, "measured"))
-                fits.append(measured)
-            tilted = TiltedGP(self.kernel, n_draws=parts.get("tilted", 1), **shared)
-            fits.append(tilted.fit(data, regressor, **within(kept, "tilted")))
-            if "tilted" in parts:
-                members["tilted"] = tilted
-            members["conditional"] = tilted.conditional(parts["conditional"])
+            share, least = explained_share(regressor), enough(*data.mediator.shape)
+            parts = PARTS if share >= least else PARTS_WITHOUT_A_LINK
+            members: dict[str, Any] = {}
+            for name, family in FAMILIES.items():
+                if name in parts:
+                    member = family(self.kernel, n_draws=parts[name], **shared)
+                    members[name] = member.fit(data, regressor, **within(kept, name))
+            fits = [regressor, *members.values()]
+            if "tilted" in members:
+                members["conditional"] = members["tilted"].conditional(parts["conditional"])
             for member in members.values():
                 member.forget()
             found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own)
+            told = any(caution.category is UselessMediatorWarning for caution in found)
+            if data.needs_mediators and not told:
+                found += no_link(share, least)
             tell_of(found)
         self.regressor_ = regressor
         self.explained_share_ = share

@@ -1,4 +1,4 @@
-"""Two ways to read what a regression of z on its mediators says of bags.
+"""Ways to read what a regression of z on its mediators says of bags.
 
 :class:`MediatedGP` mixes them.
 """
@@ -23,7 +23,7 @@ from deconditional.fit import Optimum
 from deconditional.importance import PROPOSALS, weighted_draws
 from deconditional.inference.field import Field
 from deconditional.inference.measured import averaged_over_values
-from deconditional.inference.problem import ExactProblem, Matched, SpreadPrior
+from deconditional.inference.problem import ExactProblem, Matched, SpreadPrior, Weighted
 from deconditional.inference.tilted import Regression, TiltedProblem
 from deconditional.models.base import BagModel, _spread
 from deconditional.models.checks import check_count
@@ -31,7 +31,7 @@ from deconditional.models.regression import Measurements, Unmatched
 from deconditional.parameters import Parameter, positive
 from deconditional.priors import Prior, SplitLogNormal
 
-__all__ = ["MeasuredGP", "TiltedGP"]
+__all__ = ["MeasuredGP", "TiltedGP", "UnlinkedGP"]
 
 MOST_TOLD = 0.25
 """Share of the covariance of a regression's errors that learning is told of, at most."""
@@ -47,7 +47,7 @@ class _Seen(NamedTuple):
 
 
 class Reading(BagModel):
-    """What both share: they are fitted to a regression, and average over hyper-parameters.
+    """What they share: they are fitted to a regression, and average over hyper-parameters.
 
     Parameters
     ----------
@@ -91,9 +91,8 @@ class Reading(BagModel):
 
     def fit(self, data: Unmatched, regressor: Any, checkpoint: Part | None = None) -> Self:
         """Fit to bags, given a fitted regression of z on its mediator."""
-        assert data.bags.mediator is not None
         self._seen = _Seen(
-            Regression.of(regressor, data.bags.mediator, data.own_bag),
+            self._regression(data, regressor),
             data.measurements(regressor),
             np.asarray(regressor._problem_.z),
             np.asarray(regressor._problem_.trend_means),
@@ -102,6 +101,11 @@ class Reading(BagModel):
             return self._fit_to_seen(data.bags, checkpoint)
         finally:
             del self._seen
+
+    @staticmethod
+    def _regression(data: Unmatched, regressor: Any) -> Regression:
+        assert data.bags.mediator is not None
+        return Regression.of(regressor, data.bags.mediator, data.own_bag)
 
     @staticmethod
     def _length_scale_prior(mode: np.ndarray) -> Prior:
@@ -256,3 +260,44 @@ class TiltedGP(Reading):
         seen = problem.regression
         more = (seen.covariance, seen.mean, seen.noise, problem.values, problem.value_noise)
         return digest(super()._identity(bags, problem), *more)
+
+
+class UnlinkedGP(Reading):
+    """Mediators say nothing of bag means, and the field has its prior.
+
+    Bag means vary as much as observations do, about the same mean. Of observations of a bag of its
+    own the field learns as from matched ones.
+    """
+
+    def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
+        return self._fit(bags, self._seen.z, None, None, None, checkpoint)
+
+    @staticmethod
+    def _regression(data: Unmatched, regressor: Any) -> Regression:
+        return Regression.without_link(regressor, data.bags.n_bags, data.own_bag)
+
+    def _problem(
+        self,
+        bags: Bags,
+        z: np.ndarray,
+        mediator: npt.ArrayLike | None,
+        noise_std: npt.ArrayLike | None,
+        noise_cov: npt.ArrayLike | None,
+    ) -> ExactProblem:
+        problem = super()._problem(bags, z, mediator, noise_std, noise_cov)
+        features = np.ones((len(z), 0 if self.trend == "none" else 1))
+        return replace(problem, spread=SpreadPrior.of(np.asarray(problem.trend_means), z, features))
+
+    def _mediation(
+        self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None
+    ) -> tuple[Any, tuple[Parameter, ...]]:
+        return Weighted(self._seen.regression.weights), ()
+
+    def _known_noise(
+        self, z: np.ndarray, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
+    ) -> tuple[np.ndarray, bool]:
+        noise = np.asarray(self._seen.regression.noise)
+        return 0.5 * (noise + noise.T), False
+
+    def _given(self, problem: ExactProblem, vector: Array) -> ExactProblem:
+        return problem

@@ -82,6 +82,11 @@ class Unmatched(NamedTuple):
             return None
         return np.bincount(self.own_bag[self.own_bag >= 0], minlength=self.bags.n_bags) > 0
 
+    @property
+    def needs_mediators(self) -> bool:
+        """Whether a bag has no observation of its own."""
+        return self.has_own is None or not self.has_own.all()
+
     def regress(
         self,
         kernel: AbstractKernel | None,
@@ -158,11 +163,10 @@ class Unmatched(NamedTuple):
 
 
 def explained_share(regressor: BaggGP) -> float:
-    """Share of the variance of z about its trend that a regression predicts, each left out once."""
-    z, trend = np.asarray(regressor._problem_.z), np.asarray(regressor._problem_.trend_means)
+    """Share of the variance of z that a regression predicts with its trend, each left out once."""
+    z = np.asarray(regressor._problem_.z)
     if len(z) < 3:
         return 0.0
     left_out = regressor.predict_held_out(np.arange(len(z))).mean
-    about_trend = z - trend @ (np.linalg.pinv(trend) @ z)
-    total = float(np.sum(about_trend**2))
+    total = float(np.sum((z - z.mean()) ** 2))
     return max(0.0, 1.0 - float(np.sum((z - left_out) ** 2)) / total) if total > 0 else 0.0

@@ -27,10 +27,10 @@ from deconditional.inference.residual import AllPairs, FourierPairs, Residual, S
 from deconditional.inference.trend import Trend
 from deconditional.inference.variational import BasisPieces, VariationalProblem
 from deconditional.layout import CHUNK_SIZES, BagSampler, Layout, layout_bags
-from deconditional.models import CMP, MediatedGP, PseudoTarget, TiltedGP
+from deconditional.models import CMP, MediatedGP, PseudoTarget, TiltedGP, UnlinkedGP
 from deconditional.models.base import BagModel
 from deconditional.models.checks import check_kernel
-from deconditional.models.mediated import PARTS
+from deconditional.models.mediated import PARTS, PARTS_WITHOUT_A_LINK
 from deconditional.models.readings import Reading
 from deconditional.models.variational import VariationalModel
 from deconditional.parameters import (
@@ -376,7 +376,7 @@ def _read_model(node: Node, family: Any, supplied: Supplied) -> Any:
         refuse(f"{node.where}: its options are not those of its posterior")
     if (
         isinstance(model, CMP) != isinstance(problem.mediation, Mediated)
-        or isinstance(model, TiltedGP) != isinstance(problem.mediation, Weighted)
+        or isinstance(model, TiltedGP | UnlinkedGP) != isinstance(problem.mediation, Weighted)
         or isinstance(model, VariationalModel) != isinstance(problem, VariationalProblem)
     ):
         refuse(f"{node.where}: its posterior is not that of a {family.__name__}")
@@ -958,8 +958,11 @@ def _read_mediated(node: Node, supplied: Supplied) -> MediatedGP:
     model.regressor_ = read_estimator(node.node("regressor"), supplied)
     model.explained_share_ = node.number("explained_share")
     if "parts" in node:
-        parts = node.node("parts").only("conditional", optional=["measured", "tilted"])
-        model.parts_ = {name: parts.whole(name, 1, 100) for name in PARTS if name in parts}
+        names = (*PARTS, *PARTS_WITHOUT_A_LINK)
+        parts = node.node("parts").only(optional=[*names])
+        model.parts_ = {name: parts.whole(name, 1, 100) for name in names if name in parts}
+        if not model.parts_:
+            refuse(f"{node.where}: it has no parts")
     else:
         present = node.node("members")
         model.parts_ = {name: n for name, n in EARLIER_PARTS.items() if name in present}
