@@ -82,6 +82,15 @@ def test_members_are_readings_of_one_regression(telling):
         np.testing.assert_array_equal(found.std, expected.std)
 
 
+def test_what_widens_a_posterior_is_not_taken_for_noise(telling):
+    """The warning of a field that explains nothing goes by what the field was learnt from."""
+    data, model = telling
+    unmatched = Unmatched.of(data.bags, data.z, data.mediator, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dc.DegenerateFitWarning)
+        MeasuredGP(**QUICK, n_draws=3).fit(unmatched, model.regressor_)
+
+
 def test_the_share_that_is_explained_is_that_of_values_left_out(telling):
     data, model = telling
     regressor, z = model.regressor_, data.z

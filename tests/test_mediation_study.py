@@ -37,6 +37,24 @@ def test_records_are_scores_at_all_points(tmp_path):
     assert "## noisy-90" in lines and "| oracle | 1 |" in lines
 
 
+def test_draws_beyond_those_of_the_study(tmp_path, monkeypatch):
+    seen = []
+
+    def scored(task):
+        seen.append(task.seed)
+        return {**task._asdict(), **dict.fromkeys(study.SCORES, 1.0), "seconds": 1.0}, {
+            "warnings": []
+        }
+
+    monkeypatch.setattr(study, "run_task", scored)
+    options = {"out": tmp_path, "console": QUIET, "figures": False}
+    study.run(["s-curve"], ["oracle"], 3, first=200, **options)
+    study.run(["s-curve"], ["oracle"], first=201, **options)  # ten, of which two are there
+    assert seen == [200, 201, 202, *range(203, 211)]
+    with pytest.raises(UsageError, match="numbered from 0"):
+        study.run(["s-curve"], ["oracle"], first=-1, **options)
+
+
 def kept(tmp_path, scores):
     """Records of ten draws: scores are rmse, crps and coverage at draw 0; all rise with it."""
     records = [

@@ -424,7 +424,7 @@ def of_fit(model: Any, bound: Sequence[str]) -> list[Caution]:
     if problem.parameters.size:
         found += isolated(model.bags_, problem, pieces, field)
         if not useless and not hasattr(problem.mediation, "matrix"):
-            found += unexplained(problem, pieces, field)
+            found += unexplained(*model._learnt_by())
     return found + too_much_jitter(pieces, field)
 
 

@@ -182,6 +182,10 @@ class BagModel(BaseEstimator):
         best = self._optimum(problem)
         return problem, best, [problem.solve(jnp.asarray(best.vector))]
 
+    def _learnt_by(self) -> tuple[Any, Any, Any]:
+        """The problem that parameters were learnt by, and what it was solved to at the first."""
+        return (self._problem_, *self._solved_[0])
+
     def _optimum(self, problem: Any) -> Optimum:
         """The most probable hyper-parameters."""
         return maximise(

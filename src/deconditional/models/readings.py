@@ -116,8 +116,13 @@ class Reading(BagModel):
         return SplitLogNormal(mode, below=1.2, above=1.5)
 
     def forget(self) -> None:
-        """Let go of what only learning needs."""
-        self.__dict__.pop("_draws_", None)
+        """Let go of what only learning needs, and :meth:`TiltedGP.conditional`."""
+        for name in ("_draws_", "_learning_"):
+            self.__dict__.pop(name, None)
+
+    def _learnt_by(self) -> tuple[Any, Any, Any]:
+        solved = self._learning_.solve(jnp.asarray(self._vectors_[0]))
+        return (self._learning_, *solved)
 
     def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
         raise NotImplementedError
@@ -131,6 +136,7 @@ class Reading(BagModel):
 
     def _learn(self, problem: Any) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
         best = self._optimum(problem)
+        self._learning_ = problem
         self._draws_ = weighted_draws(problem, best.vector, self.seed)
         draws = self._draws_.pick(self.n_draws)
         problems, solved = self._solve(partial(self._given, problem), draws)
@@ -242,16 +248,6 @@ class TiltedGP(Reading):
         self, z: np.ndarray, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
     ) -> tuple[np.ndarray, bool]:
         return np.zeros(len(z)), False
-
-    def _learn(self, problem: TiltedProblem) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
-        found = super()._learn(problem)
-        self._learning_ = problem
-        return found
-
-    def forget(self) -> None:
-        """Let go of what only learning and :meth:`conditional` need."""
-        super().forget()
-        self.__dict__.pop("_learning_", None)
 
     def _given(self, problem: TiltedProblem, vector: Array) -> ExactProblem:
         return problem.tilted(vector)
