@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ pytest.importorskip("cf_xarray")
 
 import gpjax.kernels as gk  # noqa: E402
 
+from deconditional.fields import description  # noqa: E402
 from deconditional.fields import downscaler as module  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.estimators import (  # noqa: E402
@@ -700,13 +702,23 @@ def test_auto_mixes_where_data_is_not_matched(share):
     assert "read in several ways" in facts["mediation"]
     names = {row["name"] for row in downscaler.parameters_}
     assert {"mediator_kernel.std", "kernel.std"} <= names
-    # Of the first member; where mediators say little that is the tilted one.
+    # Of the first member, which measures where mediators are a link.
     measured = downscaler.model_.members_.pop("measured", None)
     assert ("measurement_noise_std" in names) == (measured is not None)
     found = {row["name"]: row for row in downscaler._meanings()}["bag_noise_std"]
     learnt = float(downscaler.model_.members_["tilted"].parameters_["bag_noise_std"])
     assert found["value"] == pytest.approx(learnt * given.z.std(), abs=1e-5)
     assert found["unit"] == "K" and "beyond the field" in found["meaning"]
+
+
+def test_a_result_without_a_link_says_so():
+    without = SimpleNamespace(
+        pairing_=SimpleNamespace(matching="unmatched"),
+        is_matched=lambda name: False,
+        model_name_="mediated",
+        model_=SimpleNamespace(members_={"unlinked": None}, regressor_=None),
+    )
+    assert "predict no more than noise would" in description._mediation(without)
 
 
 def test_auto_compares_and_keeps_the_table(auto):

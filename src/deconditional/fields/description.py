@@ -127,7 +127,10 @@ def _mediation(downscaler: Any) -> str:
     how = "a conditional mean operator links observations to bags"
     if hasattr(downscaler.model_, "regressor_"):
         how = "a regression on the mediators gives bags pseudo-targets with their covariance"
-    if hasattr(downscaler.model_, "members_"):
-        members = ", ".join(downscaler.model_.members_)
-        how = f"a regression on the mediators, read in several ways ({members}) that are mixed"
+    members = getattr(downscaler.model_, "members_", ())
+    if "unlinked" in members:
+        how = "mediators predict no more than noise would, so the field has its prior"
+    elif members:
+        names = ", ".join(members)
+        how = f"a regression on the mediators, read in several ways ({names}) that are mixed"
     return f"{matching}: {how}"
