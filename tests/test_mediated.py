@@ -139,24 +139,24 @@ def test_a_link_that_noise_could_be_is_none_and_said_so():
     mediator = rng.uniform(-2, 2, (10, 1))
     with pytest.warns(dc.UselessMediatorWarning, match="noise would do as well"):
         model = dc.MediatedGP(**QUICK).fit(bags, rng.standard_normal(10), mediator)
-    assert model.explained_share_ < enough(10, 1) == pytest.approx(0.55)
+    assert model.explained_share_ < enough(10, 1) == pytest.approx(0.35)
     assert any("noise would do as well" in note for note in model.fit_report_.notes)
 
 
-@pytest.mark.parametrize("p", [1, 3])
-def test_what_noise_predicts_is_no_link(p):
+@pytest.mark.parametrize(("p", "m", "least"), [(1, 20, 0.2), (3, 60, 1 / 6)])
+def test_what_noise_predicts_is_no_link(p, m, least):
     """Few observations of noise seem to be predicted by more than 5 %, but hardly by enough."""
     shares = []
     for seed in range(40):
         rng = np.random.default_rng([p, seed])
-        points = dc.Bags.from_points(rng.standard_normal((20, p)), np.arange(20))
+        points = dc.Bags.from_points(rng.standard_normal((m, p)), np.arange(m))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dc.DeconditionalWarning)
             model = dc.BaggGP(gk.Matern32(lengthscale=jnp.ones(p)), learn_noise=True, **QUICK)
-            shares.append(explained_share(model.fit(points, rng.standard_normal(20))))
+            shares.append(explained_share(model.fit(points, rng.standard_normal(m))))
     assert np.mean(np.array(shares) > 0.05) > 0.06
-    assert np.mean(np.array(shares) > enough(20, p)) < 0.06
-    assert enough(20, p) == pytest.approx({1: 0.3, 3: 0.5}[p])
+    assert np.mean(np.array(shares) > enough(m, p)) < 0.06
+    assert enough(m, p) == pytest.approx(least)
 
 
 def test_it_beats_pseudo_targets_where_the_mediator_is_noisy():

@@ -591,6 +591,7 @@ def facts(out: xr.Dataset) -> dict[str, Any]:
     return {k: v for k, v in json.loads(out.attrs["deconditional"]).items() if k != "timings"}
 
 
+@pytest.mark.filterwarnings("ignore::deconditional.ExtrapolationWarning")  # few cells, no link
 @pytest.mark.parametrize("names", [("mediated",), ("bagg-gp", "u-cmp")])
 def test_a_loaded_downscaler_predicts_the_same_dataset(
     names: tuple[str, ...], fields: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,8 +47,11 @@ PARTS_WITHOUT_A_LINK = {"unlinked": 32}
 ENOUGH = 0.05
 """Share of the variance of z that mediators must predict to pass for measurements of bag means."""
 
-BY_CHANCE = 3.0, 2.0
+BY_CHANCE = 1.0, 2.0
 """What regressions on noise seem to predict besides, in observations: in all, for each mediator."""
+
+SURELY_ENOUGH = 0.35
+"""Share that is a link however few the observations are."""
 
 
 class MediatedGP(BaseEstimator):
@@ -70,9 +73,9 @@ class MediatedGP(BaseEstimator):
 
     The posterior is their mixture, each at several draws of its hyper-parameters: eight of the
     first, one of the second, four of the third. Where the regression predicts little of the
-    variance of M observations, each left out once, less than 5 % + (3 + 2 p)/M with p mediators,
-    there is no link, and a fourth takes the place of all (``unlinked``): the prior of the field,
-    with bag means that vary about the mean of the observations as these do.
+    variance of M observations, each left out once, less than 5 % + (1 + 2 p)/M with p mediators
+    and less than 35 %, there is no link, and a fourth takes the place of all (``unlinked``): the
+    prior of the field, with bag means that vary about the mean of the observations as these do.
 
     Parameters
     ----------
@@ -274,7 +277,7 @@ class MediatedGP(BaseEstimator):
 def enough(n_observations: int, n_mediators: int) -> float:
     """Share of their variance that mediators must predict, each left out once, to be a link."""
     in_all, for_each = BY_CHANCE
-    return ENOUGH + (in_all + for_each * n_mediators) / n_observations
+    return min(ENOUGH + (in_all + for_each * n_mediators) / n_observations, SURELY_ENOUGH)
 
 
 @contextmanager
