@@ -125,7 +125,7 @@ class Reading(BagModel):
         return (self._learning_, *solved)
 
     def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
-        raise NotImplementedError
+        return self._fit(bags, self._seen.z, None, None, None, checkpoint)
 
     def _typical_variance(self, z: np.ndarray) -> float:
         return super()._typical_variance(self._seen.z)
@@ -209,9 +209,6 @@ class TiltedGP(Reading):
     each bag's own, rather than the regression's, they help to learn k.
     """
 
-    def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
-        return self._fit(bags, self._seen.z, None, None, None, checkpoint)
-
     def _problem(
         self,
         bags: Bags,
@@ -264,9 +261,6 @@ class UnlinkedGP(Reading):
     Bag means vary as much as observations do, about the same mean. Of observations of a bag of its
     own the field learns as from matched ones.
     """
-
-    def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
-        return self._fit(bags, self._seen.z, None, None, None, checkpoint)
 
     @staticmethod
     def _regression(data: Unmatched, regressor: Any) -> Regression:
