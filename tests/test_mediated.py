@@ -9,9 +9,12 @@ import pytest
 
 import deconditional as dc
 from deconditional.datasets import noisy_mediator, swiss_roll
-from deconditional.models.mediated import enough
+from deconditional.fit import loss
+from deconditional.inference.problem import SPREAD_SLACK
+from deconditional.models import mediated
+from deconditional.models.mediated import enough, leaves_much_open
 from deconditional.models.readings import MeasuredGP, TiltedGP
-from deconditional.models.regression import Unmatched, explained_share
+from deconditional.models.regression import Unmatched, bag_gap, explained_share
 from deconditional.scores import coverage, crps, rmse
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -31,6 +34,13 @@ def fitted(data, checkpoint=None, **options):
 def telling():
     data = noisy_mediator(0.95, n_cells=80, points_per_cell=10, seed=0)
     return data, fitted(data)
+
+
+@pytest.fixture(scope="module")
+def open_link():
+    """Fifteen observations for a mean that is rough in its mediator."""
+    data = swiss_roll(n_points=500, n_bags=30, matching="indirect", seed=1)
+    return data, fitted(data, mediator_kernel=gk.Matern12())
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +75,101 @@ def test_the_posterior_is_a_mixture_of_the_members(telling):
     draws = post.sample(4000, seed=1)
     np.testing.assert_allclose(draws.mean(0), mean, atol=5 * np.sqrt(spread.max() / 4000))
     np.testing.assert_allclose(draws.var(0), spread, rtol=0.25)
+
+
+def test_a_weak_link_has_more_draws():
+    data = noisy_mediator(0.3, n_cells=160, points_per_cell=5, seed=3)
+    model = fitted(data)
+    assert enough(*data.mediator.shape) < model.explained_share_ < 0.5
+    assert model.parts_ == {"measured": 32, "tilted": 16, "conditional": 8}
+    post = model.predict(data.x[:30])
+    assert len(post.component_means) == 56
+    parts = [member.predict(data.x[:30]) for member in model.members_.values()]
+    weights = np.array([32, 16, 8])[:, None] / 56
+    np.testing.assert_allclose(post.mean, (weights * [p.mean for p in parts]).sum(0), rtol=1e-9)
+    assert any("32 measured" in text for text in model.fit_report_.details.values())
+
+
+# ---------------------------------------------------------------------- an open link
+
+
+def test_most_of_an_open_link_is_learnt_with_the_field(open_link):
+    data, model = open_link
+    assert model.parts_ == {"measured": 4, "tilted": 4, "conditional": 4, "joint": 32}
+    post, parts = model.predict(data.x), [m.predict(data.x) for m in model.members_.values()]
+    assert [len(part.component_means) for part in parts] == [4, 4, 4, 1]
+    weights = np.array([4, 4, 4, 32])[:, None] / 44
+    means, variances = (np.stack([getattr(p, n) for p in parts]) for n in ("mean", "variance"))
+    mean = (weights * means).sum(0)
+    np.testing.assert_allclose(post.mean, mean, rtol=1e-10)
+    spread = (weights * (variances + (means - mean) ** 2)).sum(0)
+    np.testing.assert_allclose(post.variance, spread, rtol=1e-9)
+    assert model.predict(data.x[:5], features=500).mean.shape == (5,)
+
+
+def test_the_joint_member_is_a_conditional_mean_process(open_link):
+    """U-CMP at its parameters; what they are learnt by has the spread of bag means besides."""
+    data, model = open_link
+    joint = model.members_["joint"]
+    options = {"mediator_kernel": gk.Matern12(), "centred": True, "uncertainty": True}
+    fixed = {name: np.asarray(value) for name, value in joint.parameters_.items()}
+    same = dc.CMP(fixed=fixed, **options).fit(data.bags, data.z, data.mediator)
+    np.testing.assert_allclose(joint.predict(data.x).mean, same.predict(data.x).mean, atol=1e-8)
+    np.testing.assert_allclose(joint.predict(data.x).std, same.predict(data.x).std, atol=1e-8)
+
+    free = dc.CMP(priors=joint.priors_, n_restarts=1, max_iter=1, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        free.fit(data.bags, data.z, data.mediator)
+    gram = np.asarray(joint._solved_[0][0].gram)
+    n = len(gram)
+    variance = (np.trace(gram) - gram.sum() / n) / (n - 1)
+    tolerance = np.sqrt(2 / len(data.z) + 2 / n + SPREAD_SLACK)
+    more = 0.5 * (np.log(variance / data.z.var(ddof=1)) / tolerance) ** 2
+    vector = jnp.asarray(joint._vectors_[0])
+    found = float(loss(joint._problem_, vector) - loss(free._problem_, vector))
+    assert found == pytest.approx(more, abs=1e-6)
+
+
+def test_a_joint_member_that_contradicts_the_regression_is_left_out(open_link, monkeypatch):
+    data, model = open_link
+    at = model.regressor_.predict(data.bags.mediator)
+    means = model.members_["joint"].predict_bags(data.bags).mean
+    noise = model.regressor_.parameters_["noise_std"] ** 2
+    gap = np.sqrt(np.mean((means - at.mean) ** 2 / (at.variance + noise)))
+    assert bag_gap(model.regressor_, data.bags.mediator, means) == pytest.approx(gap)
+    assert 0.1 < gap < 1.0
+    monkeypatch.setattr(mediated, "PLAUSIBLE_GAP", 0.9 * gap)
+    other = fitted(data, mediator_kernel=gk.Matern12())
+    assert other.parts_ == {"measured": 8, "tilted": 4, "conditional": 1}
+    assert list(other.members_) == list(other.parts_)
+
+
+@pytest.mark.parametrize(
+    ("open_share", "own_share", "much"),
+    [(0.05, 0.1, True), (0.04, 0.1, False), (0.3, 0.49, True), (0.3, 0.5, False)],
+)
+def test_what_is_open_for_want_of_observations(open_link, open_share, own_share, much):
+    data, model = open_link
+    said = Unmatched.of(data.bags, data.z, data.mediator, None).measurements(model.regressor_)
+    assert leaves_much_open(said)
+    assert leaves_much_open(said._replace(open_share=open_share, own_share=own_share)) is much
+
+
+def test_the_joint_member_knows_of_own_observations(open_link):
+    data, _ = open_link
+    own, z = np.full(len(data.z), -1), data.z.copy()
+    own[:4] = np.arange(4)
+    z[:4] = data.bags.means(data.f[: data.bags.n_points])[:4]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        model = dc.MediatedGP(mediator_kernel=gk.Matern12(), **QUICK)
+        model.fit(data.bags, z, data.mediator, own_bag=own)
+    found = model.members_["joint"].predict_bags(data.bags)
+    assert found.std[:4].max() < 0.5 * found.std[4:].mean()
+
+
+# ---------------------------------------------------------------------- what all share
 
 
 def test_members_are_readings_of_one_regression(telling):
@@ -198,7 +303,7 @@ def test_bag_effects_are_learnt_beside_known_noise():
     assert model.members_["measured"].parameters_["noise_std"] > effect
 
 
-@pytest.mark.parametrize("which", ["telling", "useless"])
+@pytest.mark.parametrize("which", ["telling", "open_link", "useless"])
 def test_a_saved_model_predicts_the_same(which, request, tmp_path):
     data, model = request.getfixturevalue(which)
     again = dc.load(model.save(tmp_path / "model.npz"))

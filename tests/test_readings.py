@@ -264,7 +264,7 @@ def test_a_measurement_and_the_usual_bag_mean_make_the_regression(trend):
     usual = sum((b * at_bags[:, 0] ** k for k, b in enumerate(beta)), np.zeros(len(at_bags)))
     s2, predicted = regressor.parameters_["noise_std"] ** 2, regressor.predict(at_bags)
     assert s2 < v
-    values, noise_std, uncertainty, own_share = data.measurements(regressor)
+    values, noise_std, uncertainty, own_share, open_share = data.measurements(regressor)
     precision = 1.0 / noise_std**2 + 1.0 / v
     np.testing.assert_allclose(1.0 / precision, s2, rtol=1e-8)
     np.testing.assert_allclose(
@@ -273,13 +273,14 @@ def test_a_measurement_and_the_usual_bag_mean_make_the_regression(trend):
     share = 1.0 - s2 / v
     np.testing.assert_allclose(uncertainty, predicted.covariance() / share**2, atol=1e-10)
     assert own_share == pytest.approx(s2 / (s2 + predicted.variance.mean()))
+    assert open_share == pytest.approx(predicted.variance.mean() / z.var())
 
 
 def test_own_observations_are_measurements_without_error(regressed):
     data, regressor = regressed
     own = np.full(len(data.z), -1)
     own[[0, 1, 2]] = [4, 7, 4]
-    values, noise_std, uncertainty, _ = data._replace(own_bag=own).measurements(regressor)
+    values, noise_std, uncertainty, *_ = data._replace(own_bag=own).measurements(regressor)
     others = data.measurements(regressor)
     assert values[4] == pytest.approx((data.z[0] + data.z[2]) / 2) and values[7] == data.z[1]
     assert (noise_std[[4, 7]] == 0).all() and not uncertainty[[4, 7]].any()

@@ -57,6 +57,7 @@ from deconditional.fields.whole_bags import averager
 from deconditional.fit import FitReport, FitWarning
 from deconditional.interrupts import Stop, current, stoppable
 from deconditional.models import MeasuredGP, VarCentroidGP
+from deconditional.models.regression import bag_gap
 from deconditional.models.variational import VariationalModel
 from deconditional.outputs import UsageError
 from deconditional.posterior import Gaussians, Posterior, outside_range
@@ -846,11 +847,8 @@ def _with_gap(each: HeldOut, fitted: Mapping[str, tuple[Any, FitData]]) -> HeldO
     model, data = fitted[each.model]
     if regressor is None or data.bags.mediator is None:
         return each
-    expected = regressor.predict(data.bags.mediator)
-    spread = np.sqrt(expected.variance + float(regressor.parameters_["noise_std"]) ** 2)
-    points = model.predict(data.bags.points)
-    gap = (data.bags.means(points.mean) - expected.mean) / spread
-    return replace(each, bag_gap=float(np.sqrt(np.mean(gap**2))))
+    means = data.bags.means(model.predict(data.bags.points).mean)
+    return replace(each, bag_gap=bag_gap(regressor, data.bags.mediator, means))
 
 
 def _takes_mediator(model: Any) -> bool:

@@ -28,10 +28,17 @@ from deconditional.cautions import (
 from deconditional.checkpoints import Checkpoint, Part, opened, within
 from deconditional.fit import FitReport
 from deconditional.interrupts import stoppable
+from deconditional.models.bagg import BaggGP
 from deconditional.models.base import BagModel
 from deconditional.models.checks import query_points
-from deconditional.models.readings import MeasuredGP, TiltedGP, UnlinkedGP
-from deconditional.models.regression import Unmatched, explained_share
+from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
+from deconditional.models.regression import (
+    PLAUSIBLE_GAP,
+    Measurements,
+    Unmatched,
+    bag_gap,
+    explained_share,
+)
 from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
 
 __all__ = ["PARTS", "MediatedGP"]
@@ -39,10 +46,16 @@ __all__ = ["PARTS", "MediatedGP"]
 PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
 """Members, and how many parts of the mixture each has: posteriors at hyper-parameters drawn."""
 
-FAMILIES: dict[str, Any] = {"measured": MeasuredGP, "tilted": TiltedGP, "unlinked": UnlinkedGP}
+PARTS_OF_A_WEAK_LINK = {"measured": 32, "tilted": 16, "conditional": 8}
+"""Where mediators predict little, and more hangs on hyper-parameters."""
+
+PARTS_OF_AN_OPEN_LINK = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 32}
+"""Where a regression by itself leaves much open, and the field helps to learn it."""
 
 PARTS_WITHOUT_A_LINK = {"unlinked": 32}
 """Where mediators measure nothing: the prior is left, whose width hangs on draws that are rare."""
+
+FAMILIES: dict[str, Any] = {"measured": MeasuredGP, "tilted": TiltedGP, "unlinked": UnlinkedGP}
 
 ENOUGH = 0.05
 """Share of the variance of z that mediators must predict to pass for measurements of bag means."""
@@ -52,6 +65,15 @@ BY_CHANCE = 1.0, 2.0
 
 SURELY_ENOUGH = 0.35
 """Share that is a link however few the observations are."""
+
+WEAK = 0.5
+"""Share of the variance of z below which a link is weak."""
+
+MUCH_OPEN = 0.05
+"""Variance of a regression's errors, as a share of that of z, from which on much is open."""
+
+MOST_OWN = 0.5
+"""Share of bag effects in all error up to which it is for want of observations."""
 
 
 class MediatedGP(BaseEstimator):
@@ -72,10 +94,21 @@ class MediatedGP(BaseEstimator):
         regression expects.
 
     The posterior is their mixture, each at several draws of its hyper-parameters: eight of the
-    first, one of the second, four of the third. Where the regression predicts little of the
-    variance of M observations, each left out once, less than 5 % + (1 + 2 p)/M with p mediators
-    and less than 35 %, there is no link, and a fourth takes the place of all (``unlinked``): the
-    prior of the field, with bag means that vary about the mean of the observations as these do.
+    first, one of the second, four of the third. Three cases have another one. Shares are of the
+    variance of the M observations, predicted shares with each of them left out once.
+
+    A weak link
+        The regression predicts less than a half. Four times as many draws, and eight times as many
+        of the second: more hangs on what is not known of the field.
+    An open link
+        Observations are too few for a regression by itself: its errors have a share of 5 % or more
+        and are most of all error. Then most of the mixture, 32 parts of 44, is a U-CMP that learns
+        the regression and the field together (``joint``). It is left out if its bag means are more
+        than one standard deviation off the regression, root mean square.
+    No link
+        The regression predicts less than 5 % + (1 + 2 p)/M with p mediators, and less than 35 %.
+        Then the prior of the field takes the place of all (``unlinked``), with bag means that vary
+        about the mean of the observations as these do.
 
     Parameters
     ----------
@@ -109,7 +142,7 @@ class MediatedGP(BaseEstimator):
     >>> data = swiss_roll(n_points=500, n_bags=20, matching="indirect", seed=0)
     >>> model = MediatedGP(n_restarts=1).fit(data.bags, data.z, mediator=data.mediator)
     >>> list(model.members_)
-    ['measured', 'tilted', 'conditional']
+    ['measured', 'tilted', 'conditional', 'joint']
     >>> lower, upper = model.predict(data.x).interval(0.95)
     >>> bool(((data.f > lower) & (data.f < upper)).mean() > 0.8)
     True
@@ -174,17 +207,28 @@ class MediatedGP(BaseEstimator):
                 seed=self.seed,
             )
             share, least = explained_share(regressor), enough(*data.mediator.shape)
-            parts = PARTS if share >= least else PARTS_WITHOUT_A_LINK
-            members: dict[str, Any] = {}
+            fits, members = [regressor], {}
+            joint = None
+            if share >= least and leaves_much_open(data.measurements(regressor)):
+                joint = self._joint(data, regressor, noise_std, shared, within(kept, "joint"))
+            if share < least:
+                parts = PARTS_WITHOUT_A_LINK
+            elif joint is not None:
+                parts = PARTS_OF_AN_OPEN_LINK
+                fits.append(joint)
+            else:
+                parts = PARTS if share >= WEAK else PARTS_OF_A_WEAK_LINK
             for name, family in FAMILIES.items():
                 if name in parts:
                     member = family(self.kernel, n_draws=parts[name], **shared)
                     members[name] = member.fit(data, regressor, **within(kept, name))
-            fits = [regressor, *members.values()]
+            fits += members.values()
             if "tilted" in members:
                 members["conditional"] = members["tilted"].conditional(parts["conditional"])
             for member in members.values():
                 member.forget()
+            if joint is not None:
+                members["joint"] = joint
             found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own)
             told = any(caution.category is UselessMediatorWarning for caution in found)
             if data.needs_mediators and not told:
@@ -204,6 +248,30 @@ class MediatedGP(BaseEstimator):
             notes=(*report.notes, *(caution.text for caution in found)),
         )
         return self
+
+    def _joint(
+        self,
+        data: Unmatched,
+        regressor: BaggGP,
+        noise_std: npt.ArrayLike | None,
+        shared: dict[str, Any],
+        kept: dict[str, Any],
+    ) -> JointGP | None:
+        """The regression and the field together, unless bag means contradict the regression.
+
+        Observations cannot tell: a field that is far off in every bag may explain them as well.
+        """
+        options = {"centred": True, "uncertainty": True, **shared}
+        model = JointGP(self.kernel, self.mediator_kernel, **options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit_beside(data, regressor, noise_std, **kept)
+        assert data.bags.mediator is not None
+        means = model.predict_bags(model.bags_).mean
+        if bag_gap(regressor, data.bags.mediator, means) > PLAUSIBLE_GAP:
+            return None
+        tell_of(_heard(caught))
+        return model
 
     # ------------------------------------------------------------------ predicting
 
@@ -280,14 +348,28 @@ def enough(n_observations: int, n_mediators: int) -> float:
     return min(ENOUGH + (in_all + for_each * n_mediators) / n_observations, SURELY_ENOUGH)
 
 
+def leaves_much_open(said: Measurements) -> bool:
+    """Whether a regression knows little of bag means for want of observations.
+
+    Then its errors are common to many bags, and a field that observations are fitted with helps to
+    find them. Where mediators tell little of each bag by itself, no field can.
+    """
+    return said.open_share >= MUCH_OPEN and said.own_share < MOST_OWN
+
+
 @contextmanager
 def _told_once() -> Iterator[None]:
     """Warnings that several fits give are given once, when all are done."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
+    tell_of(_heard(caught))
+
+
+def _heard(caught: Sequence[warnings.WarningMessage]) -> list[Caution]:
+    """Each of them once."""
     told: list[tuple[Any, str]] = [(w.category, str(w.message)) for w in caught]
-    tell_of([Caution(*each) for each in dict.fromkeys(told)])
+    return [Caution(*each) for each in dict.fromkeys(told)]
 
 
 def _together(reports: Sequence[FitReport]) -> FitReport:

@@ -27,14 +27,23 @@ from deconditional.inference.problem import ExactProblem, Matched, SpreadPrior, 
 from deconditional.inference.tilted import Regression, TiltedProblem
 from deconditional.models.base import BagModel, _spread
 from deconditional.models.checks import check_count
+from deconditional.models.cmp import CMP
 from deconditional.models.regression import Measurements, Unmatched
 from deconditional.parameters import Parameter, positive
 from deconditional.priors import Prior, SplitLogNormal
 
-__all__ = ["MeasuredGP", "TiltedGP", "UnlinkedGP"]
+__all__ = ["JointGP", "MeasuredGP", "TiltedGP", "UnlinkedGP"]
 
 MOST_TOLD = 0.25
 """Share of the covariance of a regression's errors that learning is told of, at most."""
+
+
+def length_scale_prior(mode: np.ndarray) -> Prior:
+    """Wider than elsewhere: of matched data short ones need evidence, and mediators have none.
+
+    A prior that asked for it would have its way, and intervals would be too narrow.
+    """
+    return SplitLogNormal(mode, below=1.2, above=1.5)
 
 
 class _Seen(NamedTuple):
@@ -61,6 +70,7 @@ class Reading(BagModel):
     method = "map"
     method_options = None
     _seen: _Seen
+    _length_scale_prior = staticmethod(length_scale_prior)
 
     def __init__(
         self,
@@ -106,14 +116,6 @@ class Reading(BagModel):
     def _regression(data: Unmatched, regressor: Any) -> Regression:
         assert data.bags.mediator is not None
         return Regression.of(regressor, data.bags.mediator, data.own_bag)
-
-    @staticmethod
-    def _length_scale_prior(mode: np.ndarray) -> Prior:
-        """Wider than elsewhere: of matched data short ones need evidence, and mediators have none.
-
-        A prior that asked for it would have its way, and intervals would be too narrow.
-        """
-        return SplitLogNormal(mode, below=1.2, above=1.5)
 
     def forget(self) -> None:
         """Let go of what only learning needs, and :meth:`TiltedGP.conditional`."""
@@ -291,3 +293,40 @@ class UnlinkedGP(Reading):
 
     def _given(self, problem: ExactProblem, vector: Array) -> ExactProblem:
         return problem
+
+
+class JointGP(CMP):
+    """U-CMP: the conditional reading of a regression that is learnt together with the field.
+
+    Bag means vary as much as observations do.
+    """
+
+    _length_scale_prior = staticmethod(length_scale_prior)
+    _trend: np.ndarray
+
+    def fit_beside(
+        self,
+        data: Unmatched,
+        regressor: Any,
+        noise_std: npt.ArrayLike | None = None,
+        checkpoint: Part | None = None,
+    ) -> Self:
+        """Fit to bags and observations; the regression by itself says what their trend is."""
+        self._own_bag = data.own_bag
+        self._trend = np.asarray(regressor._problem_.trend_means)
+        try:
+            return self._fit(data.bags, data.z, data.mediator, noise_std, None, checkpoint)
+        finally:
+            del self._trend
+
+    def _problem(
+        self,
+        bags: Bags,
+        z: np.ndarray,
+        mediator: npt.ArrayLike | None,
+        noise_std: npt.ArrayLike | None,
+        noise_cov: npt.ArrayLike | None,
+    ) -> ExactProblem:
+        problem = super()._problem(bags, z, mediator, noise_std, noise_cov)
+        spread = SpreadPrior.of(np.asarray(problem.trend_means), z, self._trend)
+        return replace(problem, spread=spread)

@@ -20,23 +20,28 @@ from deconditional.models.checks import (
     own_bags,
 )
 
-__all__ = ["Measurements", "Unmatched", "explained_share"]
+__all__ = ["PLAUSIBLE_GAP", "Measurements", "Unmatched", "bag_gap", "explained_share"]
 
 LEAST_EXPLAINED = 0.02
 """Share of the variance of z that its mediator is taken to explain at least."""
+
+PLAUSIBLE_GAP = 1.0
+"""Bag means are off a regression by one standard deviation at most if both are right."""
 
 
 class Measurements(NamedTuple):
     """Of bag means, (N,): values and the standard deviations of their noise.
 
     `uncertainty`, (N, N), is the covariance of errors that values have in common, those of the
-    regression; `own_share` is the share that the noise has of all error.
+    regression; `own_share` is the share that the noise has of all error, and `open_share` is how
+    large these errors in common are, as a share of the variance of the observations.
     """
 
     values: np.ndarray
     noise_std: np.ndarray
     uncertainty: np.ndarray
     own_share: float
+    open_share: float
 
 
 class Unmatched(NamedTuple):
@@ -144,13 +149,16 @@ class Unmatched(NamedTuple):
         values = np.asarray(usual + (at_bags.mean - usual) / explained)
         noise = np.full(len(values), np.sqrt(effect / explained))
         unknown = at_bags.covariance()
-        own_share = effect / (effect + float(np.mean(np.diag(unknown)))) if effect > 0 else 0.0
+        in_common = float(np.mean(np.diag(unknown)))
+        own_share = effect / (effect + in_common) if effect > 0 else 0.0
+        total = float(np.var(self.z))
+        open_share = in_common / total if total > 0 else 0.0
         uncertainty = unknown / explained**2
         if self.has_own is not None:
             noise[self.has_own] = 0.0
             uncertainty[self.has_own] = 0.0
             uncertainty[:, self.has_own] = 0.0
-        return Measurements(self._own_first(values), noise, uncertainty, own_share)
+        return Measurements(self._own_first(values), noise, uncertainty, own_share, open_share)
 
     def _own_first(self, values: np.ndarray) -> np.ndarray:
         """Values of bags, means of their own observations where there are any."""
@@ -170,3 +178,10 @@ def explained_share(regressor: BaggGP) -> float:
     left_out = regressor.predict_held_out(np.arange(len(z))).mean
     total = float(np.sum((z - z.mean()) ** 2))
     return max(0.0, 1.0 - float(np.sum((z - left_out) ** 2)) / total) if total > 0 else 0.0
+
+
+def bag_gap(regressor: BaggGP, mediator: npt.ArrayLike, means: np.ndarray) -> float:
+    """Root mean square distance of bag means from a regression, in its standard deviations."""
+    expected = regressor.predict(mediator)
+    variance = expected.variance + float(regressor.parameters_["noise_std"]) ** 2
+    return float(np.sqrt(np.mean((means - expected.mean) ** 2 / variance)))
