@@ -19,13 +19,13 @@ pytest.importorskip("cf_xarray")
 from deconditional.fields.pairing import pair  # noqa: E402
 from deconditional.fields.question import Question  # noqa: E402
 from deconditional.fields.validation import (  # noqa: E402
+    PLAUSIBLE_GAP,
     Blocks,
     HeldOut,
     _chosen,
     blocks,
     compared,
 )
-from deconditional.models.regression import PLAUSIBLE_GAP  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

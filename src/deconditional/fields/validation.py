@@ -16,7 +16,6 @@ from scipy.sparse import csr_array
 from scipy.special import ndtr
 
 from deconditional.fields.pairing import Pairing
-from deconditional.models.regression import PLAUSIBLE_GAP
 from deconditional.outputs import UsageError
 from deconditional.posterior import Gaussians
 from deconditional.scores import score
@@ -27,6 +26,8 @@ Ints = npt.NDArray[np.int64]
 
 SCORES = ("rmse", "crps", "nll", "coverage95", "coverage50")
 BLOCKS_PER_FOLD = 4
+PLAUSIBLE_GAP = 1.0
+"""Bag means are off a regression by one standard deviation at most if both are right."""
 
 
 @dataclass(frozen=True)

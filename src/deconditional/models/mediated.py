@@ -31,14 +31,9 @@ from deconditional.interrupts import stoppable
 from deconditional.models.bagg import BaggGP
 from deconditional.models.base import BagModel
 from deconditional.models.checks import query_points
+from deconditional.models.cmp import CMP
 from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
-from deconditional.models.regression import (
-    PLAUSIBLE_GAP,
-    Measurements,
-    Unmatched,
-    bag_gap,
-    explained_share,
-)
+from deconditional.models.regression import Measurements, Unmatched, bag_gap, explained_share
 from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
 
 __all__ = ["PARTS", "MediatedGP"]
@@ -49,13 +44,16 @@ PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
 PARTS_OF_A_WEAK_LINK = {"measured": 32, "tilted": 16, "conditional": 8}
 """Where mediators predict little, and more hangs on hyper-parameters."""
 
-PARTS_OF_AN_OPEN_LINK = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 32}
+PARTS_OF_AN_OPEN_LINK = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 16, "u-cmp": 32}
 """Where a regression by itself leaves much open, and the field helps to learn it."""
 
 PARTS_WITHOUT_A_LINK = {"unlinked": 32}
 """Where mediators measure nothing: the prior is left, whose width hangs on draws that are rare."""
 
 FAMILIES: dict[str, Any] = {"measured": MeasuredGP, "tilted": TiltedGP, "unlinked": UnlinkedGP}
+
+WITH_THE_FIELD: dict[str, Any] = {"joint": JointGP, "u-cmp": CMP}
+"""Members that learn a regression of their own together with the field."""
 
 ENOUGH = 0.05
 """Share of the variance of z that mediators must predict to pass for measurements of bag means."""
@@ -72,8 +70,11 @@ WEAK = 0.5
 MUCH_OPEN = 0.05
 """Variance of a regression's errors, as a share of that of z, from which on much is open."""
 
-MOST_OWN = 0.5
+MOST_OWN = 0.6
 """Share of bag effects in all error up to which it is for want of observations."""
+
+MOST_GAP = 2.0
+"""Standard deviations that bag means may be off the regression, root mean square."""
 
 
 class MediatedGP(BaseEstimator):
@@ -101,10 +102,11 @@ class MediatedGP(BaseEstimator):
         The regression predicts less than a half. Four times as many draws, and eight times as many
         of the second: more hangs on what is not known of the field.
     An open link
-        Observations are too few for a regression by itself: its errors have a share of 5 % or more
-        and are most of all error. Then most of the mixture, 32 parts of 44, is a U-CMP that learns
-        the regression and the field together (``joint``). It is left out if its bag means are more
-        than one standard deviation off the regression, root mean square.
+        Observations are too few for a regression by itself: its errors have a share of 5 % or more,
+        and bag effects are less than 60 % of all error. Then most of the mixture, 48 parts of 60,
+        are models that learn a regression together with the field: U-CMP (``u-cmp``, 32 parts) and
+        the same with the priors that the three above have (``joint``, 16). Either is left out if
+        its bag means are more than two standard deviations off the regression, root mean square.
     No link
         The regression predicts less than 5 % + (1 + 2 p)/M with p mediators, and less than 35 %.
         Then the prior of the field takes the place of all (``unlinked``), with bag means that vary
@@ -142,7 +144,7 @@ class MediatedGP(BaseEstimator):
     >>> data = swiss_roll(n_points=500, n_bags=20, matching="indirect", seed=0)
     >>> model = MediatedGP(n_restarts=1).fit(data.bags, data.z, mediator=data.mediator)
     >>> list(model.members_)
-    ['measured', 'tilted', 'conditional', 'joint']
+    ['measured', 'tilted', 'conditional', 'joint', 'u-cmp']
     >>> lower, upper = model.predict(data.x).interval(0.95)
     >>> bool(((data.f > lower) & (data.f < upper)).mean() > 0.8)
     True
@@ -207,28 +209,26 @@ class MediatedGP(BaseEstimator):
                 seed=self.seed,
             )
             share, least = explained_share(regressor), enough(*data.mediator.shape)
-            fits, members = [regressor], {}
-            joint = None
-            if share >= least and leaves_much_open(data.measurements(regressor)):
-                joint = self._joint(data, regressor, noise_std, shared, within(kept, "joint"))
+            parts = PARTS if share >= WEAK else PARTS_OF_A_WEAK_LINK
+            helped: dict[str, BagModel] = {}
             if share < least:
                 parts = PARTS_WITHOUT_A_LINK
-            elif joint is not None:
-                parts = PARTS_OF_AN_OPEN_LINK
-                fits.append(joint)
-            else:
-                parts = PARTS if share >= WEAK else PARTS_OF_A_WEAK_LINK
+            elif leaves_much_open(data.measurements(regressor)):
+                helped = self._with_the_field(data, regressor, noise_std, shared, kept)
+                if helped:
+                    known = PARTS_OF_AN_OPEN_LINK.items()
+                    parts = {k: n for k, n in known if k in helped or k not in WITH_THE_FIELD}
+            members: dict[str, Any] = {}
             for name, family in FAMILIES.items():
                 if name in parts:
                     member = family(self.kernel, n_draws=parts[name], **shared)
                     members[name] = member.fit(data, regressor, **within(kept, name))
-            fits += members.values()
+            fits = [regressor, *helped.values(), *members.values()]
             if "tilted" in members:
                 members["conditional"] = members["tilted"].conditional(parts["conditional"])
             for member in members.values():
                 member.forget()
-            if joint is not None:
-                members["joint"] = joint
+            members |= helped
             found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own)
             told = any(caution.category is UselessMediatorWarning for caution in found)
             if data.needs_mediators and not told:
@@ -249,29 +249,33 @@ class MediatedGP(BaseEstimator):
         )
         return self
 
-    def _joint(
+    def _with_the_field(
         self,
         data: Unmatched,
         regressor: BaggGP,
         noise_std: npt.ArrayLike | None,
         shared: dict[str, Any],
-        kept: dict[str, Any],
-    ) -> JointGP | None:
-        """The regression and the field together, unless bag means contradict the regression.
+        kept: Part | None,
+    ) -> dict[str, BagModel]:
+        """Those of them whose bag means do not contradict the regression.
 
         Observations cannot tell: a field that is far off in every bag may explain them as well.
         """
-        options = {"centred": True, "uncertainty": True, **shared}
-        model = JointGP(self.kernel, self.mediator_kernel, **options)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model.fit_beside(data, regressor, noise_std, **kept)
         assert data.bags.mediator is not None
-        means = model.predict_bags(model.bags_).mean
-        if bag_gap(regressor, data.bags.mediator, means) > PLAUSIBLE_GAP:
-            return None
-        tell_of(_heard(caught))
-        return model
+        found: dict[str, BagModel] = {}
+        for name, family in WITH_THE_FIELD.items():
+            model = family(
+                self.kernel, self.mediator_kernel, centred=True, uncertainty=True, **shared
+            )
+            given = {"own_bag": data.own_bag, "noise_std": noise_std, **within(kept, name)}
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                model.fit(data.bags, data.z, data.mediator, **given)
+            means = model.predict_bags(model.bags_).mean
+            if bag_gap(regressor, data.bags.mediator, means) <= MOST_GAP:
+                found[name] = model
+                tell_of(_heard(caught))
+        return found
 
     # ------------------------------------------------------------------ predicting
 

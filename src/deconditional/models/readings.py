@@ -296,28 +296,12 @@ class UnlinkedGP(Reading):
 
 
 class JointGP(CMP):
-    """U-CMP: the conditional reading of a regression that is learnt together with the field.
+    """U-CMP with the priors of readings.
 
-    Bag means vary as much as observations do.
+    The wider one of length scales, and that bag means vary as much as observations do.
     """
 
     _length_scale_prior = staticmethod(length_scale_prior)
-    _trend: np.ndarray
-
-    def fit_beside(
-        self,
-        data: Unmatched,
-        regressor: Any,
-        noise_std: npt.ArrayLike | None = None,
-        checkpoint: Part | None = None,
-    ) -> Self:
-        """Fit to bags and observations; the regression by itself says what their trend is."""
-        self._own_bag = data.own_bag
-        self._trend = np.asarray(regressor._problem_.trend_means)
-        try:
-            return self._fit(data.bags, data.z, data.mediator, noise_std, None, checkpoint)
-        finally:
-            del self._trend
 
     def _problem(
         self,
@@ -328,5 +312,8 @@ class JointGP(CMP):
         noise_cov: npt.ArrayLike | None,
     ) -> ExactProblem:
         problem = super()._problem(bags, z, mediator, noise_std, noise_cov)
-        spread = SpreadPrior.of(np.asarray(problem.trend_means), z, self._trend)
+        y = np.asarray(problem.mediation.observed_mediator)
+        linear = np.concatenate([np.ones((len(z), 1)), y], axis=1)
+        trend = {"none": linear[:, :0], "constant": linear[:, :1], "linear": linear}[self.trend]
+        spread = SpreadPrior.of(np.asarray(problem.trend_means), z, trend)
         return replace(problem, spread=spread)

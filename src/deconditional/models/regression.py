@@ -20,13 +20,10 @@ from deconditional.models.checks import (
     own_bags,
 )
 
-__all__ = ["PLAUSIBLE_GAP", "Measurements", "Unmatched", "bag_gap", "explained_share"]
+__all__ = ["Measurements", "Unmatched", "bag_gap", "explained_share"]
 
 LEAST_EXPLAINED = 0.02
 """Share of the variance of z that its mediator is taken to explain at least."""
-
-PLAUSIBLE_GAP = 1.0
-"""Bag means are off a regression by one standard deviation at most if both are right."""
 
 
 class Measurements(NamedTuple):
