@@ -246,6 +246,22 @@ def test_a_useless_mediator_leaves_the_prior_and_a_warning(useless):
         dc.MediatedGP(**QUICK).fit(data.bags, data.z, mediator=data.mediator)
 
 
+def test_of_a_useless_mediator_nothing_else_is_said():
+    """Neither that a field explains nothing, which is the regression's, nor of narrow intervals."""
+    data = noisy_mediator(0.0, n_cells=80, points_per_cell=10, seed=3)
+    points = dc.Bags.from_points(data.mediator, np.arange(len(data.z)))
+    with pytest.warns(dc.DegenerateFitWarning, match="explains 0%"):
+        dc.BaggGP(gk.Matern32(), learn_noise=True, **QUICK).fit(points, data.z)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = dc.MediatedGP(**QUICK).fit(data.bags, data.z, mediator=data.mediator)
+    assert list(model.members_) == ["unlinked"]
+    told = [str(each.message) for each in caught]
+    assert {each.category for each in caught} == {dc.UselessMediatorWarning}
+    assert all("the posterior is the prior of the field" in text for text in told)
+    assert model.fit_report_.notes == tuple(told)
+
+
 def test_a_link_that_noise_could_be_is_none_and_said_so():
     """Ten observations that their mediators predict by chance, of bags that have a link."""
     rng = np.random.default_rng(0)

@@ -98,6 +98,10 @@ EXTRAPOLATED_SHARE = 0.5
 # --------------------------------------------------------------------------- classes
 
 
+MAY_BE_NARROW = "intervals of this fit may be too narrow"
+PRIOR_IS_LEFT = "the posterior is the prior of the field, about the mean of the observations"
+
+
 class DeconditionalWarning(UserWarning):
     """The base of all warnings of this package.
 
@@ -256,11 +260,13 @@ def bag_waves(bags: Any, seed: int = 0) -> Floats:
     return np.asarray(bags.means(np.cos(points @ frequencies + rng.uniform(0, 2 * np.pi, WAVES))))
 
 
-def useless_mediator(bags: Any, mediator: Floats, z: Floats, seed: int = 0) -> list[Caution]:
+def useless_mediator(
+    bags: Any, mediator: Floats, z: Floats, seed: int = 0, outcome: str = MAY_BE_NARROW
+) -> list[Caution]:
     """What the mediator does not tell, of the observations and of the bags."""
     remedy = (
         "Use a mediator that varies with both, and check that mediators are in the order of what "
-        "they belong to; intervals of this fit may be too narrow."
+        f"they belong to; {outcome}."
     )
     found = []
     links = (
@@ -439,13 +445,20 @@ def check_finite(log_evidence: float) -> None:
 
 
 def of_pseudo_targets(
-    bags: Any, mediator: Floats, z: Floats, has_own: Bools | None
+    bags: Any,
+    mediator: Floats,
+    z: Floats,
+    has_own: Bools | None,
+    outcome: str = MAY_BE_NARROW,
 ) -> list[Caution]:
-    """What should be said about pseudo-targets; `has_own` are bags that need none."""
+    """What should be said about pseudo-targets; `has_own` are bags that need none.
+
+    `outcome` is what comes of a useless mediator.
+    """
     needs_one = np.ones(bags.n_bags, dtype=bool) if has_own is None else ~has_own
     if not needs_one.any():
         return []
-    found = useless_mediator(bags, mediator, z)
+    found = useless_mediator(bags, mediator, z, outcome=outcome)
     return found + bags_outside(bags.mediator[needs_one], mediator)
 
 

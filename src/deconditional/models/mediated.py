@@ -19,7 +19,10 @@ from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
 from deconditional.cautions import (
+    MAY_BE_NARROW,
+    PRIOR_IS_LEFT,
     Caution,
+    DegenerateFitWarning,
     UselessMediatorWarning,
     no_link,
     of_pseudo_targets,
@@ -198,20 +201,29 @@ class MediatedGP(BaseEstimator):
             "seed": self.seed,
         }
         with _told_once():
-            regressor = data.regress(
-                self.mediator_kernel,
-                noise_std,
-                within(kept, "regressor"),
-                learn_noise=True,  # bag effects, whatever the noise of observations
-                trend=self.trend,
-                n_restarts=self.n_restarts,
-                max_iter=self.max_iter,
-                seed=self.seed,
-            )
+            with _heard() as of_regression:
+                regressor = data.regress(
+                    self.mediator_kernel,
+                    noise_std,
+                    within(kept, "regressor"),
+                    learn_noise=True,  # bag effects, whatever the noise of observations
+                    trend=self.trend,
+                    n_restarts=self.n_restarts,
+                    max_iter=self.max_iter,
+                    seed=self.seed,
+                )
             share, least = explained_share(regressor), enough(*data.mediator.shape)
+            without_link = share < least
+            # A regression that explains nothing is spoken of below, as a useless mediator.
+            untold = [
+                caution
+                for caution in of_regression
+                if without_link and caution.category is DegenerateFitWarning
+            ]
+            tell_of([caution for caution in of_regression if caution not in untold])
             parts = PARTS if share >= WEAK else PARTS_OF_A_WEAK_LINK
             helped: dict[str, BagModel] = {}
-            if share < least:
+            if without_link:
                 parts = PARTS_WITHOUT_A_LINK
             elif leaves_much_open(data.measurements(regressor)):
                 helped = self._with_the_field(data, regressor, noise_std, shared, kept)
@@ -229,7 +241,8 @@ class MediatedGP(BaseEstimator):
             for member in members.values():
                 member.forget()
             members |= helped
-            found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own)
+            outcome = PRIOR_IS_LEFT if without_link else MAY_BE_NARROW
+            found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own, outcome)
             told = any(caution.category is UselessMediatorWarning for caution in found)
             if data.needs_mediators and not told:
                 found += no_link(share, least)
@@ -245,7 +258,10 @@ class MediatedGP(BaseEstimator):
         self.fit_report_ = replace(
             report,
             details={**report.details, **details},
-            notes=(*report.notes, *(caution.text for caution in found)),
+            notes=(
+                *(note for note in report.notes if note not in [c.text for c in untold]),
+                *(caution.text for caution in found),
+            ),
         )
         return self
 
@@ -268,13 +284,12 @@ class MediatedGP(BaseEstimator):
                 self.kernel, self.mediator_kernel, centred=True, uncertainty=True, **shared
             )
             given = {"own_bag": data.own_bag, "noise_std": noise_std, **within(kept, name)}
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+            with _heard() as said:
                 model.fit(data.bags, data.z, data.mediator, **given)
             means = model.predict_bags(model.bags_).mean
             if bag_gap(regressor, data.bags.mediator, means) <= MOST_GAP:
                 found[name] = model
-                tell_of(_heard(caught))
+                tell_of(said)
         return found
 
     # ------------------------------------------------------------------ predicting
@@ -362,18 +377,22 @@ def leaves_much_open(said: Measurements) -> bool:
 
 
 @contextmanager
-def _told_once() -> Iterator[None]:
-    """Warnings that several fits give are given once, when all are done."""
+def _heard() -> Iterator[list[Caution]]:
+    """Warnings that would have been given meanwhile, each once."""
+    found: list[Caution] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield
-    tell_of(_heard(caught))
-
-
-def _heard(caught: Sequence[warnings.WarningMessage]) -> list[Caution]:
-    """Each of them once."""
+        yield found
     told: list[tuple[Any, str]] = [(w.category, str(w.message)) for w in caught]
-    return [Caution(*each) for each in dict.fromkeys(told)]
+    found += [Caution(*each) for each in dict.fromkeys(told)]
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Warnings that several fits give are given once, when all are done."""
+    with _heard() as found:
+        yield
+    tell_of(found)
 
 
 def _together(reports: Sequence[FitReport]) -> FitReport:
