@@ -30,7 +30,13 @@ from deconditional.fit import (
     sample_posterior,
 )
 from deconditional.inference.field import Field
-from deconditional.inference.problem import BagProblem, ExactProblem, Matched, Mediated
+from deconditional.inference.problem import (
+    BagProblem,
+    ExactProblem,
+    Matched,
+    Mediated,
+    SpreadPrior,
+)
 from deconditional.inference.trend import Trend
 from deconditional.interrupts import Stop, stoppable
 from deconditional.models.checks import (
@@ -262,7 +268,12 @@ class BagModel(BaseEstimator):
         noise_std: npt.ArrayLike | None,
         noise_cov: npt.ArrayLike | None,
     ) -> Any:
-        return ExactProblem(**self._parts(bags, z, mediator, noise_std, noise_cov))
+        problem = ExactProblem(**self._parts(bags, z, mediator, noise_std, noise_cov))
+        return replace(problem, spread=self._spread_prior(problem))
+
+    def _spread_prior(self, problem: ExactProblem) -> SpreadPrior | None:
+        """What is known of how much bag means vary, if anything is."""
+        return None
 
     def _parts(
         self,

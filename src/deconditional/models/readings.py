@@ -23,7 +23,7 @@ from deconditional.fit import Optimum
 from deconditional.importance import PROPOSALS, weighted_draws
 from deconditional.inference.field import Field
 from deconditional.inference.measured import averaged_over_values
-from deconditional.inference.problem import ExactProblem, Matched, SpreadPrior, Weighted
+from deconditional.inference.problem import ExactProblem, Matched, Mediated, SpreadPrior, Weighted
 from deconditional.inference.tilted import Regression, TiltedProblem
 from deconditional.models.base import BagModel, _spread
 from deconditional.models.checks import check_count
@@ -220,14 +220,13 @@ class TiltedGP(Reading):
         noise_cov: npt.ArrayLike | None,
     ) -> TiltedProblem:
         problem = super()._problem(bags, z, mediator, noise_std, noise_cov)
-        spread = SpreadPrior.of(np.asarray(problem.trend_means), self._seen.z, self._seen.trend)
         seen = self._seen.measurements
         power = max(0.0, 2.0 * seen.own_share - 1.0)
-        return TiltedProblem.of(
-            replace(problem, spread=spread),
-            self._seen.regression,
-            *(seen.values, seen.noise_std**2, power),
-        )
+        values = (seen.values, seen.noise_std**2, power)
+        return TiltedProblem.of(problem, self._seen.regression, *values)
+
+    def _spread_prior(self, problem: ExactProblem) -> SpreadPrior:
+        return SpreadPrior.of(np.asarray(problem.trend_means), self._seen.z, self._seen.trend)
 
     def conditional(self, n_draws: int) -> Self:
         """The posterior without a tilt, at so many draws of the same parameters."""
@@ -268,17 +267,10 @@ class UnlinkedGP(Reading):
     def _regression(data: Unmatched, regressor: Any) -> Regression:
         return Regression.without_link(regressor, data.bags.n_bags, data.own_bag)
 
-    def _problem(
-        self,
-        bags: Bags,
-        z: np.ndarray,
-        mediator: npt.ArrayLike | None,
-        noise_std: npt.ArrayLike | None,
-        noise_cov: npt.ArrayLike | None,
-    ) -> ExactProblem:
-        problem = super()._problem(bags, z, mediator, noise_std, noise_cov)
-        features = np.ones((len(z), 0 if self.trend == "none" else 1))
-        return replace(problem, spread=SpreadPrior.of(np.asarray(problem.trend_means), z, features))
+    def _spread_prior(self, problem: ExactProblem) -> SpreadPrior:
+        z = np.asarray(problem.z)
+        mean = np.ones((len(z), 0 if self.trend == "none" else 1))
+        return SpreadPrior.of(np.asarray(problem.trend_means), z, mean)
 
     def _mediation(
         self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None
@@ -303,17 +295,9 @@ class JointGP(CMP):
 
     _length_scale_prior = staticmethod(length_scale_prior)
 
-    def _problem(
-        self,
-        bags: Bags,
-        z: np.ndarray,
-        mediator: npt.ArrayLike | None,
-        noise_std: npt.ArrayLike | None,
-        noise_cov: npt.ArrayLike | None,
-    ) -> ExactProblem:
-        problem = super()._problem(bags, z, mediator, noise_std, noise_cov)
-        y = np.asarray(problem.mediation.observed_mediator)
+    def _spread_prior(self, problem: ExactProblem) -> SpreadPrior:
+        assert isinstance(problem.mediation, Mediated)
+        y, z = np.asarray(problem.mediation.observed_mediator), np.asarray(problem.z)
         linear = np.concatenate([np.ones((len(z), 1)), y], axis=1)
         trend = {"none": linear[:, :0], "constant": linear[:, :1], "linear": linear}[self.trend]
-        spread = SpreadPrior.of(np.asarray(problem.trend_means), z, trend)
-        return replace(problem, spread=spread)
+        return SpreadPrior.of(np.asarray(problem.trend_means), z, trend)
