@@ -106,6 +106,7 @@ def test_most_of_an_open_link_is_learnt_with_the_field(open_link):
     spread = (weights * (variances + (means - mean) ** 2)).sum(0)
     np.testing.assert_allclose(post.variance, spread, rtol=1e-9)
     assert model.predict(data.x[:5], features=500).mean.shape == (5,)
+    assert model.fit_report_.details["mixture"].endswith("4 conditional, 16 joint, 32 u-cmp")
 
 
 def test_what_the_field_helps_to_learn_is_a_conditional_mean_process(open_link):

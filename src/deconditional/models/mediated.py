@@ -253,8 +253,8 @@ class MediatedGP(BaseEstimator):
         self.parts_ = {**parts}
         report = _together([each.fit_report_ for each in fits])
         explained = f"{share:.0%} of the variance of the observations, by the mediators"
-        mixed = [f"{len(model._solved_)} {name}" for name, model in members.items()]
-        details = {"explained": explained, "mixture": f"draws: {', '.join(mixed)}"}
+        mixed = ", ".join(f"{n} {name}" for name, n in parts.items())
+        details = {"explained": explained, "mixture": f"parts: {mixed}"}
         self.fit_report_ = replace(
             report,
             details={**report.details, **details},
