@@ -6,6 +6,7 @@ import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import deconditional as dc
 from deconditional.datasets import noisy_mediator, swiss_roll
@@ -13,7 +14,7 @@ from deconditional.fit import loss
 from deconditional.inference.problem import SPREAD_SLACK
 from deconditional.models import mediated
 from deconditional.models.mediated import enough, leaves_much_open
-from deconditional.models.readings import MeasuredGP, TiltedGP
+from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.regression import Unmatched, bag_gap, explained_share
 from deconditional.scores import coverage, crps, rmse
 
@@ -77,17 +78,35 @@ def test_the_posterior_is_a_mixture_of_the_members(telling):
     np.testing.assert_allclose(draws.var(0), spread, rtol=0.25)
 
 
-def test_a_weak_link_has_more_draws():
+@pytest.fixture(scope="module")
+def weak_link():
     data = noisy_mediator(0.3, n_cells=160, points_per_cell=5, seed=3)
-    model = fitted(data)
+    return data, fitted(data)
+
+
+def test_a_weak_link_has_more_draws_and_may_be_none(weak_link):
+    data, model = weak_link
     assert enough(*data.mediator.shape) < model.explained_share_ < 0.5
-    assert model.parts_ == {"measured": 32, "tilted": 16, "conditional": 8}
+    assert model.parts_ == {"measured": 32, "tilted": 8, "conditional": 8, "unlinked": 4}
     post = model.predict(data.x[:30])
-    assert len(post.component_means) == 56
+    assert len(post.component_means) == 52
     parts = [member.predict(data.x[:30]) for member in model.members_.values()]
-    weights = np.array([32, 16, 8])[:, None] / 56
+    weights = np.array([32, 8, 8, 4])[:, None] / 52
     np.testing.assert_allclose(post.mean, (weights * [p.mean for p in parts]).sum(0), rtol=1e-9)
     assert any("32 measured" in text for text in model.fit_report_.details.values())
+    unmatched = Unmatched.of(data.bags, data.z, data.mediator, None)
+    alone = UnlinkedGP(n_draws=4, **QUICK).fit(unmatched, model.regressor_).predict(data.x[:30])
+    np.testing.assert_array_equal(parts[-1].mean, alone.mean)
+    np.testing.assert_array_equal(parts[-1].std, alone.std)
+
+
+def test_of_a_weak_link_it_is_not_said_that_there_is_none(weak_link):
+    data, _ = weak_link
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dc.MediatedGP(**QUICK).fit(data.bags, data.z, mediator=data.mediator)
+    told = [str(each.message) for each in caught]
+    assert not any("prior of the field" in text or "explains 0%" in text for text in told)
 
 
 # ---------------------------------------------------------------------- an open link
@@ -95,31 +114,38 @@ def test_a_weak_link_has_more_draws():
 
 def test_most_of_an_open_link_is_learnt_with_the_field(open_link):
     data, model = open_link
-    parts = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 16, "u-cmp": 32}
+    parts = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 12, "u-cmp": 32}
     assert model.parts_ == parts
     post, parts = model.predict(data.x), [m.predict(data.x) for m in model.members_.values()]
-    assert [len(part.component_means) for part in parts] == [4, 4, 4, 1, 1]
-    weights = np.array([4, 4, 4, 16, 32])[:, None] / 60
+    assert [len(part.component_means) for part in parts] == [4, 4, 4, 12, 1]
+    weights = np.array([4, 4, 4, 12, 32])[:, None] / 56
     means, variances = (np.stack([getattr(p, n) for p in parts]) for n in ("mean", "variance"))
     mean = (weights * means).sum(0)
     np.testing.assert_allclose(post.mean, mean, rtol=1e-10)
     spread = (weights * (variances + (means - mean) ** 2)).sum(0)
     np.testing.assert_allclose(post.variance, spread, rtol=1e-9)
     assert model.predict(data.x[:5], features=500).mean.shape == (5,)
-    assert model.fit_report_.details["mixture"].endswith("4 conditional, 16 joint, 32 u-cmp")
+    assert model.fit_report_.details["mixture"].endswith("4 conditional, 12 joint, 32 u-cmp")
 
 
 def test_what_the_field_helps_to_learn_is_a_conditional_mean_process(open_link):
-    """U-CMP, and U-CMP at other parameters: they are learnt with the spread of bag means."""
+    """U-CMP, and U-CMP at other parameters: they are drawn with the spread of bag means."""
     data, model = open_link
     options = {"mediator_kernel": gk.Matern12(), "centred": True, "uncertainty": True}
+    same = dc.CMP(**options, **QUICK).fit(data.bags, data.z, data.mediator).predict(data.x)
+    found = model.members_["u-cmp"].predict(data.x)
+    np.testing.assert_allclose(found.mean, same.mean, atol=1e-8)
+    np.testing.assert_allclose(found.std, same.std, atol=1e-8)
+
     joint = model.members_["joint"]
-    fixed = {name: np.asarray(value) for name, value in joint.parameters_.items()}
-    for name, more in (("u-cmp", QUICK), ("joint", {"fixed": fixed})):
-        same = dc.CMP(**options, **more).fit(data.bags, data.z, data.mediator).predict(data.x)
-        found = model.members_[name].predict(data.x)
-        np.testing.assert_allclose(found.mean, same.mean, atol=1e-8)
-        np.testing.assert_allclose(found.std, same.std, atol=1e-8)
+    found = joint.predict(data.x)
+    for draw in (0, 7):
+        values = joint._problem_.parameters.unpack(jnp.asarray(joint._vectors_[draw]))
+        fixed = {name: np.asarray(value) for name, value in values.items()}
+        same = dc.CMP(fixed=fixed, **options).fit(data.bags, data.z, data.mediator)
+        same = same.predict(data.x)
+        np.testing.assert_allclose(found.component_means[draw], same.mean, atol=1e-8)
+        np.testing.assert_allclose(found.component_variances[draw], same.variance, atol=1e-8)
 
     free = dc.CMP(priors=joint.priors_, n_restarts=1, max_iter=1, **options)
     with warnings.catch_warnings():
@@ -331,7 +357,15 @@ def test_bag_effects_are_learnt_beside_known_noise():
     assert model.members_["measured"].parameters_["noise_std"] > effect
 
 
-@pytest.mark.parametrize("which", ["telling", "open_link", "useless"])
+def test_a_joint_model_has_the_options_of_a_cmp_and_its_draws():
+    model = JointGP(cmo="shrinkage", n_draws=3)
+    assert model.get_params() == {**dc.CMP(cmo="shrinkage").get_params(), "n_draws": 3}
+    assert clone(model).get_params() == model.get_params()
+    with pytest.raises(ValueError, match="n_draws"):
+        model.set_params(n_draws=0)._check_options()
+
+
+@pytest.mark.parametrize("which", ["telling", "weak_link", "open_link", "useless"])
 def test_a_saved_model_predicts_the_same(which, request, tmp_path):
     data, model = request.getfixturevalue(which)
     again = dc.load(model.save(tmp_path / "model.npz"))

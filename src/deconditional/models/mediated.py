@@ -44,10 +44,10 @@ __all__ = ["PARTS", "MediatedGP"]
 PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
 """Members, and how many parts of the mixture each has: posteriors at hyper-parameters drawn."""
 
-PARTS_OF_A_WEAK_LINK = {"measured": 32, "tilted": 16, "conditional": 8}
-"""Where mediators predict little, and more hangs on hyper-parameters."""
+PARTS_OF_A_WEAK_LINK = {"measured": 32, "tilted": 8, "conditional": 8, "unlinked": 4}
+"""Where mediators predict little: more hangs on hyper-parameters, and there may be no link."""
 
-PARTS_OF_AN_OPEN_LINK = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 16, "u-cmp": 32}
+PARTS_OF_AN_OPEN_LINK = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 12, "u-cmp": 32}
 """Where a regression by itself leaves much open, and the field helps to learn it."""
 
 PARTS_WITHOUT_A_LINK = {"unlinked": 32}
@@ -102,14 +102,15 @@ class MediatedGP(BaseEstimator):
     variance of the M observations, predicted shares with each of them left out once.
 
     A weak link
-        The regression predicts less than a half. Four times as many draws, and eight times as many
-        of the second: more hangs on what is not known of the field.
+        The regression predicts less than a half. More draws, 32 : 8 : 8, since more hangs on what
+        is not known of the field, and four parts of what is left without a link (below).
     An open link
         Observations are too few for a regression by itself: its errors have a share of 5 % or more,
-        and bag effects are less than 60 % of all error. Then most of the mixture, 48 parts of 60,
+        and bag effects are less than 60 % of all error. Then most of the mixture, 44 parts of 56,
         are models that learn a regression together with the field: U-CMP (``u-cmp``, 32 parts) and
-        the same with the priors that the three above have (``joint``, 16). Either is left out if
-        its bag means are more than two standard deviations off the regression, root mean square.
+        the same with the priors that the three above have, at draws of its hyper-parameters
+        (``joint``, 12). Either is left out if its bag means are more than two standard deviations
+        off the regression, root mean square.
     No link
         The regression predicts less than 5 % + (1 + 2 p)/M with p mediators, and less than 35 %.
         Then the prior of the field takes the place of all (``unlinked``), with bag means that vary
@@ -240,7 +241,7 @@ class MediatedGP(BaseEstimator):
                 members["conditional"] = members["tilted"].conditional(parts["conditional"])
             for member in members.values():
                 member.forget()
-            members |= helped
+            members = {name: (members | helped)[name] for name in parts}
             outcome = PRIOR_IS_LEFT if without_link else MAY_BE_NARROW
             found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own, outcome)
             told = any(caution.category is UselessMediatorWarning for caution in found)
@@ -280,9 +281,9 @@ class MediatedGP(BaseEstimator):
         assert data.bags.mediator is not None
         found: dict[str, BagModel] = {}
         for name, family in WITH_THE_FIELD.items():
-            model = family(
-                self.kernel, self.mediator_kernel, centred=True, uncertainty=True, **shared
-            )
+            draws = {"n_draws": PARTS_OF_AN_OPEN_LINK[name]} if family is JointGP else {}
+            kind = {"centred": True, "uncertainty": True, **draws}
+            model = family(self.kernel, self.mediator_kernel, **kind, **shared)
             given = {"own_bag": data.own_bag, "noise_std": noise_std, **within(kept, name)}
             with _heard() as said:
                 model.fit(data.bags, data.z, data.mediator, **given)

@@ -142,8 +142,7 @@ class Reading(BagModel):
         self._draws_ = weighted_draws(problem, best.vector, self.seed)
         draws = self._draws_.pick(self.n_draws)
         problems, solved = self._solve(partial(self._given, problem), draws)
-        more = PROPOSALS + 2 * len(best.vector) if len(draws) > 1 else 0
-        return problems[0], replace(best, draws=draws, evaluations=best.evaluations + more), solved
+        return problems[0], _averaged(best, draws), solved
 
     def _given(self, problem: Any, vector: Array) -> ExactProblem:
         """The observations that have the posterior at given hyper-parameters."""
@@ -288,12 +287,37 @@ class UnlinkedGP(Reading):
 
 
 class JointGP(CMP):
-    """U-CMP with the priors of readings.
+    """U-CMP with the priors of readings, averaged over hyper-parameters as they are.
 
-    The wider one of length scales, and that bag means vary as much as observations do.
+    The wider prior of length scales, and that bag means vary as much as observations do.
+
+    Parameters
+    ----------
+    n_draws
+        Hyper-parameters to average over.
+    **options
+        As in :class:`CMP`.
     """
 
     _length_scale_prior = staticmethod(length_scale_prior)
+
+    def __init__(self, *args: Any, n_draws: int = 8, **options: Any):
+        super().__init__(*args, **options)
+        self.n_draws = n_draws
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        return sorted([*CMP._get_param_names(), "n_draws"])
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        check_count("n_draws", self.n_draws)
+
+    def _learn(self, problem: Any) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
+        best = self._optimum(problem)
+        draws = weighted_draws(problem, best.vector, self.seed).pick(self.n_draws)
+        solved = [problem.solve(jnp.asarray(draw)) for draw in draws]
+        return problem, _averaged(best, draws), solved
 
     def _spread_prior(self, problem: ExactProblem) -> SpreadPrior:
         assert isinstance(problem.mediation, Mediated)
@@ -301,3 +325,9 @@ class JointGP(CMP):
         linear = np.concatenate([np.ones((len(z), 1)), y], axis=1)
         trend = {"none": linear[:, :0], "constant": linear[:, :1], "linear": linear}[self.trend]
         return SpreadPrior.of(np.asarray(problem.trend_means), z, trend)
+
+
+def _averaged(best: Optimum, draws: np.ndarray) -> Optimum:
+    """An optimum with draws about it, and the evaluations that they took."""
+    more = PROPOSALS + 2 * len(best.vector) if len(draws) > 1 else 0
+    return replace(best, draws=draws, evaluations=best.evaluations + more)
