@@ -87,15 +87,15 @@ def weak_link():
 def test_a_weak_link_has_more_draws_and_may_be_none(weak_link):
     data, model = weak_link
     assert enough(*data.mediator.shape) < model.explained_share_ < 0.5
-    assert model.parts_ == {"measured": 32, "tilted": 8, "conditional": 8, "unlinked": 4}
+    assert model.parts_ == {"measured": 32, "tilted": 8, "conditional": 8, "unlinked": 6}
     post = model.predict(data.x[:30])
-    assert len(post.component_means) == 52
+    assert len(post.component_means) == 54
     parts = [member.predict(data.x[:30]) for member in model.members_.values()]
-    weights = np.array([32, 8, 8, 4])[:, None] / 52
+    weights = np.array([32, 8, 8, 6])[:, None] / 54
     np.testing.assert_allclose(post.mean, (weights * [p.mean for p in parts]).sum(0), rtol=1e-9)
     assert any("32 measured" in text for text in model.fit_report_.details.values())
     unmatched = Unmatched.of(data.bags, data.z, data.mediator, None)
-    alone = UnlinkedGP(n_draws=4, **QUICK).fit(unmatched, model.regressor_).predict(data.x[:30])
+    alone = UnlinkedGP(n_draws=6, **QUICK).fit(unmatched, model.regressor_).predict(data.x[:30])
     np.testing.assert_array_equal(parts[-1].mean, alone.mean)
     np.testing.assert_array_equal(parts[-1].std, alone.std)
 
@@ -114,18 +114,18 @@ def test_of_a_weak_link_it_is_not_said_that_there_is_none(weak_link):
 
 def test_most_of_an_open_link_is_learnt_with_the_field(open_link):
     data, model = open_link
-    parts = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 12, "u-cmp": 32}
+    parts = {"measured": 4, "tilted": 4, "conditional": 8, "joint": 12, "u-cmp": 24}
     assert model.parts_ == parts
     post, parts = model.predict(data.x), [m.predict(data.x) for m in model.members_.values()]
-    assert [len(part.component_means) for part in parts] == [4, 4, 4, 12, 1]
-    weights = np.array([4, 4, 4, 12, 32])[:, None] / 56
+    assert [len(part.component_means) for part in parts] == [4, 4, 8, 12, 1]
+    weights = np.array([4, 4, 8, 12, 24])[:, None] / 52
     means, variances = (np.stack([getattr(p, n) for p in parts]) for n in ("mean", "variance"))
     mean = (weights * means).sum(0)
     np.testing.assert_allclose(post.mean, mean, rtol=1e-10)
     spread = (weights * (variances + (means - mean) ** 2)).sum(0)
     np.testing.assert_allclose(post.variance, spread, rtol=1e-9)
     assert model.predict(data.x[:5], features=500).mean.shape == (5,)
-    assert model.fit_report_.details["mixture"].endswith("4 conditional, 12 joint, 32 u-cmp")
+    assert model.fit_report_.details["mixture"].endswith("8 conditional, 12 joint, 24 u-cmp")
 
 
 def test_what_the_field_helps_to_learn_is_a_conditional_mean_process(open_link):
