@@ -1,6 +1,10 @@
 """Learning: the objective and its gradient, MAP with restarts, warnings, and NUTS."""
 
+from typing import Any
+
+import equinox as eqx
 import gpjax.kernels as gk
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -8,7 +12,8 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, LogNormal
-from deconditional.fit import loss_and_gradient
+from deconditional.fit import loss_and_gradient, maximise
+from deconditional.parameters import ParameterSet, positive
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,
@@ -245,6 +250,33 @@ def test_an_unfinished_fit_warns_and_says_so():
     assert "did NOT converge" in str(model.fit_report_)
     assert "note:" in str(model.fit_report_)
     assert caught[0].filename == __file__
+
+
+class Rounded(eqx.Module):
+    """A bowl whose values come in steps, as of float32 tiles; its gradient has an error."""
+
+    parameters: ParameterSet
+    error: float
+    dtype: Any = eqx.field(static=True)
+
+    def log_posterior(self, v):
+        bowl = 0.5 * jnp.sum(jnp.array([1.0, 30.0]) * (v - 0.7) ** 2)
+        told = bowl + self.error * jnp.sum(v)
+        return -(told + jax.lax.stop_gradient(jnp.round(bowl, 2) - told))
+
+
+@pytest.mark.parametrize(
+    ("error", "dtype", "converged"),
+    [(0.1, jnp.float32, True), (0.1, jnp.float64, False), (-60.0, jnp.float32, False)],
+)
+def test_rounding_of_tiles_ends_a_fit_where_little_is_left_to_gain(error, dtype, converged):
+    """Not one whose gradient says that much is left, nor one in float64, which has no such steps."""
+    parameters = ParameterSet.of([positive("p0", 1.0), positive("p1", 1.0)])
+    found = maximise(Rounded(parameters, error, dtype), n_restarts=1, max_iter=200)
+    assert found.converged is converged
+    assert found.iterations < 200  # the line search ended it
+    if converged:
+        np.testing.assert_allclose(found.vector, 0.7, atol=0.25)
 
 
 def test_a_parameter_on_its_bound_warns():

@@ -53,6 +53,12 @@ FLOAT32_TOLERANCE = 1e-6
 FLOAT32_LINE_SEARCH = 10
 """Evaluations after which a line search with float32 tiles gives up: it meets nothing but noise."""
 
+FLOAT32_PROMISE = 0.5
+"""Nats that a run which such noise ended may have left to gain: what a standard deviation costs."""
+
+
+LINE_SEARCH_FAILED = 2
+"""Status of L-BFGS-B when no step goes down, not even along the gradient."""
 
 SHORT_EVALUATION = 0.01
 """Seconds; a longer evaluation uses the cores itself, and a second beside it slows both down."""
@@ -244,13 +250,14 @@ class _Restart:
         self.objective, self.halted = objective, halted
         self.vector, self.loss, self.gradient = start, np.inf, np.zeros_like(start)
         self.success = False
+        self.promise = np.inf
         self.iterations = 0
 
     def run(
         self, low: np.ndarray, high: np.ndarray, iterations: int, options: Mapping[str, Any]
     ) -> None:
         """So many iterations; fewer where the run is halted."""
-        self.success, self.iterations = False, 0
+        self.success, self.promise, self.iterations = False, np.inf, 0
         try:
             result = minimize(
                 self._loss,
@@ -265,6 +272,10 @@ class _Restart:
             return
         self.vector, self.loss, self.gradient = result.x, float(result.fun), result.jac
         self.success, self.iterations = bool(result.success), int(result.nit)
+        if result.status == LINE_SEARCH_FAILED:
+            free = _downhill(result.x, result.jac, low, high) != 0
+            gradient = np.where(free, result.jac, 0.0)
+            self.promise = 0.5 * float(gradient @ result.hess_inv.matvec(gradient))
 
     def _loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         found = self.objective.known(vector)
@@ -328,7 +339,8 @@ def maximise(
     low, high = parameters.bounds()
 
     options: dict[str, Any] = {"ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20}
-    if getattr(problem, "dtype", None) == jnp.float32:
+    single = getattr(problem, "dtype", None) == jnp.float32
+    if single:
         options |= {"ftol": FLOAT32_TOLERANCE, "maxls": FLOAT32_LINE_SEARCH}
 
     halt = Event()
@@ -356,7 +368,7 @@ def maximise(
     return Optimum(
         vector=best.vector,
         log_posterior=-best.loss,
-        converged=not stop.used and _converged(best, low, high),
+        converged=not stop.used and _converged(best, low, high, single),
         iterations=best.iterations,
         evaluations=objective.evaluations,
         restarts=tuple(-r.loss for r in restarts if r.loss < np.inf),
@@ -411,10 +423,18 @@ def _together(pool: ThreadPoolExecutor, tasks: Sequence[Callable[[], None]]) -> 
             future.result()
 
 
-def _converged(best: _Restart, low: np.ndarray, high: np.ndarray) -> bool:
-    """Met a tolerance, or came so close that rounding of float32 tiles ended the line search."""
-    step = np.clip(best.vector - best.gradient, low, high) - best.vector
-    return best.success or bool(np.abs(step).max() < 0.02)
+def _converged(best: _Restart, low: np.ndarray, high: np.ndarray, single: bool) -> bool:
+    """Met a tolerance, or came so close that rounding, of float32 tiles most of all, ended it."""
+    step = _downhill(best.vector, best.gradient, low, high)
+    near = bool(np.abs(step).max() < 0.02)
+    return best.success or near or (single and best.promise < FLOAT32_PROMISE)
+
+
+def _downhill(
+    vector: np.ndarray, gradient: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> np.ndarray:
+    """The step against the gradient, as far as bounds let it."""
+    return np.clip(vector - gradient, low, high) - vector
 
 
 def at_bounds(parameters: ParameterSet, vector: np.ndarray) -> tuple[str, ...]:
