@@ -114,18 +114,18 @@ def test_of_a_weak_link_it_is_not_said_that_there_is_none(weak_link):
 
 def test_most_of_an_open_link_is_learnt_with_the_field(open_link):
     data, model = open_link
-    parts = {"measured": 4, "tilted": 4, "conditional": 8, "joint": 12, "u-cmp": 24}
+    parts = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 8, "u-cmp": 32}
     assert model.parts_ == parts
     post, parts = model.predict(data.x), [m.predict(data.x) for m in model.members_.values()]
-    assert [len(part.component_means) for part in parts] == [4, 4, 8, 12, 1]
-    weights = np.array([4, 4, 8, 12, 24])[:, None] / 52
+    assert [len(part.component_means) for part in parts] == [4, 4, 4, 8, 1]
+    weights = np.array([4, 4, 4, 8, 32])[:, None] / 52
     means, variances = (np.stack([getattr(p, n) for p in parts]) for n in ("mean", "variance"))
     mean = (weights * means).sum(0)
     np.testing.assert_allclose(post.mean, mean, rtol=1e-10)
     spread = (weights * (variances + (means - mean) ** 2)).sum(0)
     np.testing.assert_allclose(post.variance, spread, rtol=1e-9)
     assert model.predict(data.x[:5], features=500).mean.shape == (5,)
-    assert model.fit_report_.details["mixture"].endswith("8 conditional, 12 joint, 24 u-cmp")
+    assert model.fit_report_.details["mixture"].endswith("4 conditional, 8 joint, 32 u-cmp")
 
 
 def test_what_the_field_helps_to_learn_is_a_conditional_mean_process(open_link):

@@ -47,7 +47,7 @@ PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
 PARTS_OF_A_WEAK_LINK = {"measured": 32, "tilted": 8, "conditional": 8, "unlinked": 6}
 """Where mediators predict little: more hangs on hyper-parameters, and there may be no link."""
 
-PARTS_OF_AN_OPEN_LINK = {"measured": 4, "tilted": 4, "conditional": 8, "joint": 12, "u-cmp": 24}
+PARTS_OF_AN_OPEN_LINK = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 8, "u-cmp": 32}
 """Where a regression by itself leaves much open, and the field helps to learn it."""
 
 PARTS_WITHOUT_A_LINK = {"unlinked": 32}
@@ -106,10 +106,10 @@ class MediatedGP(BaseEstimator):
         is not known of the field, and six parts of what is left without a link (below).
     An open link
         Observations are too few for a regression by itself: its errors have a share of 5 % or more,
-        and bag effects are less than 60 % of all error. Then most of the mixture, 36 parts of 52,
-        are models that learn a regression together with the field: U-CMP (``u-cmp``, 24 parts) and
+        and bag effects are less than 60 % of all error. Then most of the mixture, 40 parts of 52,
+        are models that learn a regression together with the field: U-CMP (``u-cmp``, 32 parts) and
         the same with the priors that the three above have, at draws of its hyper-parameters
-        (``joint``, 12). Either is left out if its bag means are more than two standard deviations
+        (``joint``, 8). Either is left out if its bag means are more than two standard deviations
         off the regression, root mean square.
     No link
         The regression predicts less than 5 % + (1 + 2 p)/M with p mediators, and less than 35 %.
