@@ -270,7 +270,7 @@ class Rounded(eqx.Module):
     [(0.1, jnp.float32, True), (0.1, jnp.float64, False), (-60.0, jnp.float32, False)],
 )
 def test_rounding_of_tiles_ends_a_fit_where_little_is_left_to_gain(error, dtype, converged):
-    """Not one whose gradient says that much is left, nor one in float64, which has no such steps."""
+    """Not one whose gradient says that much is left, nor one in float64, which has no steps."""
     parameters = ParameterSet.of([positive("p0", 1.0), positive("p1", 1.0)])
     found = maximise(Rounded(parameters, error, dtype), n_restarts=1, max_iter=200)
     assert found.converged is converged

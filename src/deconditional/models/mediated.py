@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,7 +56,10 @@ PARTS_WITHOUT_A_LINK = {"unlinked": 32}
 
 FAMILIES: dict[str, Any] = {"measured": MeasuredGP, "tilted": TiltedGP, "unlinked": UnlinkedGP}
 
-WITH_THE_FIELD: dict[str, Any] = {"joint": JointGP, "u-cmp": CMP}
+WITH_THE_FIELD: dict[str, Any] = {
+    "joint": partial(JointGP, n_draws=PARTS_OF_AN_OPEN_LINK["joint"]),
+    "u-cmp": CMP,
+}
 """Members that learn a regression of their own together with the field."""
 
 ENOUGH = 0.05
@@ -281,9 +285,9 @@ class MediatedGP(BaseEstimator):
         assert data.bags.mediator is not None
         found: dict[str, BagModel] = {}
         for name, family in WITH_THE_FIELD.items():
-            draws = {"n_draws": PARTS_OF_AN_OPEN_LINK[name]} if family is JointGP else {}
-            kind = {"centred": True, "uncertainty": True, **draws}
-            model = family(self.kernel, self.mediator_kernel, **kind, **shared)
+            model = family(
+                self.kernel, self.mediator_kernel, centred=True, uncertainty=True, **shared
+            )
             given = {"own_bag": data.own_bag, "noise_std": noise_std, **within(kept, name)}
             with _heard() as said:
                 model.fit(data.bags, data.z, data.mediator, **given)
