@@ -48,7 +48,7 @@ PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
 PARTS_OF_A_WEAK_LINK = {"measured": 32, "tilted": 8, "conditional": 8, "unlinked": 6}
 """Where mediators predict little: more hangs on hyper-parameters, and there may be no link."""
 
-PARTS_OF_AN_OPEN_LINK = {"measured": 4, "tilted": 4, "conditional": 4, "joint": 8, "u-cmp": 32}
+PARTS_OF_AN_OPEN_LINK = {"conditional": 24, "joint": 8, "u-cmp": 32}
 """Where a regression by itself leaves much open, and the field helps to learn it."""
 
 PARTS_WITHOUT_A_LINK = {"unlinked": 32}
@@ -110,11 +110,11 @@ class MediatedGP(BaseEstimator):
         is not known of the field, and six parts of what is left without a link (below).
     An open link
         Observations are too few for a regression by itself: its errors have a share of 5 % or more,
-        and bag effects are less than 60 % of all error. Then most of the mixture, 40 parts of 52,
-        are models that learn a regression together with the field: U-CMP (``u-cmp``, 32 parts) and
-        the same with the priors that the three above have, at draws of its hyper-parameters
-        (``joint``, 8). Either is left out if its bag means are more than two standard deviations
-        off the regression, root mean square.
+        and bag effects are less than 60 % of all error. Then models that learn a regression
+        together with the field take the place of two readings: U-CMP (``u-cmp``, 32 parts of 64)
+        and the same with the priors that readings have, at draws of its hyper-parameters
+        (``joint``, 8), beside 24 draws of the conditional one. All is as usual if bag means of one
+        of the two are more than two standard deviations off the regression, root mean square.
     No link
         The regression predicts less than 5 % + (1 + 2 p)/M with p mediators, and less than 35 %.
         Then the prior of the field takes the place of all (``unlinked``), with bag means that vary
@@ -152,7 +152,7 @@ class MediatedGP(BaseEstimator):
     >>> data = swiss_roll(n_points=500, n_bags=20, matching="indirect", seed=0)
     >>> model = MediatedGP(n_restarts=1).fit(data.bags, data.z, mediator=data.mediator)
     >>> list(model.members_)
-    ['measured', 'tilted', 'conditional', 'joint', 'u-cmp']
+    ['conditional', 'joint', 'u-cmp']
     >>> lower, upper = model.predict(data.x).interval(0.95)
     >>> bool(((data.f > lower) & (data.f < upper)).mean() > 0.8)
     True
@@ -232,16 +232,14 @@ class MediatedGP(BaseEstimator):
                 parts = PARTS_WITHOUT_A_LINK
             elif leaves_much_open(data.measurements(regressor)):
                 helped = self._with_the_field(data, regressor, noise_std, shared, kept)
-                if helped:
-                    known = PARTS_OF_AN_OPEN_LINK.items()
-                    parts = {k: n for k, n in known if k in helped or k not in WITH_THE_FIELD}
+                parts = PARTS_OF_AN_OPEN_LINK if helped else parts
             members: dict[str, Any] = {}
             for name, family in FAMILIES.items():
-                if name in parts:
-                    member = family(self.kernel, n_draws=parts[name], **shared)
+                if name in parts or (name == "tilted" and "conditional" in parts):
+                    member = family(self.kernel, n_draws=parts.get(name, 1), **shared)
                     members[name] = member.fit(data, regressor, **within(kept, name))
             fits = [regressor, *helped.values(), *members.values()]
-            if "tilted" in members:
+            if "conditional" in parts:
                 members["conditional"] = members["tilted"].conditional(parts["conditional"])
             for member in members.values():
                 member.forget()
@@ -278,23 +276,25 @@ class MediatedGP(BaseEstimator):
         shared: dict[str, Any],
         kept: Part | None,
     ) -> dict[str, BagModel]:
-        """Those of them whose bag means do not contradict the regression.
+        """All of them, or none if bag means of one contradict the regression.
 
         Observations cannot tell: a field that is far off in every bag may explain them as well.
         """
         assert data.bags.mediator is not None
         found: dict[str, BagModel] = {}
+        cautions: list[Caution] = []
         for name, family in WITH_THE_FIELD.items():
             model = family(
                 self.kernel, self.mediator_kernel, centred=True, uncertainty=True, **shared
             )
             given = {"own_bag": data.own_bag, "noise_std": noise_std, **within(kept, name)}
             with _heard() as said:
-                model.fit(data.bags, data.z, data.mediator, **given)
+                found[name] = model.fit(data.bags, data.z, data.mediator, **given)
             means = model.predict_bags(model.bags_).mean
-            if bag_gap(regressor, data.bags.mediator, means) <= MOST_GAP:
-                found[name] = model
-                tell_of(said)
+            if bag_gap(regressor, data.bags.mediator, means) > MOST_GAP:
+                return {}
+            cautions += said
+        tell_of(cautions)
         return found
 
     # ------------------------------------------------------------------ predicting

@@ -30,7 +30,7 @@ from deconditional.layout import CHUNK_SIZES, BagSampler, Layout, layout_bags
 from deconditional.models import CMP, MediatedGP, PseudoTarget, TiltedGP, UnlinkedGP
 from deconditional.models.base import BagModel
 from deconditional.models.checks import check_kernel
-from deconditional.models.mediated import PARTS_OF_AN_OPEN_LINK, PARTS_WITHOUT_A_LINK
+from deconditional.models.mediated import PARTS_OF_A_WEAK_LINK, PARTS_OF_AN_OPEN_LINK
 from deconditional.models.readings import Reading
 from deconditional.models.variational import VariationalModel
 from deconditional.parameters import (
@@ -958,7 +958,7 @@ def _read_mediated(node: Node, supplied: Supplied) -> MediatedGP:
     model.regressor_ = read_estimator(node.node("regressor"), supplied)
     model.explained_share_ = node.number("explained_share")
     if "parts" in node:
-        names = (*PARTS_OF_AN_OPEN_LINK, *PARTS_WITHOUT_A_LINK)
+        names = tuple(dict.fromkeys([*PARTS_OF_A_WEAK_LINK, *PARTS_OF_AN_OPEN_LINK]))
         parts = node.node("parts").only(optional=[*names])
         model.parts_ = {name: parts.whole(name, 1, 100) for name in names if name in parts}
         if not model.parts_:
