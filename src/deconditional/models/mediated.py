@@ -48,7 +48,7 @@ PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
 PARTS_OF_A_WEAK_LINK = {"measured": 32, "tilted": 8, "conditional": 8, "unlinked": 6}
 """Where mediators predict little: more hangs on hyper-parameters, and there may be no link."""
 
-PARTS_OF_AN_OPEN_LINK = {"conditional": 24, "joint": 8, "u-cmp": 32}
+PARTS_OF_AN_OPEN_LINK = {"conditional": 24, "joint": 4, "u-cmp": 32}
 """Where a regression by itself leaves much open, and the field helps to learn it."""
 
 PARTS_WITHOUT_A_LINK = {"unlinked": 32}
@@ -111,9 +111,9 @@ class MediatedGP(BaseEstimator):
     An open link
         Observations are too few for a regression by itself: its errors have a share of 5 % or more,
         and bag effects are less than 60 % of all error. Then models that learn a regression
-        together with the field take the place of two readings: U-CMP (``u-cmp``, 32 parts of 64)
+        together with the field take the place of two readings: U-CMP (``u-cmp``, 32 parts of 60)
         and the same with the priors that readings have, at draws of its hyper-parameters
-        (``joint``, 8), beside 24 draws of the conditional one. All is as usual if bag means of one
+        (``joint``, 4), beside 24 draws of the conditional one. All is as usual if bag means of one
         of the two are more than two standard deviations off the regression, root mean square.
     No link
         The regression predicts less than 5 % + (1 + 2 p)/M with p mediators, and less than 35 %.
