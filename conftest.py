@@ -12,9 +12,6 @@ os.environ.setdefault(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-# Tile sizes that were measured would differ between machines.
-os.environ.setdefault("DECONDITIONAL_TUNE", "off")
-
 import jax
 import pytest
 from hypothesis import settings

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 import deconditional as dc
-from deconditional import checkpoints
-from deconditional.progress import Step, listening
+from deconditional.fitting.progress import Step, listening
+from deconditional.saving import resume as checkpoints
 
 INTERVAL = 0.5
 KINDS = ("map", "nuts", "climb")

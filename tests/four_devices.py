@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deconditional import CMP, Bags, bag_cross, bag_gram, sharding
-from deconditional.bag_kernels import _DifferenceSweep, _ProductSweep
-from deconditional.layout import layout_bags
-from deconditional.tuning import Tiles
+from deconditional import CMP, Bags, bag_cross, bag_gram
+from deconditional.kernels import devices as sharding
+from deconditional.kernels.layout import layout_bags
+from deconditional.kernels.sweeps import _DifferenceSweep, _ProductSweep
+from deconditional.kernels.tile_sizes import Tiles
 from helpers import flat_kernel, gram, ragged_bags, weight_matrix
 
 assert len(jax.devices()) == 4, jax.devices()

@@ -89,8 +89,8 @@ def import_all():
 
     import deconditional.fields.chunked
     import deconditional.fields.downscaler  # noqa: F401
-    from deconditional import cli, report  # noqa: F401
-    from deconditional.reporting import page, sections  # noqa: F401
+    from deconditional.report import page, sections  # noqa: F401
+    from deconditional.report import write as report  # noqa: F401
 
 
 def forked(case):
@@ -138,7 +138,7 @@ def in_child(case, out):
 
 def commanded(arguments):
     """Exit code and standard error of the command line."""
-    from deconditional import cli
+    from deconditional.cli import main as cli
 
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -228,7 +228,7 @@ def stored(path, names):
 
 def report(case):
     """A result read, and all of its page but the drawing of figures."""
-    from deconditional import field_plots
+    from deconditional.report import field_plots
 
     picture = b"\x89PNG" + bytes(12) + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
     field_plots.png = lambda figure, dpi=150: picture

@@ -22,13 +22,14 @@ import pandas as pd
 import pytest
 
 import deconditional as dc
-from deconditional import cli
+from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
+from deconditional.errors import UsageError, shortened, visible
 from deconditional.fields import declared, files, grids
 from deconditional.fields.classic import missing_bytes
 from deconditional.fields.declared import available_memory
 from deconditional.fields.downscaler import Downscaler
-from deconditional.outputs import UsageError, check_place, shortened, visible, write_atomically
+from deconditional.saving.outputs import check_place, write_atomically
 from reliability import record, tries
 from test_downscale_command import Regression
 
@@ -1150,7 +1151,7 @@ def test_refuses_as_a_process(place):
 FULL = """
 import os, resource, sys
 from test_downscale_command import Regression
-from deconditional import cli
+from deconditional.cli import main as cli
 from deconditional.fields.downscaler import Downscaler
 Downscaler._fitted_model = lambda self, name, data, z: Regression(data, z)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
@@ -1326,7 +1327,7 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np, xarray as xr, zarr
 from deconditional.fields.files import write_fields
-from deconditional.outputs import write_atomically
+from deconditional.saving.outputs import write_atomically
 
 folder, n = Path(sys.argv[1]), int(sys.argv[2])
 size, letters = (20, 150, 150), 10_000_000

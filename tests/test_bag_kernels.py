@@ -11,8 +11,8 @@ import pytest
 from gpjax.parameters import PositiveReal
 
 from deconditional import Bags, DeepKernel, bag_cross, bag_gram
-from deconditional.layout import CHUNK_SIZES, layout_bags
-from deconditional.tuning import Tiles
+from deconditional.kernels.layout import CHUNK_SIZES, layout_bags
+from deconditional.kernels.tile_sizes import Tiles
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     TanhKernel,

@@ -15,8 +15,7 @@ import pytest
 from rich.console import Console
 from scipy.stats import multivariate_normal
 
-from deconditional import benchmark_commands, cli, compilation_cache
-from deconditional.benchmarks import (
+from benchmarks import (
     against_dense,
     against_gpytorch,
     check,
@@ -28,10 +27,13 @@ from deconditional.benchmarks import (
     scaling,
     timing,
 )
-from deconditional.benchmarks.problems import strips
+from benchmarks import commands as benchmark_commands
+from benchmarks.problems import strips
+from deconditional.cli import main as cli
 from deconditional.datasets import synthetic_globe
+from deconditional.errors import UsageError
+from deconditional.kernels import compilation_cache
 from deconditional.models import CMP
-from deconditional.outputs import UsageError
 from helpers import assert_close
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -638,7 +640,7 @@ def test_output_that_is_a_folder(capsys, tmp_path):
 )
 def test_benchmarks_get_their_arguments(monkeypatch, tmp_path, arguments, expected):
     given = {}
-    module = import_module(f"deconditional.benchmarks.{arguments[0].replace('-', '_')}")
+    module = import_module(f"benchmarks.{arguments[0].replace('-', '_')}")
     monkeypatch.setattr(module, "run", lambda **keywords: given.update(keywords) or 0)
     out = tmp_path / "new" / "numbers.json"
     assert cli.main(["benchmark", *arguments, "--out", str(out)]) == 0
@@ -654,7 +656,7 @@ def test_what_times_compilation_compiles_anew(name, enabled, monkeypatch):
         seen.append(jax.config.jax_enable_compilation_cache)
         return 0
 
-    monkeypatch.setattr(import_module(f"deconditional.benchmarks.{name}"), "run", run)
+    monkeypatch.setattr(import_module(f"benchmarks.{name}"), "run", run)
     assert cli.main(["benchmark", name]) == 0
     assert seen == [enabled] and jax.config.jax_enable_compilation_cache
 
@@ -677,7 +679,7 @@ def test_options_of_another_benchmark_are_refused(given, message, capsys):
 def test_every_option_is_one_that_the_benchmark_takes(name):
     import inspect
 
-    module = import_module(f"deconditional.benchmarks.{name.replace('-', '_')}")
+    module = import_module(f"benchmarks.{name.replace('-', '_')}")
     entry = benchmark_commands.BENCHMARKS[name]
     takes = set(inspect.signature(module.run).parameters)
     offered = {option.replace("-", "_") for option in entry.options} | {"out"}
@@ -745,7 +747,7 @@ def test_another_processor_has_another_folder(fresh, monkeypatch):
 
 COMPILES = """
 import sys
-from deconditional.compilation_cache import keep_compiled
+from deconditional.kernels.compilation_cache import keep_compiled
 if sys.argv[1] == "late":
     import jax
     jax.jit(lambda x: x + 1)(1.0)

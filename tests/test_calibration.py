@@ -21,7 +21,7 @@ import pytest
 from scipy.stats import binom, chisquare
 
 from deconditional import CMP, BaggGP, VarCMP, VBagg
-from deconditional.fit import Optimum
+from deconditional.fitting.fit import Optimum
 from deconditional.inference.field import square_root
 from deconditional.models import base
 from helpers import gram, ragged_bags, trend_features, weight_matrix
@@ -282,7 +282,7 @@ def test_few_inducing_points_are_an_approximation_of_the_full_prior():
 
 def figure(path, draws=4000):
     """Histograms of ranks, with the band that holds 99 % of uniform counts."""
-    from deconditional.plots import _figure, save
+    from deconditional.report.plots import _figure, save
 
     cases = {
         **CASES,

@@ -11,9 +11,10 @@ import pytest
 from scipy.stats import binom
 
 import deconditional as dc
-from deconditional import cautions, linalg
 from deconditional.inference.held_out import held_out
-from deconditional.posterior import MARGIN, UNTOLD
+from deconditional.inference.posterior import MARGIN, UNTOLD
+from deconditional.kernels import linalg
+from deconditional.models import cautions
 from helpers import (
     TanhKernel,
     assert_close,

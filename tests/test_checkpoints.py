@@ -21,14 +21,16 @@ from numpyro.infer import MCMC, NUTS
 
 import checkpointed_run
 import deconditional as dc
-from deconditional import checkpoints, cli, fit, interrupts
-from deconditional.checkpoints import Checkpoint, CheckpointError, CheckpointWarning, opened
+from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, swiss_roll, synthetic_fields
-from deconditional.fit import sample_posterior
+from deconditional.errors import CheckpointError, CheckpointWarning, UsageError
+from deconditional.fitting import fit, interrupts
+from deconditional.fitting.fit import sample_posterior
+from deconditional.fitting.interrupts import Stop, aborting, current, stoppable
+from deconditional.fitting.progress import listening
 from deconditional.inference import stochastic
-from deconditional.interrupts import Stop, aborting, current, stoppable
-from deconditional.outputs import UsageError
-from deconditional.progress import listening
+from deconditional.saving import resume as checkpoints
+from deconditional.saving.resume import Checkpoint, opened
 from reliability import record, tries
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "python_handles_interrupts")
@@ -873,7 +875,7 @@ PAUSE = {"map": 0.02, "nuts": 0.02, "climb": 0.01}
 
 def started(kind, folder, pause=None):
     """A fit in a process of its own."""
-    environment = {**os.environ, "DECONDITIONAL_TUNE": "off", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     pause = PAUSE[kind] if pause is None else pause
     return subprocess.Popen(
         [sys.executable, str(RUN), kind, str(folder), str(pause)],
@@ -1191,7 +1193,7 @@ MAPPED = """
 import sys, time, warnings
 import numpy as np, xarray as xr
 import deconditional as dc
-from deconditional.progress import listening
+from deconditional.fitting.progress import listening
 from pathlib import Path
 folder = Path(sys.argv[1])
 fine, coarse = (xr.open_dataset(folder / name) for name in ("fine.nc", "coarse.nc"))
@@ -1227,7 +1229,6 @@ def test_kill_9_of_many_fits_keeps_those_that_are_done(cells, tmp_path):
             done = {p: p.stat().st_mtime_ns for p in (folder / "store").glob("0*.nc")}
             process = subprocess.Popen(
                 [sys.executable, "-c", MAPPED, folder, "0.05"],
-                env={**os.environ, "DECONDITIONAL_TUNE": "off"},
             )
             while not (folder / "begun").exists() and process.poll() is None:
                 time.sleep(0.05)

@@ -9,11 +9,11 @@ pytest.importorskip("cf_xarray")
 
 import deconditional as dc  # noqa: E402
 from deconditional.datasets import coarsen, split_cells, synthetic_fields  # noqa: E402
+from deconditional.errors import UsageError  # noqa: E402
 from deconditional.fields import chunked, parts  # noqa: E402
 from deconditional.fields.fine_points import fine_points  # noqa: E402
 from deconditional.fields.pairing import pair  # noqa: E402
 from deconditional.fields.question import Question  # noqa: E402
-from deconditional.outputs import UsageError  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 COVARIATES, MEDIATORS = ["altitude", "cloud"], ["water_vapour"]

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from deconditional import __version__, cli
-from deconditional.experiments import swiss_roll
+from deconditional import __version__
+from deconditional.cli import main as cli
+from studies import swiss_roll
 
 TINY = ["reproduce", "swiss-roll", "--points", "200", "--bags", "8", "--seeds", "1"]
 
@@ -45,7 +46,7 @@ def test_help_names_every_model(capsys):
 
 def test_version_needs_no_jax():
     code = (
-        "import sys; from deconditional.cli import main; "
+        "import sys; from deconditional.cli.main import main; "
         "code = main(['--version']) or main(['--help']); "
         "sys.exit(code or int('jax' in sys.modules or 'matplotlib' in sys.modules))"
     )

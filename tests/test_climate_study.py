@@ -8,16 +8,16 @@ import pytest
 from rich.console import Console
 
 from deconditional import scores
-from deconditional.outputs import UsageError
-from deconditional.posterior import Gaussians
+from deconditional.errors import UsageError
+from deconditional.inference.posterior import Gaussians
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 pytest.importorskip("netCDF4")
 
-from deconditional import cli  # noqa: E402
-from deconditional.experiments import climate, climate_output  # noqa: E402
-from deconditional.experiments.records import Results  # noqa: E402
+from deconditional.cli import main as cli  # noqa: E402
+from studies import climate, climate_output  # noqa: E402
+from studies.records import Results  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUIET = Console(quiet=True)

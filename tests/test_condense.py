@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-import deconditional.condense as condense
+import deconditional.bags.condense as condense
 from deconditional import Bags
-from deconditional.condense import LINEAR, representatives
+from deconditional.bags.condense import LINEAR, representatives
 from helpers import gram, ragged_bags
 
 

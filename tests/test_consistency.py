@@ -12,8 +12,8 @@ from scipy.sparse import csr_array
 
 import deconditional as dc
 from deconditional.datasets import split_cells, synthetic_fields
-from deconditional.outputs import UsageError
-from deconditional.posterior import Posterior
+from deconditional.errors import UsageError
+from deconditional.inference.posterior import Posterior
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")

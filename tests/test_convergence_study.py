@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 import deconditional as dc
-from deconditional.experiments import convergence as study
-from deconditional.experiments import convergence_output as output
-from deconditional.experiments import convergence_problem as circle
-from deconditional.experiments.convergence import Case
-from deconditional.experiments.convergence_problem import Problem
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
+from studies import convergence as study
+from studies import convergence_output as output
+from studies import convergence_problem as circle
+from studies.convergence import Case
+from studies.convergence_problem import Problem
 
 QUIET = Console(quiet=True)
 SMALL = Problem(frequencies=3, decay=2.0, mediator_decay=3.0, amplitude=2.5, noise=0.6)

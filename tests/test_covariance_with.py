@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from deconditional import CMP, BaggGP, Bags, VarCMP, VBagg
-from deconditional.fit import Optimum
+from deconditional.fitting.fit import Optimum
 from deconditional.inference.collapsed import Coefficients
-from deconditional.kernels import spectral_features
+from deconditional.kernels.radial import spectral_features
 from helpers import (
     assert_close,
     assert_positive_semidefinite,

@@ -12,7 +12,9 @@ import pytest
 from rich.console import Console
 from scipy.special import ndtri
 
-from deconditional import cli, datasets, demo
+from deconditional import datasets
+from deconditional.cli import demo
+from deconditional.cli import main as cli
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")

@@ -17,12 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from deconditional import cli, models
+from deconditional import models
+from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
+from deconditional.errors import FitWarning
 from deconditional.fields import files
 from deconditional.fields.downscaler import Downscaler
-from deconditional.fit import FitWarning
-from deconditional.posterior import Gaussians
+from deconditional.inference.posterior import Gaussians
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -695,7 +696,7 @@ def test_overwrite_replaces(here, old):
 
 
 def test_a_report_that_fails_leaves_the_result(here, at_once, monkeypatch):
-    from deconditional import report
+    from deconditional.report import write as report
 
     def fail(text, *_):
         raise full_disk()
@@ -875,7 +876,7 @@ def test_report_of_a_store(here, at_once, capsys):
 @pytest.mark.parametrize("command", ["downscale", "report"])
 def test_help_is_quick(command):
     code = (
-        "import sys; from deconditional.cli import main; "
+        "import sys; from deconditional.cli.main import main; "
         f"main(['{command}', '--help']); "
         "print(*{'jax', 'xarray', 'pandas', 'scipy', 'matplotlib'} & set(sys.modules), 'imported')"
     )

@@ -15,8 +15,8 @@ import deconditional as dc
 from deconditional.bags import Bags
 from deconditional.datasets import coarsen, split_cells, synthetic_fields
 from deconditional.datasets.synthetic_fields import smooth
+from deconditional.errors import UsageError
 from deconditional.models import BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
-from deconditional.outputs import UsageError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
@@ -26,12 +26,7 @@ import gpjax.kernels as gk  # noqa: E402
 from deconditional.fields import description  # noqa: E402
 from deconditional.fields import downscaler as module  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
-from deconditional.fields.estimators import (  # noqa: E402
-    Recipe,
-    candidates,
-    condensed_size,
-    field_kernel,
-)
+from deconditional.fields.estimators import Recipe, candidates, condensed_size, field_kernel  # noqa: E402
 from deconditional.fields.meanings import parameter_meanings  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
 

@@ -8,9 +8,9 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import Bags, VarCMP, VBagg, feature_error
-from deconditional.fit import Optimum
+from deconditional.fitting.fit import Optimum
 from deconditional.inference.basis import feature_means
-from deconditional.kernels import spectral_features
+from deconditional.kernels.radial import spectral_features
 from helpers import (
     TanhKernel,
     assert_close,

@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, LogNormal
-from deconditional.fit import loss_and_gradient, maximise
-from deconditional.parameters import ParameterSet, positive
+from deconditional.fitting.fit import loss_and_gradient, maximise
+from deconditional.fitting.parameters import ParameterSet, positive
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,

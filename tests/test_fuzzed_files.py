@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from deconditional.datasets import split_cells, synthetic_fields
-from deconditional.outputs import visible
+from deconditional.errors import visible
 from fuzzing import SECONDS, Readers
 from reliability import record, tries
 

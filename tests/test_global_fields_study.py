@@ -12,11 +12,11 @@ from rich.console import Console
 from scipy.special import ndtri
 
 from deconditional import datasets
-from deconditional.experiments import global_fields as study
-from deconditional.experiments.global_fields import MODELS, Task
-from deconditional.experiments.records import Results
-from deconditional.outputs import UsageError
-from deconditional.posterior import Gaussians
+from deconditional.errors import UsageError
+from deconditional.inference.posterior import Gaussians
+from studies import global_fields as study
+from studies.global_fields import MODELS, Task
+from studies.records import Results
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deconditional.datasets import synthetic_fields
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")

@@ -13,9 +13,9 @@ from sklearn.exceptions import NotFittedError
 
 import deconditional.models.base as base
 from deconditional import CMP, BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
-from deconditional.fit import Optimum
+from deconditional.fitting.fit import Optimum
 from deconditional.inference.held_out import held_out
-from deconditional.kernels import spectral_features
+from deconditional.kernels.radial import spectral_features
 from helpers import (
     assert_close,
     condition,

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import test_report
-from deconditional import cli, report
+from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
+from deconditional.errors import visible
 from deconditional.fields.downscaler import Downscaler
-from deconditional.outputs import visible
+from deconditional.report import write as report
 from reliability import record, tries
 from test_downscale_command import Regression
 from test_report import CHROMIUM, COMPARISON, Browser, Page, fabricate

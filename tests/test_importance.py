@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from deconditional import importance
-from deconditional.fit import loss
-from deconditional.importance import PROPOSALS, WeightedDraws, weighted_draws
-from deconditional.interrupts import stoppable
-from deconditional.parameters import ParameterSet, positive
+from deconditional.fitting import draws as importance
+from deconditional.fitting.draws import PROPOSALS, WeightedDraws, weighted_draws
+from deconditional.fitting.fit import loss
+from deconditional.fitting.interrupts import stoppable
+from deconditional.fitting.parameters import ParameterSet, positive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

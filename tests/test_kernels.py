@@ -10,7 +10,7 @@ from gpjax.parameters import PositiveReal
 from scipy.special import gamma, kv
 
 from deconditional import DeepKernel
-from deconditional.kernels import (
+from deconditional.kernels.radial import (
     PROFILES,
     GenericTerm,
     RadialTerm,

@@ -19,12 +19,12 @@ pytest.importorskip("zarr")
 pytest.importorskip("cf_xarray")
 
 import deconditional as dc  # noqa: E402
-from deconditional.cli import main  # noqa: E402
-from deconditional.cluster import active_client  # noqa: E402
+from deconditional.cli.main import main  # noqa: E402
 from deconditional.datasets import split_cells, synthetic_fields  # noqa: E402
+from deconditional.errors import UsageError  # noqa: E402
 from deconditional.fields import mapped, parts, streaming  # noqa: E402
+from deconditional.fields.cluster import active_client  # noqa: E402
 from deconditional.fields.prediction import Predictor  # noqa: E402
-from deconditional.outputs import UsageError  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROLES = ("tas", ["altitude", "cloud"], ["water_vapour"])

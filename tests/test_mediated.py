@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import deconditional as dc
 from deconditional.datasets import noisy_mediator, swiss_roll
-from deconditional.fit import loss
+from deconditional.fitting.fit import loss
 from deconditional.inference.problem import SPREAD_SLACK
 from deconditional.models import mediated
 from deconditional.models.mediated import enough, leaves_much_open
@@ -377,7 +377,7 @@ def test_a_saved_model_predicts_the_same(which, request, tmp_path):
 
 
 def test_it_goes_on_from_a_checkpoint(telling, tmp_path):
-    from deconditional.progress import listening
+    from deconditional.fitting.progress import listening
 
     data, model = telling
     path, count = tmp_path / "fit.checkpoint", iter(range(1, 10**6))

@@ -8,10 +8,10 @@ from rich.console import Console
 from scipy.stats import norm
 
 import deconditional as dc
-from deconditional.experiments import mediation as study
-from deconditional.experiments.mediation_output import draw, table
-from deconditional.experiments.records import Results
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
+from studies import mediation as study
+from studies.mediation_output import draw, table
+from studies.records import Results
 
 QUIET = Console(quiet=True)
 

@@ -108,7 +108,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel):
     }
     assert inside == there
     assert "deconditional/py.typed" in inside
-    assert "deconditional/reporting/page.html.jinja" in inside
+    assert "deconditional/report/page.html.jinja" in inside
     assert sum(map(len, wheel.values())) < 3_000_000
 
 
@@ -273,7 +273,7 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 
 import numpy as np
 import deconditional as dc
-from deconditional.cli import main
+from deconditional.cli.main import main
 
 def command(*given):
     said = io.StringIO()
@@ -329,7 +329,7 @@ CORE_ALONE = {
     "made-up fields": ("dc.datasets.synthetic_fields(4, 8)", "fields"),
     "real fields": ("dc.datasets.global_fields()", "fields"),
     "a figure": (
-        "__import__('deconditional.plots').plots.roll(dc.datasets.swiss_roll(60, 4))",
+        "__import__('deconditional.report.plots').plots.roll(dc.datasets.swiss_roll(60, 4))",
         "plots",
     ),
     "the command downscale": (

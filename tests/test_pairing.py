@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from deconditional.datasets import coarsen, split_cells, synthetic_fields
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")

@@ -13,7 +13,7 @@ from scipy.integrate import quad
 from scipy.stats import kstest, lognorm, norm
 
 from deconditional import DeepKernel, LogNormal, Normal
-from deconditional.parameters import (
+from deconditional.fitting.parameters import (
     IDENTITY,
     LOG,
     Parameter,
@@ -23,7 +23,7 @@ from deconditional.parameters import (
     positive,
     typical_distance,
 )
-from deconditional.priors import SplitLogNormal
+from deconditional.fitting.priors import SplitLogNormal
 from helpers import TanhKernel, assert_close, gram
 
 X = np.random.default_rng(0).normal(size=(30, 3)) * np.array([1.0, 10.0, 0.1])

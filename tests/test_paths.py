@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deconditional import BaggGP, Bags, DeepKernel, VBagg
-from deconditional import posterior as posterior_module
+from deconditional.errors import SampleWarning
 from deconditional.inference import paths
+from deconditional.inference import posterior as posterior_module
 from deconditional.inference.paths import inclusion, systematic
-from deconditional.kernels import spectral_features
-from deconditional.posterior import Paths, SampleWarning
+from deconditional.inference.posterior import Paths
+from deconditional.kernels.radial import spectral_features
 from helpers import condition, gram, ragged_bags, weight_matrix
 
 # A smooth field on a square, seen through 60 bags of four points: of the prior variance less than

@@ -7,8 +7,9 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from deconditional import CMP, BaggGP, Posterior, posterior
-from deconditional.posterior import CoarsePosterior, Gaussians
+from deconditional import CMP, BaggGP, Posterior
+from deconditional.inference import posterior
+from deconditional.inference.posterior import CoarsePosterior, Gaussians
 from helpers import (
     assert_close,
     assert_positive_semidefinite,

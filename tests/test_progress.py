@@ -10,9 +10,9 @@ import gpjax.kernels as gk
 import numpy as np
 import pytest
 
-import deconditional.posterior
+import deconditional.inference.posterior
 from deconditional import BaggGP
-from deconditional.progress import Step, listening, show, tell
+from deconditional.fitting.progress import Step, listening, show, tell
 from helpers import ragged_bags
 
 FIXED = {"kernel.lengthscale": 0.8, "kernel.variance": 1.4, "noise_std": 0.3}
@@ -149,7 +149,7 @@ def test_a_display_leaves_after_errors(capfd):
 def test_a_terminal_sees_the_bar_move():
     pty = pytest.importorskip("pty")
     code = (
-        "from deconditional.progress import show, tell\n"
+        "from deconditional.fitting.progress import show, tell\n"
         "with show() as stage:\n"
         "    stage('predicting')\n"
         "    tell('points', 1, 4)\n"
@@ -196,7 +196,7 @@ def test_a_fit_that_nobody_listens_to_is_the_same(fitted):
 
 
 def test_a_posterior_tells_its_points(fitted, monkeypatch):
-    monkeypatch.setattr(deconditional.posterior, "BLOCK", 3)
+    monkeypatch.setattr(deconditional.inference.posterior, "BLOCK", 3)
     model, _ = fitted
     heard = []
     with listening(heard.append):
@@ -210,15 +210,15 @@ def test_a_posterior_tells_its_points(fitted, monkeypatch):
 
 
 def test_a_mixture_tells_the_points_of_all_its_components(fitted, monkeypatch):
-    monkeypatch.setattr(deconditional.posterior, "BLOCK", 4)
+    monkeypatch.setattr(deconditional.inference.posterior, "BLOCK", 4)
     model, _ = fitted
     fields = model.predict(X).fields
-    post = deconditional.posterior.Posterior([*fields, *deepcopy(fields)], X[:, None])
+    post = deconditional.inference.posterior.Posterior([*fields, *deepcopy(fields)], X[:, None])
     heard = []
     with listening(heard.append):
         assert post.mean.shape == (7,)
     assert heard == [Step("points", done, 14) for done in (4, 7, 11, 14)]
-    twice = deconditional.posterior.Posterior([*fields, *fields], X[:, None])
+    twice = deconditional.inference.posterior.Posterior([*fields, *fields], X[:, None])
     with listening(heard.append):
         np.testing.assert_array_equal(twice.variance, post.variance)
     assert heard[4:] == [Step("points", done, 14) for done in (4, 7, 14)]

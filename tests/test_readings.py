@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import deconditional as dc
-from deconditional.bag_kernels import bag_gram
 from deconditional.inference.measured import averaged_over_values
 from deconditional.inference.problem import SpreadPrior
 from deconditional.inference.tilted import MOST_TILT, Regression
+from deconditional.kernels.sweeps import bag_gram
 from deconditional.models.readings import MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.regression import LEAST_EXPLAINED, Unmatched
 

@@ -20,17 +20,17 @@ import xarray as xr
 from matplotlib.cbook import is_math_text
 from scipy import integrate, stats
 
-from deconditional import field_plots, report
-from deconditional.outputs import UsageError
-from deconditional.plots import DIVERGING
-from deconditional.reporting import sections
-from deconditional.reporting.grids import area_weights, horizontal_dims, plane
-from deconditional.reporting.marginals import Marginals, actual_coverage
-from deconditional.reporting.material import Material
-from deconditional.reporting.page import number
-from deconditional.reporting.result import align_truth, read_result
-from deconditional.reporting.sections import summary
-from deconditional.reporting.variogram import distance_bins, semivariogram
+from deconditional.errors import UsageError
+from deconditional.report import field_plots, sections
+from deconditional.report import write as report
+from deconditional.report.grids import area_weights, horizontal_dims, plane
+from deconditional.report.marginals import Marginals, actual_coverage
+from deconditional.report.material import Material
+from deconditional.report.page import number
+from deconditional.report.plots import DIVERGING
+from deconditional.report.result import align_truth, read_result
+from deconditional.report.sections import summary
+from deconditional.report.variogram import distance_bins, semivariogram
 
 BLOCK = 4
 """Fine cells along a side of a coarse cell."""

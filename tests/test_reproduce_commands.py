@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deconditional import cli, reproduce_commands
-from deconditional.reproduce_commands import EXPERIMENTS, _kept
+from deconditional.cli import main as cli
+from studies import commands as reproduce_commands
+from studies.commands import EXPERIMENTS, _kept
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import pytest
 from rich.console import Console
 
 import deconditional as dc
-from deconditional.experiments import ridges
-from deconditional.experiments.records import Results
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
+from studies import ridges
+from studies.records import Results
 
 QUIET = Console(quiet=True)
 

@@ -33,10 +33,10 @@ from gpjax.parameters import PositiveReal, SigmoidBounded, val
 from sklearn.exceptions import NotFittedError
 
 import deconditional as dc
-from deconditional import saving
-from deconditional.fit import Optimum
-from deconditional.outputs import UsageError
-from deconditional.saving import SavedModelError, fingerprint, inspect
+from deconditional.errors import SavedModelError, UsageError
+from deconditional.fitting.fit import Optimum
+from deconditional.saving import api as saving
+from deconditional.saving.api import fingerprint, inspect
 from deconditional.saving.container import DTYPES, Archive, ArrayWriter, _digest
 from deconditional.saving.kernels import (
     Supplied,

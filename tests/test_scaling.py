@@ -9,8 +9,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 from scipy.stats import norm
 
+from deconditional.errors import UsageError
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling, clipped_moments
-from deconditional.outputs import UsageError
 
 INFINITE = (-np.inf, np.inf)
 

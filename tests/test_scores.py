@@ -6,7 +6,7 @@ from scipy.integrate import quad
 from scipy.stats import norm, spearmanr
 
 from deconditional import scores
-from deconditional.posterior import Gaussians
+from deconditional.inference.posterior import Gaussians
 
 MEANS = np.array([[0.0, 1.0, -2.0], [1.5, 1.0, 4.0], [-0.5, 0.0, 0.0]])
 STDS = np.array([[1.0, 0.3, 2.0], [0.2, 1.0, 0.5], [0.7, 0.1, 1.0]])

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from deconditional import sharding
+from deconditional.kernels import devices as sharding
 
 HERE = Path(__file__).parent
 

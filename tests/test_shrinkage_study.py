@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from deconditional.datasets.shrinkage_toy import shrinkage_toy
-from deconditional.experiments import shrinkage, shrinkage_output
-from deconditional.experiments.shrinkage import embeddings, median_distance
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
 from helpers import assert_close
+from studies import shrinkage, shrinkage_output
+from studies.shrinkage import embeddings, median_distance
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUIET = Console(quiet=True)

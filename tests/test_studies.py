@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deconditional import Bags, cli
+from deconditional import Bags
+from deconditional.cli import main as cli
 from deconditional.datasets import synthetic_globe
-from deconditional.experiments import deep_kernel, variational
-from deconditional.experiments.records import Results, finished, table_head, table_line
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
 from helpers import assert_close
+from studies import deep_kernel, variational
+from studies.records import Results, finished, table_head, table_line
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUIET = Console(quiet=True)

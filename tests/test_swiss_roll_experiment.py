@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 from scipy.stats import wilcoxon
 
-from deconditional import cli, datasets
-from deconditional.experiments import swiss_roll
-from deconditional.experiments.records import Results, wilcoxon_table
-from deconditional.fit import FitWarning
-from deconditional.outputs import UsageError
-from deconditional.posterior import Gaussians
+from deconditional import datasets
+from deconditional.cli import main as cli
+from deconditional.errors import FitWarning, UsageError
+from deconditional.inference.posterior import Gaussians
+from studies import swiss_roll
+from studies.records import Results, wilcoxon_table
 
 KEYS = [
     *("experiment", "matching", "model", "seed"),

@@ -10,8 +10,8 @@ from scipy.special import ndtr, ndtri
 
 import deconditional as dc
 from deconditional.datasets import split_cells, synthetic_fields
-from deconditional.outputs import UsageError
-from deconditional.posterior import Gaussians
+from deconditional.errors import UsageError
+from deconditional.inference.posterior import Gaussians
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")

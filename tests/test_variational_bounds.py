@@ -11,14 +11,9 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, CentroidGP, Posterior, VarCentroidGP, VarCMP, VBagg
-from deconditional.fit import Optimum, loss_and_gradient
+from deconditional.fitting.fit import Optimum, loss_and_gradient
 from deconditional.inference.collapsed import regress
-from deconditional.linalg import (
-    NoiseRoot,
-    add_covariances,
-    as_matrix,
-    escalating_cholesky,
-)
+from deconditional.kernels.linalg import NoiseRoot, add_covariances, as_matrix, escalating_cholesky
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,

@@ -9,14 +9,9 @@ import pytest
 from jax import lax
 
 from deconditional.inference.basis import InducingBasis
-from deconditional.inference.residual import (
-    FourierPairs,
-    Residual,
-    SampledPairs,
-    penalty,
-)
-from deconditional.layout import BagSampler
-from deconditional.linalg import NoiseRoot
+from deconditional.inference.residual import FourierPairs, Residual, SampledPairs, penalty
+from deconditional.kernels.layout import BagSampler
+from deconditional.kernels.linalg import NoiseRoot
 from helpers import assert_close, gram, ragged_bags, weight_matrix
 
 KERNEL = gk.RBF(lengthscale=jnp.array([0.5, 0.7]), variance=1.4)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.helpers import assert_close
 
 import deconditional as dc
 from deconditional.fields.pairing import pair
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import InputScaling
 from deconditional.fields.whole_bags import averager
+from tests.helpers import assert_close
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

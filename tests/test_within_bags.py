@@ -13,8 +13,8 @@ from gpjax.parameters import PositiveReal
 from scipy.stats import chisquare
 
 from deconditional import Bags, DeepKernel
-from deconditional.layout import BagSampler, layout_bags
-from deconditional.within_bags import own_pairs, sampled_pairs, within_bags
+from deconditional.kernels.layout import BagSampler, layout_bags
+from deconditional.kernels.within_bags import own_pairs, sampled_pairs, within_bags
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     TanhKernel,
@@ -136,7 +136,7 @@ def test_gradients_equal_finite_differences(name, together):
 
 def test_many_batches_of_pairs_are_one(monkeypatch, together):
     # Thirteen pairs of chunks, three in a batch, the last of them filled up.
-    monkeypatch.setattr("deconditional.within_bags.VALUES_PER_BATCH", 3 * 16)
+    monkeypatch.setattr("deconditional.kernels.within_bags.VALUES_PER_BATCH", 3 * 16)
     batched = Together(["rational quadratic", "custom"])
     for name, values in batched.values.items():
         assert_close(values, together.values[name])

@@ -9,8 +9,8 @@ import time
 import pytest
 from rich.console import Console
 
-from deconditional import workers
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
+from deconditional.fitting import workers
 
 QUIET = Console(quiet=True)
 CORES = len(workers._cores())

@@ -25,72 +25,82 @@ _HOME = {
     "BaggGP": "models",
     "CMP": "models",
     "CentroidGP": "models",
-    "Checkpoint": "checkpoints",
-    "CheckpointError": "checkpoints",
-    "CheckpointWarning": "checkpoints",
+    "Checkpoint": "saving.resume",
+    "CheckpointError": "errors",
+    "CheckpointWarning": "errors",
     "Comparison": "fields",
     "DeconditionalRegressor": "operators",
-    "DeconditionalWarning": "cautions",
-    "DeepKernel": "kernels",
-    "DegenerateFitWarning": "cautions",
+    "DeconditionalWarning": "errors",
+    "DeepKernel": "kernels.radial",
+    "DegenerateFitWarning": "errors",
     "Downscaler": "fields",
-    "ExtrapolationWarning": "cautions",
-    "FeatureError": "approximation",
-    "FitReport": "fit",
-    "FitWarning": "cautions",
-    "JitterWarning": "cautions",
-    "LeakageWarning": "cautions",
-    "LogNormal": "priors",
+    "ExtrapolationWarning": "errors",
+    "FeatureError": "models.feature_error",
+    "FitReport": "fitting.fit",
+    "FitWarning": "errors",
+    "JitterWarning": "errors",
+    "LeakageWarning": "errors",
+    "LogNormal": "fitting.priors",
     "MediatedGP": "models",
-    "MediatorShiftWarning": "cautions",
-    "Normal": "priors",
-    "Posterior": "posterior",
+    "MediatorShiftWarning": "errors",
+    "Normal": "fitting.priors",
+    "Posterior": "inference.posterior",
     "PseudoTarget": "models",
-    "SampleWarning": "posterior",
-    "SavedModelError": "saving",
-    "SliceWarning": "fields",
-    "SplitLogNormal": "priors",
-    "UselessMediatorWarning": "cautions",
+    "SampleWarning": "errors",
+    "SavedModelError": "errors",
+    "SliceWarning": "errors",
+    "SplitLogNormal": "fitting.priors",
+    "UselessMediatorWarning": "errors",
     "VBagg": "models",
     "VarCMP": "models",
     "VarCentroidGP": "models",
-    "bag_cross": "bag_kernels",
-    "bag_gram": "bag_kernels",
+    "bag_cross": "kernels.sweeps",
+    "bag_gram": "kernels.sweeps",
     "cross_validate": "fields",
     "downscale": "fields",
-    "feature_error": "approximation",
-    "load": "saving",
+    "feature_error": "models.feature_error",
+    "load": "saving.api",
 }
-_MODULES = ("datasets", "operators", "scores", "sharding")
+_MODULES = {
+    "datasets": "datasets",
+    "operators": "operators",
+    "scores": "scores",
+    "sharding": "kernels.devices",
+}
 
 if TYPE_CHECKING:
     from deconditional import datasets as datasets
     from deconditional import operators as operators
     from deconditional import scores as scores
-    from deconditional import sharding as sharding
-    from deconditional.approximation import FeatureError as FeatureError
-    from deconditional.approximation import feature_error as feature_error
-    from deconditional.bag_kernels import bag_cross as bag_cross
-    from deconditional.bag_kernels import bag_gram as bag_gram
     from deconditional.bags import Bags as Bags
-    from deconditional.cautions import DeconditionalWarning as DeconditionalWarning
-    from deconditional.cautions import DegenerateFitWarning as DegenerateFitWarning
-    from deconditional.cautions import ExtrapolationWarning as ExtrapolationWarning
-    from deconditional.cautions import FitWarning as FitWarning
-    from deconditional.cautions import JitterWarning as JitterWarning
-    from deconditional.cautions import LeakageWarning as LeakageWarning
-    from deconditional.cautions import MediatorShiftWarning as MediatorShiftWarning
-    from deconditional.cautions import UselessMediatorWarning as UselessMediatorWarning
-    from deconditional.checkpoints import Checkpoint as Checkpoint
-    from deconditional.checkpoints import CheckpointError as CheckpointError
-    from deconditional.checkpoints import CheckpointWarning as CheckpointWarning
+    from deconditional.errors import CheckpointError as CheckpointError
+    from deconditional.errors import CheckpointWarning as CheckpointWarning
+    from deconditional.errors import DeconditionalWarning as DeconditionalWarning
+    from deconditional.errors import DegenerateFitWarning as DegenerateFitWarning
+    from deconditional.errors import ExtrapolationWarning as ExtrapolationWarning
+    from deconditional.errors import FitWarning as FitWarning
+    from deconditional.errors import JitterWarning as JitterWarning
+    from deconditional.errors import LeakageWarning as LeakageWarning
+    from deconditional.errors import MediatorShiftWarning as MediatorShiftWarning
+    from deconditional.errors import SampleWarning as SampleWarning
+    from deconditional.errors import SavedModelError as SavedModelError
+    from deconditional.errors import SliceWarning as SliceWarning
+    from deconditional.errors import UselessMediatorWarning as UselessMediatorWarning
     from deconditional.fields import Comparison as Comparison
     from deconditional.fields import Downscaler as Downscaler
-    from deconditional.fields import SliceWarning as SliceWarning
     from deconditional.fields import cross_validate as cross_validate
     from deconditional.fields import downscale as downscale
-    from deconditional.fit import FitReport as FitReport
-    from deconditional.kernels import DeepKernel as DeepKernel
+    from deconditional.fitting.fit import FitReport as FitReport
+    from deconditional.fitting.priors import LogNormal as LogNormal
+    from deconditional.fitting.priors import Normal as Normal
+    from deconditional.fitting.priors import SplitLogNormal as SplitLogNormal
+    from deconditional.inference.posterior import Posterior as Posterior
+    from deconditional.kernels import devices as devices
+
+    sharding = devices
+    from deconditional.kernels.radial import DeepKernel as DeepKernel
+    from deconditional.kernels.sweeps import bag_cross as bag_cross
+    from deconditional.kernels.sweeps import bag_gram as bag_gram
     from deconditional.models import CMP as CMP
     from deconditional.models import BaggGP as BaggGP
     from deconditional.models import CentroidGP as CentroidGP
@@ -99,20 +109,17 @@ if TYPE_CHECKING:
     from deconditional.models import VarCentroidGP as VarCentroidGP
     from deconditional.models import VarCMP as VarCMP
     from deconditional.models import VBagg as VBagg
+    from deconditional.models.feature_error import FeatureError as FeatureError
+    from deconditional.models.feature_error import feature_error as feature_error
     from deconditional.operators import DeconditionalRegressor as DeconditionalRegressor
-    from deconditional.posterior import Posterior as Posterior
-    from deconditional.posterior import SampleWarning as SampleWarning
-    from deconditional.priors import LogNormal as LogNormal
-    from deconditional.priors import Normal as Normal
-    from deconditional.priors import SplitLogNormal as SplitLogNormal
-    from deconditional.saving import SavedModelError as SavedModelError
-    from deconditional.saving import load as load
+    from deconditional.saving.api import load as load
+    from deconditional.saving.resume import Checkpoint as Checkpoint
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that importing the package is quick."""
     if name in _MODULES:
-        return importlib.import_module(f"deconditional.{name}")
+        return importlib.import_module(f"deconditional.{_MODULES[name]}")
     if name in _HOME:
         value = getattr(importlib.import_module(f"deconditional.{_HOME[name]}"), name)
         globals()[name] = value

@@ -2,7 +2,7 @@
 
 import sys
 
-from deconditional.cli import main
+from deconditional.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -243,7 +243,7 @@ def crps(posterior: Predictive, truth: npt.ArrayLike) -> float:
 
     Examples
     --------
-    >>> from deconditional.posterior import Gaussians
+    >>> from deconditional.inference.posterior import Gaussians
     >>> crps(Gaussians(np.zeros((1, 2)), np.ones((1, 2))), [0.0, 0.0])
     0.2337
     """
@@ -271,7 +271,7 @@ def nll(posterior: Predictive, truth: npt.ArrayLike) -> float:
 
     Examples
     --------
-    >>> from deconditional.posterior import Gaussians
+    >>> from deconditional.inference.posterior import Gaussians
     >>> nll(Gaussians(np.zeros((1, 2)), np.ones((1, 2))), [0.0, 0.0])
     0.9189
     """
@@ -293,7 +293,7 @@ def score(posterior: Predictive, truth: npt.ArrayLike) -> dict[str, float]:
 
     Examples
     --------
-    >>> from deconditional.posterior import Gaussians
+    >>> from deconditional.inference.posterior import Gaussians
     >>> posterior = Gaussians(np.zeros((1, 2)), np.ones((1, 2)))
     >>> {name: round(value, 2) for name, value in score(posterior, [0.0, 1.5]).items()}
     {'rmse': 1.06, 'mae': 0.75, 'bias': -0.75, 'crps': 0.61, 'coverage50': 0.5,

@@ -8,10 +8,10 @@ except ImportError as error:  # pragma: no cover
         f"gridded fields need {error.name}: pip install 'deconditional[fields]'."
     ) from None
 
+from deconditional.errors import SliceWarning
 from deconditional.fields.cross_validation import cross_validate
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.downscaling import downscale
-from deconditional.fields.mapped import SliceWarning
 from deconditional.fields.validation import Comparison
 
 __all__ = ["Comparison", "Downscaler", "SliceWarning", "cross_validate", "downscale"]

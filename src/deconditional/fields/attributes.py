@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from deconditional.outputs import visible
+from deconditional.errors import visible
 
 __all__ = ["understandable", "writable"]
 

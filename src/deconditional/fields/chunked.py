@@ -18,8 +18,9 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.bags import Bags
-from deconditional.cluster import limit_threads
-from deconditional.condense import MOST_POINTS, representatives
+from deconditional.bags.condense import MOST_POINTS, representatives
+from deconditional.errors import UsageError
+from deconditional.fields.cluster import limit_threads
 from deconditional.fields.estimators import WHOLE_BAGS
 from deconditional.fields.fine_points import ROUNDING, check_mask_grid, weighted_count
 from deconditional.fields.grids import Grid, check_overlap
@@ -28,7 +29,6 @@ from deconditional.fields.parts import Part, Parts, Place, Reader, check_size, d
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
 from deconditional.fields.units import Units
-from deconditional.outputs import UsageError
 
 __all__ = ["ChunkedBags", "UnitTable", "survey"]
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from deconditional.cluster import limit_threads
+from deconditional.fields.cluster import limit_threads
 from deconditional.fields.fine_points import ROUNDING, check_mask_grid, weighted_count
 from deconditional.fields.grids import Grid
 from deconditional.fields.parts import Parts, Place, Reader, check_size, divided, reduced
 from deconditional.fields.prediction import EXTRAPOLATION, NOT_PREDICTED, Predictor
 from deconditional.fields.question import Question
-from deconditional.posterior import BLOCK
+from deconditional.inference.posterior import BLOCK
 
 __all__ = ["area_means", "fine_parts", "predicted"]
 

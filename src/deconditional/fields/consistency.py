@@ -19,11 +19,10 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from deconditional.bags import Bags
+from deconditional.errors import FitWarning, UsageError
 from deconditional.fields.scaling import TargetScaling
-from deconditional.fit import FitWarning
-from deconditional.outputs import UsageError
-from deconditional.posterior import Gaussians, Posterior, blocks
-from deconditional.progress import tell
+from deconditional.fitting.progress import tell
+from deconditional.inference.posterior import Gaussians, Posterior, blocks
 
 __all__ = ["ConsistentPosterior"]
 

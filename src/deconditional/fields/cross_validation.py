@@ -15,14 +15,14 @@ import xarray as xr
 from scipy.sparse import csr_array
 from sklearn.base import clone
 
-from deconditional.cautions import leaking, tell_of
+from deconditional.errors import FitWarning, tell_of
 from deconditional.fields.downscaler import Downscaler, FitData
 from deconditional.fields.downscaling import new_downscaler
 from deconditional.fields.validation import Comparison, HeldOut, blocks, compared, sharing
-from deconditional.fit import FitWarning
-from deconditional.interrupts import aborting
-from deconditional.posterior import Gaussians
-from deconditional.progress import show
+from deconditional.fitting.interrupts import aborting
+from deconditional.fitting.progress import show
+from deconditional.inference.posterior import Gaussians
+from deconditional.models.cautions import leaking
 
 __all__ = ["cross_validate"]
 

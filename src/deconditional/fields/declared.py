@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from deconditional.errors import UsageError
 from deconditional.fields.classic import is_classic, missing_bytes
-from deconditional.outputs import UsageError
 
 __all__ = ["Declared", "available_memory", "check_declared", "declared", "shown_bytes"]
 

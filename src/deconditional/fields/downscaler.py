@@ -22,8 +22,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.neighbors import KNeighborsRegressor
 
 from deconditional.bags import Bags
-from deconditional.cautions import Caution, extrapolated, tell_of
-from deconditional.checkpoints import Checkpoint, Part, opened, whole, within
+from deconditional.errors import Caution, FitWarning, UsageError, tell_of
 from deconditional.fields import result as results
 from deconditional.fields.consistency import ConsistentPosterior
 from deconditional.fields.description import described
@@ -54,14 +53,15 @@ from deconditional.fields.streaming import stream
 from deconditional.fields.units import time_places
 from deconditional.fields.validation import Blocks, HeldOut, blocks, compared
 from deconditional.fields.whole_bags import averager
-from deconditional.fit import FitReport, FitWarning
-from deconditional.interrupts import Stop, current, stoppable
+from deconditional.fitting.fit import FitReport
+from deconditional.fitting.interrupts import Stop, current, stoppable
+from deconditional.fitting.progress import show
+from deconditional.inference.posterior import Gaussians, Posterior, outside_range
 from deconditional.models import MeasuredGP, VarCentroidGP
+from deconditional.models.cautions import extrapolated
 from deconditional.models.regression import bag_gap
 from deconditional.models.variational import VariationalModel
-from deconditional.outputs import UsageError
-from deconditional.posterior import Gaussians, Posterior, outside_range
-from deconditional.progress import show
+from deconditional.saving.resume import Checkpoint, Part, opened, whole, within
 
 __all__ = ["Downscaler", "FitData", "quantile_levels"]
 
@@ -780,7 +780,7 @@ class Downscaler(BaseEstimator):
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the fitted downscaler to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving import save
+        from deconditional.saving.api import save
 
         return save(self, path, overwrite=overwrite)
 

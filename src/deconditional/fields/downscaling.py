@@ -13,11 +13,11 @@ import pandas as pd
 import xarray as xr
 from rich.console import Console
 
-from deconditional.checkpoints import Checkpoint, opened, whole
+from deconditional.errors import UsageError
 from deconditional.fields.downscaler import Downscaler, quantile_levels
 from deconditional.fields.grids import span
-from deconditional.outputs import UsageError
-from deconditional.workers import check_jobs
+from deconditional.fitting.workers import check_jobs
+from deconditional.saving.resume import Checkpoint, opened, whole
 
 __all__ = ["downscale", "new_downscaler", "select_time"]
 

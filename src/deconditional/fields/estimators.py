@@ -12,7 +12,7 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional import models
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
 
 __all__ = [
     "BASELINES",

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from deconditional.errors import UsageError
 from deconditional.fields.attributes import understandable, writable
 from deconditional.fields.declared import (
     Declared,
@@ -28,7 +29,7 @@ from deconditional.fields.declared import (
     declared,
     shown_bytes,
 )
-from deconditional.outputs import UsageError, check_folder, check_name, check_place
+from deconditional.saving.outputs import check_folder, check_name, check_place
 
 __all__ = [
     "UnreadableError",

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from deconditional.errors import UsageError
 from deconditional.fields.grids import Grid, check_cells, find_grid, overlap, values_on
 from deconditional.fields.question import Question
-from deconditional.outputs import UsageError
 
 __all__ = [
     "ROUNDING",

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
+from deconditional.errors import UsageError
 from deconditional.fields.attributes import understandable
 from deconditional.fields.declared import available_memory, shown_bytes
 from deconditional.fields.overlap import (
@@ -27,7 +28,6 @@ from deconditional.fields.overlap import (
     overlap_lengths,
     unwrapped,
 )
-from deconditional.outputs import UsageError
 
 __all__ = [
     "Axis",

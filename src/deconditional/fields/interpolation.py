@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from deconditional.errors import UsageError
 from deconditional.fields.grids import Axis, Grid, find_grid, values_on
-from deconditional.outputs import UsageError
 
 __all__ = ["bilinear"]
 

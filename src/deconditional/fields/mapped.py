@@ -20,22 +20,17 @@ import numpy as np
 import xarray as xr
 from rich.console import Console
 
-from deconditional.cautions import DeconditionalWarning
-from deconditional.cluster import active_client, limit_threads
+from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
+from deconditional.fields.cluster import active_client, limit_threads
 from deconditional.fields.files import check_folder, one_line, write_fields
 from deconditional.fields.grids import time_label
 from deconditional.fields.prediction import EXTRAPOLATION, NOT_PREDICTED
 from deconditional.fields.result import as_json
-from deconditional.outputs import UsageError
-from deconditional.workers import carry_out
+from deconditional.fitting.workers import carry_out
 
 __all__ = ["Slice", "SliceWarning", "combined", "downscale_slices", "slices"]
 
 RETRIES = 2
-
-
-class SliceWarning(DeconditionalWarning):
-    """Some of many downscalings failed."""
 
 
 @dataclass(frozen=True)

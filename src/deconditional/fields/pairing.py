@@ -15,12 +15,12 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.bags import Bags
+from deconditional.errors import UsageError
 from deconditional.fields.fine_points import counted_areas, fine_points, members, stacked
 from deconditional.fields.grids import Grid, check_cells, find_grid, span, values_on
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
 from deconditional.fields.units import Units, make_units
-from deconditional.outputs import UsageError
 
 __all__ = ["Fine", "Pairing", "check_cover", "is_chunked", "mediator_on_fine", "pair"]
 

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from deconditional.errors import UsageError
 from deconditional.fields.fine_points import FinePoints, Members, check_mask, members
 from deconditional.fields.grids import Grid, shared_lengths
 from deconditional.fields.overlap import overlap_areas
 from deconditional.fields.question import Question
-from deconditional.outputs import UsageError
 
 __all__ = ["Part", "Parts", "Place", "Reader", "check_size", "divided", "reduced"]
 

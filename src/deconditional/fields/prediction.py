@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from deconditional.fields.fine_points import FinePoints
 from deconditional.fields.scaling import InputScaling, TargetScaling
-from deconditional.posterior import Gaussians, Paths, Posterior
+from deconditional.inference.posterior import Gaussians, Paths, Posterior
 
 __all__ = ["EXTRAPOLATION", "NOT_PREDICTED", "Predictor", "layers"]
 

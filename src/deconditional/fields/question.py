@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
 
 __all__ = ["Question"]
 

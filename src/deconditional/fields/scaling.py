@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr
 
-from deconditional.outputs import UsageError
+from deconditional.errors import UsageError
 
 __all__ = ["InputScaling", "Spread", "TargetScaling", "clipped_moments"]
 

@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+from deconditional.errors import UsageError
 from deconditional.fields.files import encoded, one_line, remove, swap_folders
-from deconditional.outputs import UsageError, write_atomically
-from deconditional.progress import tell
+from deconditional.fitting.progress import tell
+from deconditional.saving.outputs import write_atomically
 
 __all__ = ["regions", "stream"]
 

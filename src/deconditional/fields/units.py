@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deconditional.errors import UsageError
 from deconditional.fields.grids import Grid
-from deconditional.outputs import UsageError
 
 __all__ = ["Units", "make_units", "mean_over_times", "time_places"]
 

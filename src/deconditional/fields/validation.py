@@ -15,9 +15,9 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.special import ndtr
 
+from deconditional.errors import UsageError
 from deconditional.fields.pairing import Pairing
-from deconditional.outputs import UsageError
-from deconditional.posterior import Gaussians
+from deconditional.inference.posterior import Gaussians
 from deconditional.scores import score
 
 __all__ = ["Blocks", "Comparison", "HeldOut", "blocks", "compared", "sharing"]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from deconditional.cluster import limit_threads
+from deconditional.fields.cluster import limit_threads
 from deconditional.fields.fine_points import weighted_count
 from deconditional.fields.pairing import Pairing
 from deconditional.fields.parts import Place, Reader, reduced

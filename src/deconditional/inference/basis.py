@@ -18,12 +18,12 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.bag_kernels import bag_cross, bag_gram
 from deconditional.inference.feature_means import feature_means
 from deconditional.inference.paths import LEAST_VARIANCE, Seen, Waves, chosen_waves
-from deconditional.kernels import prior_variance, spectral_features
-from deconditional.layout import Layout, layout_points
-from deconditional.linalg import JITTER, escalating_cholesky, whiten
+from deconditional.kernels.layout import Layout, layout_points
+from deconditional.kernels.linalg import JITTER, escalating_cholesky, whiten
+from deconditional.kernels.radial import prior_variance, spectral_features
+from deconditional.kernels.sweeps import bag_cross, bag_gram
 
 __all__ = ["Basis", "FourierBasis", "InducingBasis", "feature_means"]
 

@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.linalg import (
+from deconditional.kernels.linalg import (
     JITTER,
     NoiseRoot,
     add_covariances,

@@ -22,7 +22,12 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
-from deconditional.linalg import escalating_cholesky, log_determinant, stable_cholesky, whiten
+from deconditional.kernels.linalg import (
+    escalating_cholesky,
+    log_determinant,
+    stable_cholesky,
+    whiten,
+)
 
 __all__ = ["Conditioned", "condition"]
 

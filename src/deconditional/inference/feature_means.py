@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.layout import Layout
+from deconditional.kernels.layout import Layout
 
 __all__ = ["feature_means"]
 

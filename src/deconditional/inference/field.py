@@ -29,7 +29,6 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.bag_kernels import bag_cross, bag_gram, between_bags
 from deconditional.bags import Bags
 from deconditional.inference.basis import Basis, FourierPath, InducingPath
 from deconditional.inference.collapsed import Coefficients
@@ -37,9 +36,10 @@ from deconditional.inference.exact import Conditioned
 from deconditional.inference.feature_means import feature_means
 from deconditional.inference.paths import LEAST_VARIANCE, Seen, Waves, chosen_waves
 from deconditional.inference.trend import Trend
-from deconditional.kernels import prior_variance
-from deconditional.layout import Layout, layout_bags
-from deconditional.linalg import whiten
+from deconditional.kernels.layout import Layout, layout_bags
+from deconditional.kernels.linalg import whiten
+from deconditional.kernels.radial import prior_variance
+from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
 
 __all__ = ["BasisField", "ExactField", "Field", "square_root"]
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg as sl
 
-from deconditional.linalg import lifted_cholesky
+from deconditional.kernels.linalg import lifted_cholesky
 
 __all__ = ["held_out", "left_over"]
 

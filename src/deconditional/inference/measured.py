@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from deconditional.inference.problem import ExactProblem
-from deconditional.linalg import as_matrix, lifted_cholesky
+from deconditional.kernels.linalg import as_matrix, lifted_cholesky
 
 __all__ = ["averaged_over_values"]
 

@@ -44,8 +44,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from deconditional.inference.feature_means import feature_means
-from deconditional.kernels import RadialTerm, radial_terms
-from deconditional.layout import Layout
+from deconditional.kernels.layout import Layout
+from deconditional.kernels.radial import RadialTerm, radial_terms
 
 __all__ = ["LEAST_VARIANCE", "MOST_FEATURES", "TOLERANCE", "Seen", "Waves", "chosen_waves"]
 

@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Int
 
-from deconditional.bag_kernels import bag_gram
+from deconditional.fitting.parameters import KernelTemplate, ParameterSet
 from deconditional.inference.basis import FourierBasis
 from deconditional.inference.collapsed import least_noise, regress
 from deconditional.inference.exact import Conditioned, condition
 from deconditional.inference.field import BasisField, ExactField
 from deconditional.inference.held_out import held_out
 from deconditional.inference.trend import Trend
-from deconditional.layout import Layout
-from deconditional.linalg import NoiseRoot, add_covariances, as_matrix
-from deconditional.mediation import CMO
-from deconditional.parameters import KernelTemplate, ParameterSet
+from deconditional.kernels.layout import Layout
+from deconditional.kernels.linalg import NoiseRoot, add_covariances, as_matrix
+from deconditional.kernels.sweeps import bag_gram
+from deconditional.observations.mediation import CMO
 
 __all__ = [
     "BagProblem",

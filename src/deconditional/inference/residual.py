@@ -26,12 +26,12 @@ import jax.scipy.linalg as jsl
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.bag_kernels import bag_gram, between_bags
 from deconditional.inference.basis import InducingBasis, feature_means
-from deconditional.kernels import spectral_features
-from deconditional.layout import BagSampler, Layout
-from deconditional.linalg import NoiseRoot
-from deconditional.within_bags import BagPairs, sampled_pairs, within_bags
+from deconditional.kernels.layout import BagSampler, Layout
+from deconditional.kernels.linalg import NoiseRoot
+from deconditional.kernels.radial import spectral_features
+from deconditional.kernels.sweeps import bag_gram, between_bags
+from deconditional.kernels.within_bags import BagPairs, sampled_pairs, within_bags
 
 __all__ = ["AllPairs", "FourierPairs", "Residual", "SampledPairs", "penalty"]
 

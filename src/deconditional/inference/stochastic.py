@@ -34,14 +34,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from deconditional.checkpoints import Section
+from deconditional.fitting.interrupts import current
+from deconditional.fitting.progress import tell
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.field import BasisField
 from deconditional.inference.minibatches import Batch, Batches, restricted
 from deconditional.inference.variational import VariationalProblem
-from deconditional.interrupts import current
-from deconditional.linalg import NoiseRoot, log_determinant, whiten
-from deconditional.progress import tell
+from deconditional.kernels.linalg import NoiseRoot, log_determinant, whiten
+from deconditional.saving.resume import Section
 
 __all__ = ["Climb", "Options", "elbo", "full_bound", "maximise_elbo", "optimal"]
 

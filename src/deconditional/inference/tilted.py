@@ -40,9 +40,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import null_space
 
-from deconditional.bag_kernels import bag_gram
 from deconditional.inference.problem import ExactProblem, Weighted
-from deconditional.linalg import as_matrix, lifted_cholesky, log_determinant, stable_cholesky
+from deconditional.kernels.linalg import (
+    as_matrix,
+    lifted_cholesky,
+    log_determinant,
+    stable_cholesky,
+)
+from deconditional.kernels.sweeps import bag_gram
 
 __all__ = ["Regression", "TiltedProblem"]
 

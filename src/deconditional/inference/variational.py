@@ -22,14 +22,8 @@ from deconditional.inference.collapsed import least_noise, regress
 from deconditional.inference.field import BasisField
 from deconditional.inference.held_out import held_out, left_over
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.residual import (
-    AllPairs,
-    FourierPairs,
-    Residual,
-    SampledPairs,
-    penalty,
-)
-from deconditional.linalg import NoiseRoot, as_matrix
+from deconditional.inference.residual import AllPairs, FourierPairs, Residual, SampledPairs, penalty
+from deconditional.kernels.linalg import NoiseRoot, as_matrix
 
 __all__ = ["BasisPieces", "VariationalProblem"]
 

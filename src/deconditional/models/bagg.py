@@ -10,8 +10,8 @@ import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
-from deconditional.checkpoints import Checkpoint
 from deconditional.models.base import BagModel
+from deconditional.saving.resume import Checkpoint
 
 __all__ = ["BaggGP"]
 

@@ -19,26 +19,16 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
-from deconditional.cautions import Caution, check_finite, jitter_level, of_fit, tell_of
-from deconditional.checkpoints import Checkpoint, Part, Section, digest, opened, plain
-from deconditional.fit import (
-    FitReport,
-    FitWarning,
-    Optimum,
-    at_bounds,
-    maximise,
-    sample_posterior,
-)
+from deconditional.errors import Caution, FitWarning, tell_of
+from deconditional.fitting.fit import FitReport, Optimum, at_bounds, maximise, sample_posterior
+from deconditional.fitting.interrupts import Stop, stoppable
+from deconditional.fitting.parameters import Parameter, ParameterSet, kernel_template, positive
+from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.inference.field import Field
-from deconditional.inference.problem import (
-    BagProblem,
-    ExactProblem,
-    Matched,
-    Mediated,
-    SpreadPrior,
-)
+from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
+from deconditional.inference.problem import BagProblem, ExactProblem, Matched, Mediated, SpreadPrior
 from deconditional.inference.trend import Trend
-from deconditional.interrupts import Stop, stoppable
+from deconditional.models.cautions import check_finite, jitter_level, of_fit
 from deconditional.models.checks import (
     check_bags,
     check_count,
@@ -47,9 +37,7 @@ from deconditional.models.checks import (
     observations,
     query_points,
 )
-from deconditional.parameters import Parameter, ParameterSet, kernel_template, positive
-from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
-from deconditional.priors import Prior, SplitLogNormal
+from deconditional.saving.resume import Checkpoint, Part, Section, digest, opened, plain
 
 __all__ = ["BagModel"]
 
@@ -426,7 +414,7 @@ class BagModel(BaseEstimator):
         return f"max_iter (now {self.max_iter})"
 
     def _notes(self, converged: bool, diagnostics: dict[str, Any] | None) -> tuple[str, ...]:
-        """What to say about how the fit went; :mod:`deconditional.cautions` has what it found."""
+        """What to say about how the fit went."""
         if converged:
             return ()
         if diagnostics is None:
@@ -521,7 +509,7 @@ class BagModel(BaseEstimator):
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the fitted model to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving import save
+        from deconditional.saving.api import save
 
         return save(self, path, overwrite=overwrite)
 

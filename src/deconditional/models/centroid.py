@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.bags import Bags
-from deconditional.checkpoints import Checkpoint
 from deconditional.models.bagg import BaggGP
+from deconditional.saving.resume import Checkpoint
 
 __all__ = ["CentroidGP", "Centroids"]
 

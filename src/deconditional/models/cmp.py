@@ -14,14 +14,14 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array
 
 from deconditional.bags import Bags
-from deconditional.checkpoints import Checkpoint
+from deconditional.fitting.parameters import Parameter, kernel_template, positive
+from deconditional.inference.posterior import CoarsePosterior
 from deconditional.inference.problem import Matched, Mediated
-from deconditional.linalg import as_matrix, whiten
-from deconditional.mediation import ridge_shape
+from deconditional.kernels.linalg import as_matrix, whiten
 from deconditional.models.base import BagModel
 from deconditional.models.checks import check_kernel, mediators, own_bags
-from deconditional.parameters import Parameter, kernel_template, positive
-from deconditional.posterior import CoarsePosterior
+from deconditional.observations.mediation import ridge_shape
+from deconditional.saving.resume import Checkpoint
 
 __all__ = ["CMP"]
 

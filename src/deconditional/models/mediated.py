@@ -19,26 +19,18 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
-from deconditional.cautions import (
-    MAY_BE_NARROW,
-    PRIOR_IS_LEFT,
-    Caution,
-    DegenerateFitWarning,
-    UselessMediatorWarning,
-    no_link,
-    of_pseudo_targets,
-    tell_of,
-)
-from deconditional.checkpoints import Checkpoint, Part, opened, within
-from deconditional.fit import FitReport
-from deconditional.interrupts import stoppable
+from deconditional.errors import Caution, DegenerateFitWarning, UselessMediatorWarning, tell_of
+from deconditional.fitting.fit import FitReport
+from deconditional.fitting.interrupts import stoppable
+from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.models.bagg import BaggGP
 from deconditional.models.base import BagModel
+from deconditional.models.cautions import MAY_BE_NARROW, PRIOR_IS_LEFT, no_link, of_pseudo_targets
 from deconditional.models.checks import query_points
 from deconditional.models.cmp import CMP
 from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.regression import Measurements, Unmatched, bag_gap, explained_share
-from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
+from deconditional.saving.resume import Checkpoint, Part, opened, within
 
 __all__ = ["PARTS", "MediatedGP"]
 
@@ -336,7 +328,7 @@ class MediatedGP(BaseEstimator):
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write all fitted members to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving import save
+        from deconditional.saving.api import save
 
         return save(self, path, overwrite=overwrite)
 

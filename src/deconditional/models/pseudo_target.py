@@ -12,13 +12,14 @@ from gpjax.kernels.base import AbstractKernel
 from sklearn.base import BaseEstimator, clone
 
 from deconditional.bags import Bags
-from deconditional.cautions import of_pseudo_targets, tell_of
-from deconditional.checkpoints import Checkpoint, Part, opened, within
-from deconditional.fit import FitReport
-from deconditional.interrupts import stoppable
+from deconditional.errors import tell_of
+from deconditional.fitting.fit import FitReport
+from deconditional.fitting.interrupts import stoppable
+from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.models.bagg import BaggGP
+from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.regression import Unmatched
-from deconditional.posterior import CoarsePosterior, Gaussians, Posterior
+from deconditional.saving.resume import Checkpoint, Part, opened, within
 
 __all__ = ["PseudoTarget"]
 
@@ -161,7 +162,7 @@ class PseudoTarget(BaseEstimator):
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write both fitted stages to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving import save
+        from deconditional.saving.api import save
 
         return save(self, path, overwrite=overwrite)
 

@@ -18,9 +18,10 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array
 
 from deconditional.bags import Bags
-from deconditional.checkpoints import Part, digest
-from deconditional.fit import Optimum
-from deconditional.importance import PROPOSALS, weighted_draws
+from deconditional.fitting.draws import PROPOSALS, weighted_draws
+from deconditional.fitting.fit import Optimum
+from deconditional.fitting.parameters import Parameter, positive
+from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.inference.field import Field
 from deconditional.inference.measured import averaged_over_values
 from deconditional.inference.problem import ExactProblem, Matched, Mediated, SpreadPrior, Weighted
@@ -29,8 +30,7 @@ from deconditional.models.base import BagModel, _spread
 from deconditional.models.checks import check_count
 from deconditional.models.cmp import CMP
 from deconditional.models.regression import Measurements, Unmatched
-from deconditional.parameters import Parameter, positive
-from deconditional.priors import Prior, SplitLogNormal
+from deconditional.saving.resume import Part, digest
 
 __all__ = ["JointGP", "MeasuredGP", "TiltedGP", "UnlinkedGP"]
 
@@ -61,7 +61,7 @@ class Reading(BagModel):
     Parameters
     ----------
     n_draws
-        Hyper-parameters to average over (:mod:`deconditional.importance`).
+        Hyper-parameters to average over (:mod:`deconditional.fitting.draws`).
     kernel, trend, fine_noise, fixed, priors, n_restarts, max_iter, points_per_bag, precision, seed
         As in :class:`BaggGP`.
     """

@@ -12,13 +12,7 @@ from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
 from deconditional.models.bagg import BaggGP
-from deconditional.models.checks import (
-    check_bags,
-    check_kernel,
-    mediators,
-    observations,
-    own_bags,
-)
+from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
 
 __all__ = ["Measurements", "Unmatched", "bag_gap", "explained_share"]
 

@@ -12,11 +12,11 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array
 
 from deconditional.bags import Bags
-from deconditional.checkpoints import Checkpoint
-from deconditional.linalg import NoiseRoot
+from deconditional.kernels.linalg import NoiseRoot
 from deconditional.models.checks import check_bags, check_count, own_bags
 from deconditional.models.cmp import CMP
 from deconditional.models.variational import VariationalModel
+from deconditional.saving.resume import Checkpoint
 
 __all__ = ["VarCMP"]
 

@@ -15,22 +15,22 @@ import numpy.typing as npt
 from jaxtyping import Array
 
 from deconditional.bags import Bags
-from deconditional.fit import Optimum
+from deconditional.fitting.fit import Optimum
+from deconditional.fitting.interrupts import current
+from deconditional.fitting.parameters import IDENTITY, Parameter
+from deconditional.fitting.priors import Flat
 from deconditional.inference.basis import FLOAT32_JITTER, Basis, InducingBasis
 from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
 from deconditional.inference.stochastic import Climb, Options, maximise_elbo
 from deconditional.inference.trend import Trend
 from deconditional.inference.variational import VariationalProblem
-from deconditional.interrupts import current
-from deconditional.kernels import spectral_features
-from deconditional.layout import BagSampler
-from deconditional.linalg import JITTER
+from deconditional.kernels.layout import BagSampler
+from deconditional.kernels.linalg import JITTER
+from deconditional.kernels.radial import spectral_features
+from deconditional.kernels.within_bags import own_pairs
 from deconditional.models.base import BagModel
 from deconditional.models.checks import check_count
 from deconditional.models.inducing import inducing_points
-from deconditional.parameters import IDENTITY, Parameter
-from deconditional.priors import Flat
-from deconditional.within_bags import own_pairs
 
 __all__ = ["VariationalModel"]
 

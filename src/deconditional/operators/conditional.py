@@ -29,14 +29,14 @@ import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 from scipy.linalg import cho_solve
 
-from deconditional.bag_inputs import Floats, points_array
 from deconditional.bags import Bags
-from deconditional.linalg import stable_cholesky
-from deconditional.mediation import ridge_shape
+from deconditional.bags.inputs import Floats, points_array
+from deconditional.fitting.parameters import kernel_template
+from deconditional.kernels.linalg import stable_cholesky
 from deconditional.models.checks import check_bags, check_kernel, mediators
+from deconditional.observations.mediation import ridge_shape
 from deconditional.operators.functions import Features, FiniteRankOperator, Function
 from deconditional.operators.ridge import LeaveOneOut, RidgeSearch
-from deconditional.parameters import kernel_template
 
 __all__ = ["ConditionalMeanOperator", "median_kernel"]
 

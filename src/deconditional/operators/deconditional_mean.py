@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve
 
-from deconditional.bag_inputs import Floats
+from deconditional.bags.inputs import Floats
 from deconditional.models.checks import mediators, observations
 from deconditional.operators.conditional import (
     LEAVE_ONE_OUT,

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 
-from deconditional.bag_inputs import Floats, points_array
-from deconditional.bag_kernels import bag_gram, between_bags
 from deconditional.bags import Bags
-from deconditional.kernels import prior_variance
-from deconditional.layout import layout_points
+from deconditional.bags.inputs import Floats, points_array
+from deconditional.kernels.layout import layout_points
+from deconditional.kernels.radial import prior_variance
+from deconditional.kernels.sweeps import bag_gram, between_bags
 
 __all__ = ["Features", "FiniteRankOperator", "Function"]
 

@@ -13,8 +13,8 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import r2_score
 
-from deconditional.bag_inputs import Floats
 from deconditional.bags import Bags
+from deconditional.bags.inputs import Floats
 from deconditional.models.checks import mediators, observations, query_points
 from deconditional.operators.conditional import (
     LEAVE_ONE_OUT,

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from deconditional.bag_inputs import Floats
-from deconditional.fit import FitWarning
+from deconditional.bags.inputs import Floats
+from deconditional.errors import FitWarning
 
 __all__ = ["Evidence", "LeaveOneOut", "RidgeSearch", "search_ridge"]
 

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from deconditional.outputs import UsageError
+from deconditional.errors import SavedModelError, UsageError
 
 __all__ = [
     "FORMAT",
@@ -80,16 +80,6 @@ DAMAGE = (
     ValueError,
 )
 """What reading a damaged or invented file may raise on the way."""
-
-
-class SavedModelError(UsageError):
-    """A file that is no saved model, is damaged, or cannot be read with what was given.
-
-    Examples
-    --------
-    >>> issubclass(SavedModelError, ValueError)
-    True
-    """
 
 
 # --------------------------------------------------------------------------- writing

@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 import numpy as np
 import xarray as xr
 
+from deconditional.errors import SavedModelError, UsageError
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.grids import Axis, Grid
 from deconditional.fields.pairing import Fine, Pairing
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
 from deconditional.fields.validation import Blocks, Comparison
-from deconditional.outputs import UsageError
-from deconditional.saving.container import ArrayWriter, SavedModelError, number, refuse
+from deconditional.saving.container import ArrayWriter, number, refuse
 from deconditional.saving.kernels import Supplied
 from deconditional.saving.models import (
     bags_node,

@@ -22,9 +22,10 @@ from gpjax.parameters import NonNegativeReal, PositiveReal, Real, SigmoidBounded
 from jaxtyping import Array
 from paramax import AbstractUnwrappable, NonTrainable
 
-from deconditional.kernels import DeepKernel
-from deconditional.priors import Flat, LogNormal, Normal, SplitLogNormal
-from deconditional.saving.container import ArrayWriter, SavedModelError, number, refuse
+from deconditional.errors import SavedModelError
+from deconditional.fitting.priors import Flat, LogNormal, Normal, SplitLogNormal
+from deconditional.kernels.radial import DeepKernel
+from deconditional.saving.container import ArrayWriter, number, refuse
 from deconditional.saving.nodes import Node
 
 __all__ = ["Supplied", "UnsavedPrior", "kernel_node", "prior_node", "read_kernel", "read_prior"]
@@ -485,7 +486,7 @@ class UnsavedPrior:
     --------
     >>> UnsavedPrior("MyPrior()").log_prob(1.0)
     Traceback (most recent call last):
-    deconditional.saving.container.SavedModelError: the prior MyPrior() was not saved with ...
+    deconditional.errors.SavedModelError: the prior MyPrior() was not saved with ...
     """
 
     text: str

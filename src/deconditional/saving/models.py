@@ -17,7 +17,16 @@ import numpy as np
 from paramax import AbstractUnwrappable
 
 from deconditional.bags import Bags
-from deconditional.fit import FitReport
+from deconditional.errors import SavedModelError
+from deconditional.fitting.fit import FitReport
+from deconditional.fitting.parameters import (
+    IDENTITY,
+    LOG,
+    KernelTemplate,
+    Parameter,
+    ParameterSet,
+    interval,
+)
 from deconditional.inference.basis import FourierBasis, InducingBasis
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.exact import Conditioned
@@ -26,29 +35,17 @@ from deconditional.inference.problem import ExactProblem, Matched, Mediated, Pie
 from deconditional.inference.residual import AllPairs, FourierPairs, Residual, SampledPairs
 from deconditional.inference.trend import Trend
 from deconditional.inference.variational import BasisPieces, VariationalProblem
-from deconditional.layout import CHUNK_SIZES, BagSampler, Layout, layout_bags
+from deconditional.kernels.layout import CHUNK_SIZES, BagSampler, Layout, layout_bags
+from deconditional.kernels.tile_sizes import FORMS, Tiles, tiles_for
+from deconditional.kernels.within_bags import own_pairs
 from deconditional.models import CMP, MediatedGP, PseudoTarget, TiltedGP, UnlinkedGP
 from deconditional.models.base import BagModel
 from deconditional.models.checks import check_kernel
 from deconditional.models.mediated import PARTS_OF_A_WEAK_LINK, PARTS_OF_AN_OPEN_LINK
 from deconditional.models.readings import Reading
 from deconditional.models.variational import VariationalModel
-from deconditional.parameters import (
-    IDENTITY,
-    LOG,
-    KernelTemplate,
-    Parameter,
-    ParameterSet,
-    interval,
-)
-from deconditional.saving.container import ArrayWriter, SavedModelError, number, refuse
-from deconditional.saving.kernels import (
-    Supplied,
-    kernel_node,
-    prior_node,
-    read_kernel,
-    read_prior,
-)
+from deconditional.saving.container import ArrayWriter, number, refuse
+from deconditional.saving.kernels import Supplied, kernel_node, prior_node, read_kernel, read_prior
 from deconditional.saving.nodes import Node, as_number
 from deconditional.saving.values import (
     estimators,
@@ -57,8 +54,6 @@ from deconditional.saving.values import (
     read_labels,
     read_options,
 )
-from deconditional.tuning import FORMS, Tiles, defaults
-from deconditional.within_bags import own_pairs
 
 __all__ = ["bags_node", "estimator_node", "fingerprint", "read_bags", "read_estimator"]
 
@@ -213,7 +208,7 @@ def _lay_out(bags: Bags, node: Node) -> None:
     form = node.only("form", "rows", "columns", "chunk").choice("form", FORMS)
     rows, columns = (node.whole(key, 1, LARGEST_TILE) for key in ("rows", "columns"))
     chunk = node.whole("chunk", 1, LARGEST_TILE)
-    if form != "product" or defaults(bags.n_points).form != form:
+    if form != "product" or tiles_for(bags.n_points).form != form:
         return
     if chunk not in CHUNK_SIZES or max(rows, columns) % min(rows, columns):
         node.wrong("chunk", "what divides a tile")

@@ -10,7 +10,8 @@ import equinox as eqx
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
 
-from deconditional.saving.container import ArrayWriter, SavedModelError, number, refuse
+from deconditional.errors import SavedModelError
+from deconditional.saving.container import ArrayWriter, number, refuse
 from deconditional.saving.kernels import (
     ROLES,
     Supplied,

@@ -1,0 +1,547 @@
+"""Bags of fine points: which points a coarse value averages over, and with what weights."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.bags.inputs import (
+    Floats,
+    bag_names,
+    mediator_array,
+    points_array,
+    some,
+    unique_names,
+)
+from deconditional.errors import shortened
+
+__all__ = ["Bags"]
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Bags:
+    r"""Ragged bags of fine points with within-bag weights and, optionally, mediators.
+
+    Use the constructors :meth:`from_points`, :meth:`from_list`, :meth:`from_frame` and
+    :meth:`from_membership`; they check their input and name the bag that is wrong.
+
+    Attributes
+    ----------
+    points : (n, d) array
+        One row per membership. A point that belongs to two bags has two rows.
+    bag : (n,) int array
+        The bag of every row, an index into `ids`.
+    weights : (n,) array
+        Non-negative, sum to one within each bag.
+    ids : tuple
+        The bags' names, in order.
+    mediator : (N, p) array or None
+        The value of the mediating variable of every bag.
+    point : (n,) int array
+        Identity of the fine point behind each row: equal numbers are one point.
+
+    Examples
+    --------
+    Three points in two bags, the mediator known for each bag:
+
+    >>> import numpy as np
+    >>> from deconditional import Bags
+    >>> x = np.array([[0.0], [1.0], [5.0]])
+    >>> bags = Bags.from_points(x, [0, 0, 1], mediator=[[10.0], [20.0]])
+    >>> bags
+    Bags(2 bags, 3 points, 1 covariate, 1-2 points per bag, mediator of 1 variable)
+    >>> bags.means().tolist()
+    [[0.5], [5.0]]
+    """
+
+    points: Floats
+    bag: Ints
+    weights: Floats
+    ids: tuple[Hashable, ...]
+    mediator: Floats | None
+    point: Ints
+
+    # ------------------------------------------------------------------ constructors
+
+    @classmethod
+    def from_points(
+        cls,
+        x: npt.ArrayLike,
+        bag_of: npt.ArrayLike,
+        mediator: npt.ArrayLike | Mapping[Any, Any] | None = None,
+        weights: npt.ArrayLike | None = None,
+        ids: Sequence[Hashable] | None = None,
+    ) -> Bags:
+        """Bags from an array of points and the bag of each.
+
+        Parameters
+        ----------
+        x : (n, d) or (n,)
+            Fine covariates. To put a point into two bags, give its row twice, or use
+            :meth:`from_membership` which also knows that it is the same point.
+        bag_of : (n,)
+            The bag of every point: whole numbers from 0, or any labels.
+        mediator : (N, p) or (N,) or mapping from label to value, optional
+            The mediator of every bag, in the order of `ids`.
+        weights : (n,), optional
+            Cell areas, populations or overlap fractions; scaled to sum to one within each bag.
+            Equal by default.
+        ids : sequence, optional
+            The labels in the order in which `mediator` is given. Without it, whole-number labels
+            are 0 to N-1 and other labels are sorted.
+        """
+        x = points_array(x)
+        labels = np.asarray(bag_of)
+        if labels.shape != (len(x),):
+            raise ValueError(
+                f"bag_of must name one bag per point: {len(x)} points came with "
+                f"bag_of of shape {labels.shape}."
+            )
+        counted = ids is None and not isinstance(mediator, Mapping) and labels.dtype.kind in "iu"
+        if counted and labels.min() >= 0 and labels.max() >= len(x):
+            # Among more bags than points one is empty: found without counting all of them.
+            empty = int(np.setdiff1d(np.arange(len(x)), labels)[0])
+            raise ValueError(
+                f"bag {empty!r} is empty: no point belongs to it, but bag_of counts up to "
+                f"{int(labels.max())}. Number bags from 0 without gaps, or pass ids=[...]."
+            )
+        names = bag_names(labels, ids, mediator)
+        index = {name: j for j, name in enumerate(names)}
+        unknown = [label for label in dict.fromkeys(labels.tolist()) if label not in index]
+        if unknown:
+            raise ValueError(
+                f"bag {unknown[0]!r} is used in bag_of but is not one of the {len(names)} bags "
+                f"given ({some(names)}). Add it to `ids` and `mediator`, or drop its points."
+            )
+        bag = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
+        return cls._checked(x, bag, weights, names, mediator, np.arange(len(x)))
+
+    @classmethod
+    def from_list(
+        cls,
+        bags: Sequence[npt.ArrayLike],
+        mediator: npt.ArrayLike | Mapping[Any, Any] | None = None,
+        weights: Sequence[npt.ArrayLike] | None = None,
+        ids: Sequence[Hashable] | None = None,
+    ) -> Bags:
+        """Bags from a list of (n_j, d) arrays, one per bag; `weights` likewise a list of arrays."""
+        names = unique_names(range(len(bags)) if ids is None else ids)
+        if len(names) != len(bags):
+            raise ValueError(f"{len(bags)} bags came with {len(names)} ids; give one id per bag.")
+        if not bags:
+            raise ValueError("no bags were given: the list is empty.")
+        arrays = []
+        for name, values in zip(names, bags, strict=True):
+            if getattr(values, "size", len(values) if isinstance(values, Sequence) else 1) == 0:
+                raise ValueError(f"bag {name!r} is empty. Drop it, and its mediator, or fill it.")
+            arrays.append(points_array(values, f"bag {name!r}"))
+            if arrays[-1].shape[1] != arrays[0].shape[1]:
+                raise ValueError(
+                    f"bag {name!r} has {arrays[-1].shape[1]} covariates, bag {names[0]!r} has "
+                    f"{arrays[0].shape[1]}; every bag needs the same covariates."
+                )
+        sizes = [len(array) for array in arrays]
+        flat_weights = None
+        if weights is not None:
+            if len(weights) != len(bags):
+                raise ValueError(f"{len(bags)} bags came with weights for {len(weights)} bags.")
+            for name, size, given in zip(names, sizes, weights, strict=True):
+                if np.shape(given) != (size,):
+                    raise ValueError(
+                        f"bag {name!r} has {size} points but weights of shape {np.shape(given)}."
+                    )
+            flat_weights = np.concatenate([np.asarray(given, dtype=float) for given in weights])
+        x = np.concatenate(arrays)
+        bag = np.repeat(np.arange(len(bags)), sizes)
+        return cls._checked(x, bag, flat_weights, names, mediator, np.arange(len(x)))
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        bag: str,
+        covariates: Sequence[str],
+        mediators: Sequence[str] | None = None,
+        weight: str | None = None,
+    ) -> Bags:
+        """Bags from a long-form DataFrame: one row per point, columns named by the caller.
+
+        Mediator columns repeat the bag's value on each of its rows. Bags are ordered as they
+        first appear.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame(
+        ...     {"county": ["a", "a", "b"], "altitude": [1.0, 3.0, 7.0], "rain": [0.2, 0.2, 0.9]}
+        ... )
+        >>> Bags.from_frame(frame, bag="county", covariates=["altitude"], mediators=["rain"]).ids
+        ('a', 'b')
+        """
+        if not hasattr(frame, "columns"):
+            raise TypeError(f"frame must be a DataFrame, not {type(frame).__name__}.")
+        covariates = [covariates] if isinstance(covariates, str) else list(covariates)
+        mediators = [mediators] if isinstance(mediators, str) else list(mediators or [])
+        named = [bag, *covariates, *mediators, *([weight] if weight else [])]
+        columns = list(frame.columns)
+        for name in named:
+            if name not in columns:
+                raise ValueError(f"the table has no column {name!r}; it has {some(columns)}.")
+            if columns.count(name) > 1:
+                raise ValueError(
+                    f"the table has {columns.count(name)} columns {name!r}; rename all but one."
+                )
+        if not len(frame):
+            raise ValueError("the table has no rows, so there are no bags.")
+        if frame[bag].isna().any():
+            raise ValueError(f"column {bag!r} has missing values: every point needs a bag.")
+        codes, uniques = frame[bag].factorize()
+        names = unique_names(uniques.tolist())
+        x = points_array(_numbers(frame, covariates))
+        mediator = None
+        if mediators:
+            values = _numbers(frame, mediators)
+            first = np.unique(codes, return_index=True)[1]
+            differs = ~np.all(
+                (values == values[first][codes])
+                | (np.isnan(values) & np.isnan(values[first][codes])),
+                axis=1,
+            )
+            if differs.any():
+                raise ValueError(
+                    f"bag {names[codes[differs][0]]!r} has more than one value of its mediators "
+                    f"{list(mediators)}; a bag has one mediator. Average it over the bag first."
+                )
+            mediator = values[first]
+        weights = None if weight is None else _numbers(frame, [weight])[:, 0]
+        return cls._checked(x, codes.astype(np.int64), weights, names, mediator, np.arange(len(x)))
+
+    @classmethod
+    def from_membership(
+        cls,
+        x: npt.ArrayLike,
+        membership: Any,
+        mediator: npt.ArrayLike | Mapping[Any, Any] | None = None,
+        ids: Sequence[Hashable] | None = None,
+    ) -> Bags:
+        """Bags from points and a matrix of weights, dense or SciPy sparse, one column per bag.
+
+        A point with weight in several columns is shared by those bags.
+
+        Examples
+        --------
+        >>> x = np.array([[0.0], [1.0], [2.0]])
+        >>> shared = Bags.from_membership(x, [[1, 0], [1, 1], [0, 1]])
+        >>> shared.overlap().tolist()
+        [[0.5, 0.25], [0.25, 0.5]]
+        """
+        from scipy.sparse import coo_array
+
+        x = points_array(x)
+        matrix = coo_array(membership)
+        if matrix.shape[0] != len(x):
+            raise ValueError(
+                f"the membership matrix has {matrix.shape[0]} rows for {len(x)} points."
+            )
+        names = unique_names(range(matrix.shape[1]) if ids is None else ids)
+        if len(names) != matrix.shape[1]:
+            raise ValueError(f"{matrix.shape[1]} columns came with {len(names)} ids.")
+        used = matrix.data != 0
+        point, bag = matrix.row[used].astype(np.int64), matrix.col[used].astype(np.int64)
+        return cls._checked(x[point], bag, matrix.data[used], names, mediator, point)
+
+    @classmethod
+    def _checked(
+        cls,
+        x: Floats,
+        bag: Ints,
+        weights: npt.ArrayLike | None,
+        names: tuple[Hashable, ...],
+        mediator: npt.ArrayLike | Mapping[Any, Any] | None,
+        point: Ints,
+    ) -> Bags:
+        counts = np.bincount(bag, minlength=len(names))
+        if not counts.all():
+            raise ValueError(
+                f"bag {names[int(np.argmin(counts))]!r} is empty: no point belongs to it. "
+                "Drop it, and its mediator, or give it points."
+            )
+        finite = np.isfinite(x).all(axis=1)
+        if not finite.all():
+            worst = int(np.argmin(finite))
+            raise ValueError(
+                f"bag {names[bag[worst]]!r} has a point with a missing or infinite covariate "
+                f"({x[worst].tolist()}). Drop such points first."
+            )
+        w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
+        if w.shape != (len(x),):
+            raise ValueError(f"{len(x)} points came with weights of shape {w.shape}.")
+        bad = ~(np.isfinite(w) & (w >= 0))
+        if bad.any():
+            worst = int(np.argmax(bad))
+            raise ValueError(
+                f"bag {names[bag[worst]]!r} has a weight of {w[worst]}; weights are finite and "
+                "not negative."
+            )
+        totals = np.bincount(bag, weights=w, minlength=len(names))
+        if not (totals > 0).all():
+            raise ValueError(
+                f"the weights of bag {names[int(np.argmin(totals))]!r} sum to zero, so its mean is "
+                "undefined. Drop the bag or correct its weights."
+            )
+        return cls(
+            points=x,
+            bag=bag,
+            weights=w / totals[bag],
+            ids=names,
+            mediator=mediator_array(mediator, names),
+            point=point,
+        )
+
+    # ------------------------------------------------------------------ views
+
+    def __repr__(self) -> str:
+        sizes = self.sizes
+        d = self.points.shape[1]
+        mediated = ""
+        if self.mediator is not None:
+            p = self.mediator.shape[1]
+            mediated = f", mediator of {p} variable{'s' * (p > 1)}"
+        return (
+            f"Bags({self.n_bags} bag{'s' * (self.n_bags > 1)}, {len(self.points)} points, "
+            f"{d} covariate{'s' * (d > 1)}, {sizes.min()}-{sizes.max()} points per bag{mediated})"
+        )
+
+    def __len__(self) -> int:
+        return self.n_bags
+
+    def __iter__(self) -> Iterator[Floats]:
+        """The points of each bag in turn."""
+        order = np.argsort(self.bag, kind="stable")
+        return iter(np.split(self.points[order], np.cumsum(self.sizes)[:-1]))
+
+    @property
+    def n_bags(self) -> int:
+        """N, the number of bags."""
+        return len(self.ids)
+
+    @property
+    def n_points(self) -> int:
+        """n, the number of memberships."""
+        return len(self.points)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """n_j, the number of points of every bag."""
+        return np.bincount(self.bag, minlength=self.n_bags).astype(np.int64)
+
+    @cached_property
+    def effective_sizes(self) -> Floats:
+        r"""Kish's :math:`1/\sum_i (w_j^{(i)})^2`: n_j for equal weights."""
+        return 1.0 / np.bincount(self.bag, weights=self.weights**2, minlength=self.n_bags)
+
+    @cached_property
+    def share_points(self) -> bool:
+        """Whether a point belongs to several bags, or to one bag more than once."""
+        return len(np.unique(self.point)) < len(self.point)
+
+    def overlap(self) -> Floats:
+        r""":math:`P^\top P`, the covariance that unit high-resolution noise gives to bag means.
+
+        Diagonal unless bags share points.
+        """
+        from scipy.sparse import coo_array
+
+        shape = (int(self.point.max()) + 1, self.n_bags)
+        p = coo_array((self.weights, (self.point, self.bag)), shape=shape).tocsr()
+        return np.asarray((p.T @ p).todense(), dtype=float)
+
+    def means(self, values: npt.ArrayLike | None = None) -> Floats:
+        r""":math:`P^\top v`: weighted means over each bag, of the points by default."""
+        v = self.points if values is None else np.asarray(values, dtype=float)
+        if len(v) != self.n_points:
+            raise ValueError(f"{self.n_points} points came with {len(v)} values.")
+        means = np.empty((self.n_bags, *v.shape[1:]))
+        for column in np.ndindex(*v.shape[1:]):
+            weighted = self.weights * v[:, *column]
+            means[:, *column] = np.bincount(self.bag, weights=weighted, minlength=self.n_bags)
+        return means
+
+    # ------------------------------------------------------------------ derived bags
+
+    def centroids(self) -> Bags:
+        """Every bag collapsed to the weighted mean of its points."""
+        return Bags(
+            points=self.means(),
+            bag=np.arange(self.n_bags),
+            weights=np.ones(self.n_bags),
+            ids=self.ids,
+            mediator=self.mediator,
+            point=np.arange(self.n_bags),
+        )
+
+    def select(self, which: npt.ArrayLike) -> Bags:
+        """Some of the bags, by index or mask, in the order given."""
+        if np.size(which) == 0 or not (chosen := np.arange(self.n_bags)[np.asarray(which)]).size:
+            raise ValueError("no bag was selected.")
+        counts = np.bincount(chosen, minlength=self.n_bags)
+        if counts.max() > 1:
+            raise ValueError(f"bag {self.ids[int(np.argmax(counts))]!r} is selected twice.")
+        new_index = np.full(self.n_bags, -1)
+        new_index[chosen] = np.arange(len(chosen))
+        kept = new_index[self.bag] >= 0
+        return Bags(
+            points=self.points[kept],
+            bag=new_index[self.bag[kept]],
+            weights=self.weights[kept],
+            ids=tuple(self.ids[j] for j in chosen),
+            mediator=None if self.mediator is None else self.mediator[chosen],
+            point=self.point[kept],
+        )
+
+    def subsample(self, points_per_bag: int, seed: int = 0) -> Bags:
+        """At most `points_per_bag` points of every bag, drawn without replacement.
+
+        Points are drawn with probability proportional to their weight and then count equally, so
+        weighted bags keep their mean in expectation up to the finite-population correction; where
+        weights are equal the draw is uniform. Bags that are small enough stay whole.
+
+        Examples
+        --------
+        >>> bags = Bags.from_list([np.arange(10.0), np.arange(3.0)])
+        >>> bags.subsample(4, seed=1).sizes.tolist()
+        [4, 3]
+        """
+        if points_per_bag < 1:
+            raise ValueError(f"points_per_bag must be at least 1, not {points_per_bag}.")
+        rng = np.random.default_rng(seed)
+        rows, weights = [], []
+        ends = np.cumsum(self.sizes)[:-1]
+        for members in np.split(np.argsort(self.bag, kind="stable"), ends):
+            positive = members[self.weights[members] > 0]
+            if len(positive) <= points_per_bag:
+                kept = members if len(members) <= points_per_bag else positive
+                rows.append(kept)
+                weights.append(self.weights[kept])
+                continue
+            p = self.weights[positive]
+            drawn = rng.choice(positive, points_per_bag, replace=False, p=p / p.sum())
+            rows.append(np.sort(drawn))
+            weights.append(np.full(points_per_bag, 1.0 / points_per_bag))
+        return self._reduced(np.concatenate(rows), np.concatenate(weights))
+
+    def condense(self, points_per_bag: int, seed: int = 0) -> Bags:
+        """At most `points_per_bag` points of every bag, chosen and weighted to stand for all of it.
+
+        Means of smooth functions over a bag change less than by :meth:`subsample`, far less in few
+        covariates; see the module ``condense``. Bags that are small enough stay whole.
+
+        Parameters
+        ----------
+        points_per_bag
+            How many points to keep.
+        seed
+            Bags of more than 1500 points are sampled first, with this seed.
+
+        Examples
+        --------
+        >>> bags = Bags.from_list([np.linspace(0, 1, 200), np.arange(3.0)])
+        >>> few = bags.condense(8)
+        >>> few.sizes.tolist(), bool(np.abs(few.means() - bags.means()).max() < 1e-3)
+        ([8, 3], True)
+        """
+        from deconditional.bags.condense import representatives
+
+        if points_per_bag < 1:
+            raise ValueError(f"points_per_bag must be at least 1, not {points_per_bag}.")
+        rng = np.random.default_rng(seed)
+        rows, weights = [], []
+        ends = np.cumsum(self.sizes)[:-1]
+        for members in np.split(np.argsort(self.bag, kind="stable"), ends):
+            kept, fitted = members, self.weights[members]
+            if len(members) > points_per_bag:
+                chosen, fitted = representatives(
+                    self.points[members], self.weights[members], points_per_bag, rng
+                )
+                kept = members[chosen]
+            rows.append(kept)
+            weights.append(fitted)
+        return self._reduced(np.concatenate(rows), np.concatenate(weights))
+
+    def _reduced(self, rows: Ints, weights: Floats) -> Bags:
+        """The same bags with some of their points, weighted anew."""
+        return Bags(
+            points=self.points[rows],
+            bag=self.bag[rows],
+            weights=weights,
+            ids=self.ids,
+            mediator=self.mediator,
+            point=self.point[rows],
+        )
+
+    # ------------------------------------------------------------------ for the kernels
+
+    @cached_property
+    def _layout_and_source(self) -> tuple[Any, Ints]:
+        from deconditional.kernels.layout import layout_bags
+
+        return layout_bags(self.points, self.bag, self.weights, self.n_bags)
+
+    @property
+    def layout(self) -> Any:
+        """The chunked :class:`~deconditional.layout.Layout` of these bags, on the devices in use.
+
+        It is made once, with tiles that suit kernel values of type float32.
+        """
+        from deconditional.kernels.devices import spread
+
+        return spread(self._layout_and_source[0])
+
+    def layout_for(self, dtype: Any) -> Any:
+        """The same; if it is not made yet, with tiles that suit kernel values of this type."""
+        from deconditional.kernels.layout import layout_bags
+
+        if "_layout_and_source" not in self.__dict__:
+            self.__dict__["_layout_and_source"] = layout_bags(
+                self.points, self.bag, self.weights, self.n_bags, dtype=dtype
+            )
+        return self.layout
+
+    @property
+    def slot_points(self) -> Ints:
+        """The row of `points` behind every slot of the layout."""
+        return self._layout_and_source[1]
+
+
+def _numbers(frame: Any, columns: Sequence[str]) -> Floats:
+    """Columns of a table as floats, or which of them has what else."""
+    found = np.empty((len(frame), len(columns)))
+    for k, name in enumerate(columns):
+        values = frame[name]
+        kind = getattr(values.dtype, "kind", "O")
+        try:
+            if kind in "cMm":
+                raise TypeError(f"{values.dtype} values")
+            found[:, k] = values.to_numpy(dtype=float, na_value=np.nan)
+        except (TypeError, ValueError):
+            odd = next((v for v in values.tolist() if not _is_number(v)), values.dtype)
+            raise ValueError(
+                f"column {name!r} must hold numbers, and has {shortened(repr(odd), 60)}; convert "
+                "it, or drop its rows."
+            ) from None
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The command ``deconditional``: demo, downscale and report."""

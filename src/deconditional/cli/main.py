@@ -1,0 +1,189 @@
+"""The command line: ``deconditional demo | downscale | report``.
+
+What a command computes with is imported when it runs, so that help and complaints come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from deconditional import __version__
+from deconditional.cli import field_commands
+from deconditional.cli.options import nothing_kept, runs, whole
+from deconditional.errors import UsageError, shortened, visible
+from deconditional.fitting.interrupts import aborting
+from deconditional.kernels.compilation_cache import keep_compiled
+
+__all__ = ["main"]
+
+TRACEBACK = "DECONDITIONAL_TRACEBACK"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaint is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; the exit code.
+
+    0 is success, 1 means that part of the work failed, 2 that the command cannot be carried out as
+    given, 3 that the program itself failed, 130 that it was interrupted. With the environment
+    variable DECONDITIONAL_TRACEBACK set, a failure of the program shows where it happened.
+
+    Examples
+    --------
+    >>> main(["--version"])
+    deconditional 0.1.0
+    0
+    """
+    given = sys.argv[1:] if argv is None else argv
+    _write_any_name()
+    try:
+        args = _parser().parse_args(given)
+        return _carry_out(args, _command_line(given))
+    except UsageError as error:
+        _complain(str(error))
+        return 2
+    except SystemExit as done:  # argparse leaves this way after --help and --version
+        return int(done.code or 0)
+    except BrokenPipeError:  # whoever reads the output has stopped
+        _drop_output()
+        return 1
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        _complain(
+            f"the program failed ({type(error).__name__}: {shortened(visible(str(error)), 300)}). "
+            f"This is a fault of ours: please report it, with what {TRACEBACK}=1 shows."
+        )
+        return 3
+
+
+def _complain(message: str) -> None:
+    print(f"deconditional: error: {' '.join(message.splitlines())}", file=sys.stderr)
+
+
+def _write_any_name() -> None:
+    """Let names be printed that the encoding of the terminal does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Keep Python from writing once more to a pipe that is closed when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _command_line(given: Sequence[str]) -> str:
+    """The command as histories have it: on one line, and not without end."""
+    words = " ".join(visible(shlex.join(["deconditional", *given])).splitlines())
+    return shortened(words, 4000)
+
+
+def _carry_out(args: argparse.Namespace, command: str) -> int:
+    try:
+        with aborting():
+            return args.command(args, command)
+    except KeyboardInterrupt:
+        print(f"\ndeconditional: interrupted. {args.kept(args)}", file=sys.stderr)
+        return 130
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def _demo(args: argparse.Namespace, command: str) -> int:
+    field_commands.require("demo", "xarray", "cf_xarray", "netCDF4", "matplotlib", "jinja2")
+    from deconditional.cli import demo
+
+    keep_compiled()
+    demo.run(args.out, args.month, args.synthetic, args.seed, command)
+    return 0
+
+
+# ---------------------------------------------------------------------- what an interrupt leaves
+
+
+def _output_untouched(args: argparse.Namespace) -> str:
+    if getattr(args, "written", None) is not None:
+        return f"{args.written} is written; what was to follow is not."
+    nothing = "No output was written; what was there has not changed."
+    checkpoint = getattr(args, "checkpoint", None)
+    if checkpoint is not None and checkpoint.exists():
+        return f"{nothing} The same command goes on from {checkpoint}."
+    return nothing
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="deconditional",
+        description="Gaussian-process downscaling of coarse observations that need not match the "
+        "fine covariates.",
+    )
+    parser.add_argument("--version", action="version", version=f"deconditional {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_demo(commands)
+    _add_downscale(commands)
+    _add_report(commands)
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="downscale real global fields and compare with the truth",
+        description="Downscale surface temperature over the globe, from real climatologies: half "
+        "of the coarse cells give fine covariates, the other half the coarse temperature. Writes "
+        "demo.nc, maps.png, report.html and scores.json. Takes about two minutes.",
+    )
+    demo.add_argument("--out", required=True, metavar="DIR", help="folder for what is written")
+    demo.add_argument(
+        "--month", type=int, default=1, choices=range(1, 13), metavar="1..12", help="default: 1"
+    )
+    demo.add_argument("--seed", type=whole, default=0, help="of the choice of cells (default: 0)")
+    demo.add_argument(
+        "--synthetic", action="store_true", help="made-up fields, which need no data package"
+    )
+    runs(demo, _demo, nothing_kept)
+
+
+def _add_downscale(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "downscale",
+        help="a coarse field on the fine grid of its covariates, from files to a file",
+        description="Downscale a coarse target with fine covariates. Coarse cells with fine "
+        "covariates and coarse cells with a target need not be the same, in place or in time: "
+        "mediators, known in both, link them.",
+        epilog=field_commands.DOWNSCALE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    field_commands.add_downscale_options(parser)
+    runs(parser, field_commands.downscale, _output_untouched)
+
+
+def _add_report(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "report",
+        help="an HTML page about a downscaled field",
+        description="Write a self-contained HTML page about what deconditional downscale wrote: "
+        "maps, calibration, scales, residuals, parameters, comparison of models.",
+        epilog=field_commands.REPORT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    field_commands.add_report_options(parser)
+    runs(parser, field_commands.report, _output_untouched)

@@ -1,0 +1,157 @@
+"""Several devices: the row tiles of a bag Gram matrix are dealt out to them.
+
+Points are small and every device has them all; kernel tiles are many, and every device makes its
+share. Each row tile meets as many column tiles as any other, give or take one, so dealing rows out
+in turn gives equal shares; one sum over the devices then completes the matrix, and another its
+gradient. All devices of an accelerator are used without being asked; virtual devices of a processor
+are used when :func:`use_devices` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from deconditional.kernels.layout import Layout
+from deconditional.kernels.tile_sizes import is_accelerator
+
+__all__ = ["current_mesh", "spread", "summed", "use_devices"]
+
+AXIS = "devices"
+
+WORTH_IT = 20_000
+"""Points beyond which all accelerators are used without being asked."""
+
+TILES_PER_DEVICE, SMALLEST_ROW_TILE = 2, 32
+"""Row tiles are divided until each device has so many, or they are so small."""
+
+Part = TypeVar("Part")
+
+_chosen: tuple[Any, ...] | None = None
+
+
+class use_devices:
+    """Choose the devices for bag kernels, from now on or for a ``with`` block.
+
+    A model keeps to the devices it was fitted on. The choice holds for all threads of a process.
+
+    Parameters
+    ----------
+    devices : int, sequence of jax.Device, or None
+        The first so many devices of JAX's default platform, or these ones. None, the state at the
+        start, takes all devices of an accelerator for problems of more than 20 000 points, and one
+        where there is none.
+
+    Examples
+    --------
+    >>> import deconditional.kernels.devices as sharding
+    >>> with sharding.use_devices(1):
+    ...     print(sharding.current_mesh())
+    None
+    """
+
+    def __init__(self, devices: int | Sequence[Any] | None = None):
+        global _chosen
+        self._before = _chosen
+        _chosen = None if devices is None else _checked(devices)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        global _chosen
+        _chosen = self._before
+
+
+def _checked(devices: int | Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
+        there = jax.local_devices()
+        if not 1 <= devices <= len(there):
+            raise ValueError(
+                f"asked for {devices} devices, but JAX has {len(there)} of platform "
+                f"{there[0].platform!r} here; ask for 1 to {len(there)}."
+            )
+        return tuple(there[:devices])
+    chosen = tuple(devices) if isinstance(devices, (list, tuple, np.ndarray)) else ()
+    if not chosen or not all(isinstance(device, jax.Device) for device in chosen):
+        raise TypeError(
+            "devices must be a number, a list of JAX devices (see jax.devices()) or None, not "
+            f"{devices!r}."
+        )
+    if len(set(chosen)) < len(chosen) or len({device.platform for device in chosen}) > 1:
+        raise ValueError(f"devices must be distinct and of one platform, not {list(chosen)}.")
+    return chosen
+
+
+def current_mesh(n_points: int | None = None) -> Mesh | None:
+    """The devices that bags of so many points are spread over; None for a single one."""
+    devices = _chosen
+    if devices is None:
+        worth_it = n_points is None or n_points > WORTH_IT
+        devices = tuple(jax.local_devices()) if worth_it and is_accelerator() else ()
+    return Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
+
+
+def spread(layout: Layout) -> Layout:
+    """The layout, its points on all devices in use, and its tiles to be dealt out to them."""
+    mesh = current_mesh(layout.points.shape[0])
+    if mesh is None:
+        return layout
+    divided = replace(layout, row_tile=_row_tile(layout, TILES_PER_DEVICE * mesh.size), mesh=mesh)
+    with jax.ensure_compile_time_eval():
+        return jax.device_put(divided, NamedSharding(mesh, PartitionSpec()))
+
+
+def _row_tile(layout: Layout, wanted: int) -> int:
+    """Points per row tile, halved until there are as many tiles as wanted."""
+    size = layout.row_tile
+    while (
+        layout.points.shape[0] // size < wanted
+        and size % (2 * layout.chunk) == 0
+        and size >= 2 * SMALLEST_ROW_TILE
+    ):
+        size //= 2
+    return size
+
+
+def summed(mesh: Mesh | None, part: Callable[..., Part], *operands: Any) -> Part:
+    """The sum over devices of ``part(device, n_devices, *operands)``; every device gets it.
+
+    Parameters
+    ----------
+    mesh
+        The devices; None computes ``part(0, 1, *operands)``.
+    part
+        One device's share, as a pytree of arrays.
+    operands
+        Pytrees of arrays that every device needs whole.
+    """
+    if mesh is None:
+        return part(0, 1, *operands)
+
+    def share(index: Array, operands: Any) -> Part:
+        return lax.psum(part(index[0], mesh.size, *operands), AXIS)
+
+    whole = PartitionSpec()
+    over_devices = jax.shard_map(
+        share,
+        mesh=mesh,
+        in_specs=(PartitionSpec(AXIS), whole),
+        out_specs=whole,
+        check_vma=False,
+    )
+    return jax.jit(over_devices)(jnp.arange(mesh.size), operands)

@@ -1,0 +1,250 @@
+"""Ragged bags in arrays of fixed shape: chunks that never cross a bag, tiles of whole chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+import deconditional.kernels._double  # noqa: F401
+from deconditional.kernels.tile_sizes import Tiles, tiles_for
+
+__all__ = ["BagSampler", "Layout", "layout_bags", "layout_points"]
+
+CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+LONGEST_CHUNK = 1024
+"""Points of the largest bag that is one chunk on an accelerator."""
+
+ALIGNMENT = 32
+"""Tiles whose chunks are powers of two are multiples of this."""
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["points", "weights", "bag"],
+    meta_fields=["n_bags", "chunk", "row_tile", "tile", "one_chunk_per_bag", "form", "mesh"],
+)
+@dataclass(frozen=True)
+class Layout:
+    """Points of ragged bags, cut into chunks that never cross a bag.
+
+    Attributes
+    ----------
+    points : (n_pad, d)
+        Points in order of their chunk; padding repeats a real point.
+    weights : (n_pad,)
+        Within-bag weights, zero where padded.
+    bag : (n_chunks,)
+        The bag of every chunk.
+    n_bags, chunk
+        Number of bags, points per chunk.
+    row_tile, tile
+        Points per tile when the bags are the rows of a matrix, and when they are its columns.
+    one_chunk_per_bag
+        True where chunk j is bag j, so that chunk values are bag values.
+    form
+        How tiles get their distances, ``"product"`` or ``"differences"``.
+    mesh
+        The devices that row tiles are dealt out to; None for one device.
+    """
+
+    points: Float[Array, "n d"]
+    weights: Float[Array, " n"]
+    bag: Array
+    n_bags: int
+    chunk: int
+    row_tile: int
+    tile: int
+    one_chunk_per_bag: bool
+    form: str = "product"
+    mesh: Mesh | None = None
+
+    @property
+    def block(self) -> int:
+        """The larger of the two tiles; the number of slots is a multiple of it."""
+        return max(self.row_tile, self.tile)
+
+    @property
+    def n_row_tiles(self) -> int:
+        """Number of tiles of rows."""
+        return self.points.shape[0] // self.row_tile
+
+    def with_points(self, points: Float[Array, "n d"]) -> Layout:
+        """The same bags over other points, in the layout's order."""
+        return replace(self, points=points)
+
+
+def layout_bags(
+    points: np.ndarray,
+    bag: np.ndarray,
+    weights: np.ndarray,
+    n_bags: int,
+    chunk: int | None = None,
+    *,
+    dtype: Any = np.float32,
+    tiles: Tiles | None = None,
+) -> tuple[Layout, np.ndarray]:
+    """Lay out bags for :func:`bag_gram`; also returns the row of `points` behind every slot.
+
+    Tiles suit kernel values of type `dtype` on the device in use, unless `tiles` are given.
+    """
+    order = np.argsort(bag, kind="stable")
+    sizes = np.bincount(bag, minlength=n_bags)
+    tiles = tiles_for(len(bag)) if tiles is None else tiles
+    chunk = _best_chunk(sizes, tiles.form) if chunk is None else chunk
+    n_chunks = -(-sizes // chunk)
+    row_tile, tile, total = _whole_tiles(int(n_chunks.sum()) * chunk, chunk, tiles)
+    first_slot = np.concatenate([[0], np.cumsum(n_chunks[:-1])]) * chunk
+    first_point = np.concatenate([[0], np.cumsum(sizes[:-1])])
+    slot = np.arange(len(bag)) - np.repeat(first_point, sizes) + np.repeat(first_slot, sizes)
+    source = np.zeros(total, dtype=np.int64)
+    source[slot] = order
+    slot_weights = np.zeros(total)
+    slot_weights[slot] = weights[order]
+    chunk_bag = np.zeros(total // chunk, dtype=np.int32)
+    chunk_bag[: n_chunks.sum()] = np.repeat(np.arange(n_bags), n_chunks)
+    # Bags keep their layout: arrays made while another function is traced must not be tracers.
+    with jax.ensure_compile_time_eval():
+        layout = Layout(
+            points=jnp.asarray(points[source]),
+            weights=jnp.asarray(slot_weights),
+            bag=jnp.asarray(chunk_bag),
+            n_bags=n_bags,
+            chunk=chunk,
+            row_tile=row_tile,
+            tile=tile,
+            one_chunk_per_bag=bool(np.all(n_chunks == 1)),
+            form=tiles.form,
+        )
+    return layout, source
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["points", "cumulative", "bag", "first", "last"],
+    meta_fields=[],
+)
+@dataclass(frozen=True)
+class BagSampler:
+    """Draws points of bags with replacement, in proportion to their weights.
+
+    Attributes
+    ----------
+    points : (n, d)
+        Points in order of their bag.
+    cumulative : (n,)
+        Running sum of their weights; it grows by one over each bag.
+    bag, first, last : (N,)
+        The bags to draw from, and the first and last point of each.
+    """
+
+    points: Float[Array, "n d"]
+    cumulative: Float[Array, " n"]
+    bag: Array
+    first: Array
+    last: Array
+
+    @classmethod
+    def of(cls, points: np.ndarray, bag: np.ndarray, weights: np.ndarray, n_bags: int) -> Self:
+        """A sampler of bags."""
+        order = np.argsort(bag, kind="stable")
+        ends = np.cumsum(np.bincount(bag, minlength=n_bags))
+        first = np.concatenate([[0], ends[:-1]])
+        cumulative = np.cumsum(weights[order])
+        arrays = points[order], cumulative, np.arange(n_bags), first, ends - 1
+        return cls(*map(jnp.asarray, arrays))
+
+    def select(self, bags: Array) -> BagSampler:
+        """A sampler of some of the bags."""
+        return replace(self, bag=self.bag[bags], first=self.first[bags], last=self.last[bags])
+
+    def draw(self, key: Any, points_per_bag: int) -> Layout:
+        """So many points of every bag, a power of two up to 128, that count equally."""
+        n_bags = self.bag.shape[0]
+        level = self.bag[:, None] + jr.uniform(key, (n_bags, points_per_bag))
+        found = jnp.searchsorted(self.cumulative, level, side="right")
+        rows = jnp.clip(found, self.first[:, None], self.last[:, None]).ravel()
+        tiles = tiles_for(n_bags * points_per_bag)
+        row_tile, tile, total = _whole_tiles(len(rows), points_per_bag, tiles)
+        padding = total - len(rows)
+        n_chunks = total // points_per_bag
+        weights = jnp.full(len(rows), 1.0 / points_per_bag)
+        return Layout(
+            points=self.points[jnp.pad(rows, (0, padding))],
+            weights=jnp.pad(weights, (0, padding)),
+            bag=jnp.arange(n_chunks, dtype=jnp.int32),
+            n_bags=n_bags,
+            chunk=points_per_bag,
+            row_tile=row_tile,
+            tile=tile,
+            one_chunk_per_bag=True,
+            form=tiles.form,
+        )
+
+
+def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | None = None) -> Layout:
+    """Every row of x a bag of its own, padded to a whole number of tiles.
+
+    With `row_tiles` there are at least so many tiles of rows, if there are points for them. The
+    form of distances is the device's unless given.
+    """
+    m = x.shape[0]
+    tiles = tiles_for(m)
+    tiles = tiles if form is None else replace(tiles, form=form)
+    while tiles.rows > 64 and -(-m // tiles.rows) < row_tiles:
+        tiles = replace(tiles, rows=tiles.rows // 2)
+    row_tile, tile, total = _whole_tiles(m, 1, tiles)
+    padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (total - m, x.shape[1]))])
+    return Layout(
+        points=padded,
+        weights=jnp.where(jnp.arange(total) < m, 1.0, 0.0),
+        bag=jnp.arange(total, dtype=jnp.int32),
+        n_bags=m,
+        chunk=1,
+        row_tile=row_tile,
+        tile=tile,
+        one_chunk_per_bag=True,
+        form=tiles.form,
+    )
+
+
+def _best_chunk(sizes: np.ndarray, form: str) -> int:
+    """Long chunks reduce faster, short ones pad less; where all bags are equal, a chunk is a bag.
+
+    Chunks of any length cost a matrix product its alignment, so there they are powers of two.
+    """
+    largest = int(sizes.max())
+    if form == "differences" and (sizes == largest).all() and largest <= LONGEST_CHUNK:
+        return largest
+
+    def cost(chunk: int) -> float:
+        padded = float((-(-sizes // chunk) * chunk).sum())
+        return padded**2 * (1.0 + 3.0 / chunk)
+
+    return min(CHUNK_SIZES, key=cost)
+
+
+def _whole_tiles(n: int, chunk: int, tiles: Tiles) -> tuple[int, int, int]:
+    """Points per tile of rows and of columns, and the slots that are whole tiles of both.
+
+    Large tiles shrink to what divides the points with little left over.
+    """
+    if tiles.form == "product":
+        return tiles.rows, tiles.columns, -(-n // tiles.block) * tiles.block
+    parts = tiles.block // min(tiles.rows, tiles.columns)
+    count = -(-n // tiles.block)
+    unit = parts * (max(chunk, ALIGNMENT) if chunk in CHUNK_SIZES else chunk)
+    block = -(-n // (count * unit)) * unit
+    return (
+        block if tiles.rows == tiles.block else block // parts,
+        block if tiles.columns == tiles.block else block // parts,
+        block * count,
+    )

@@ -1,0 +1,1 @@
+"""What observations see of the bag means: the matrix W and the noise S of z = Wᵀf̄ + e."""

@@ -1,0 +1,90 @@
+"""The report: one HTML page about a result of ``deconditional downscale``.
+
+The page holds its figures and its style, needs no network and runs no script.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deconditional import __version__
+from deconditional.errors import UsageError
+from deconditional.report.result import align_truth, load_result, read_result
+from deconditional.saving.outputs import output_folder, write_atomically
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["load_result", "write_report"]
+
+
+def write_report(
+    result: xr.Dataset, out: Path, truth: xr.DataArray | xr.Dataset | None = None
+) -> Path:
+    """Write a result as one HTML page.
+
+    Parameters
+    ----------
+    result
+        What ``deconditional downscale`` wrote, as from ``load_result``.
+    out
+        The file to write; its folder is made if need be.
+    truth
+        The fine field, on the grid of the result or a larger one, in any order; of a dataset, the
+        variable of the target's name is taken.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    UsageError
+        Where the dataset is no such result, or the truth does not fit it.
+
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> import numpy as np, xarray as xr
+    >>> field = xr.DataArray(np.eye(3), {"y": [1, 2, 3], "x": [1, 2, 3]}, ("y", "x"))
+    >>> facts = json.dumps({"target": "t2m", "model": "cmp"})
+    >>> result = xr.Dataset({"mean": field, "std": field + 1}, attrs={"deconditional": facts})
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     page = write_report(result, Path(here) / "report.html").read_text(encoding="utf-8")
+    >>> page.count("<h2>"), page.count("<img ")
+    (9, 4)
+    """
+    from deconditional.report import plots
+
+    try:
+        plots.require_matplotlib()
+    except ImportError as error:
+        raise UsageError(str(error)) from None
+    from deconditional.report.material import Material
+    from deconditional.report.page import render
+    from deconditional.report.sections import sections, summary
+
+    out = Path(out)
+    if out.is_dir():
+        raise UsageError(f"the output {str(out)!r} is a folder; name a file, such as report.html.")
+    checked = read_result(result)
+    output_folder(out.parent)
+    aligned = None if truth is None else align_truth(truth, checked.mean, checked.target)
+    material = Material(checked, aligned)
+    with np.errstate(all="ignore"):  # of values as large as numbers can be
+        if material.scored is not None and not material.scored[0].size:
+            raise UsageError(
+                "the truth has no value in any cell that was predicted; give one that overlaps."
+            )
+        page = render(
+            checked.name,
+            summary(material),
+            sections(material),
+            f"Written by deconditional {__version__}.",
+        )
+    write_atomically(out, page)
+    return out

@@ -1,1 +1,0 @@
-"""Parts of the report: grids, marginal distributions, semivariograms, sections and the page."""

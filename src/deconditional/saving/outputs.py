@@ -1,0 +1,147 @@
+"""Folders and files that commands write: checked before any work, and never left half written."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from deconditional.errors import UsageError, visible
+
+__all__ = [
+    "can_draw",
+    "check_folder",
+    "check_name",
+    "check_place",
+    "output_folder",
+    "write_atomically",
+]
+
+ROOM = 40
+"""Bytes that the hidden name of a file in the making has beyond its own, at most."""
+
+
+def can_draw() -> None:
+    """Raise, with the remedies, where figures are asked for and matplotlib is missing."""
+    from deconditional.report import plots
+
+    try:
+        plots.require_matplotlib()
+    except ImportError as error:
+        raise UsageError(f"{error} Or leave figures out with --no-figures.") from None
+
+
+def output_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder, made if need be, once it is known that files can be written there.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     output_folder(Path(here) / "new").is_dir()
+    True
+    """
+    folder = Path(path)
+    check_name(folder, "output folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(
+            f"the output {str(folder)!r} is a file, or lies below one; name a folder."
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to the output folder {str(folder)!r} ({error.strerror or error}); "
+            "name another."
+        ) from None
+    return folder
+
+
+def check_place(path: Path, what: str) -> None:
+    r"""Raise unless a file or store of this name can be made here.
+
+    Parameters
+    ----------
+    path
+        The file.
+    what
+        What to call it in errors.
+
+    Examples
+    --------
+    >>> check_place(Path("two\nlines.nc"), "output")
+    Traceback (most recent call last):
+    ...
+    deconditional.errors.UsageError: the output 'two\nlines.nc' has a character in its name that
+    cannot be seen; name another.
+    """
+    check_name(path, what)
+    check_folder(path)
+    folder = path.absolute().parent
+    most = _longest_name(folder) - ROOM
+    size = len(os.fsencode(path.name))
+    if size > most:
+        raise UsageError(
+            f"the name of the {what} {path.name!r} has {size} bytes, and files beside it while it "
+            f"is written have longer names; name another of at most {most}."
+        )
+    if os.path.lexists(path):
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            raise UsageError(f"the {what} {str(path)!r} is a device or a pipe; name a file.")
+
+
+def check_name(path: Path, what: str) -> None:
+    """Raise where a name has characters that would steer a terminal, or that no file can have."""
+    name = str(path)
+    if visible(name) != name or "\n" in name or "\t" in name:
+        raise UsageError(
+            f"the {what} {name!r} has a character in its name that cannot be seen; name another."
+        )
+
+
+def _longest_name(folder: Path) -> int:
+    try:
+        return os.pathconf(folder, "PC_NAME_MAX")
+    except (AttributeError, OSError, ValueError):
+        return 255
+
+
+def check_folder(path: Path) -> None:
+    """Raise unless a file can be written here."""
+    folder = path.absolute().parent
+    try:
+        if not folder.is_dir():
+            raise UsageError(f"the folder {str(folder)!r} does not exist; make it first.")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"the folder {str(folder)!r} cannot be written to ({error.strerror or error}); name "
+            "another."
+        ) from None
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file that is, at every moment, either the old one or the new one.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     write_atomically(Path(here) / "a.txt", "whole")
+    ...     [(file.name, file.read_text()) for file in Path(here).iterdir()]
+    [('a.txt', 'whole')]
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    try:
+        # A link that somebody else has put there in the meantime is not followed.
+        with part.open("xb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
