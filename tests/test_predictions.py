@@ -16,7 +16,9 @@ def compare(found, prefix):
     assert set(found) == set(before)
     for name, values in before.items():
         scale = np.nanmax(np.abs(values))
-        np.testing.assert_allclose(found[name], values, rtol=1e-10, atol=1e-10 * scale, err_msg=name)
+        np.testing.assert_allclose(
+            found[name], values, rtol=1e-10, atol=1e-10 * scale, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("name", predictions.MODELS)
