@@ -21,7 +21,7 @@ OPTIONAL = {
 """Packages that extras bring: what needs them may import them where it runs."""
 
 SLOW = {"cli"}
-"""Packages that import what they compute with when it runs, so that help and complaints are quick."""
+"""Packages that import what they compute with when it runs: help and complaints come at once."""
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
