@@ -14,6 +14,7 @@ from studies.records import Record, Results
 
 __all__ = [
     "LEAST_SEEDS",
+    "Cell",
     "code_notes",
     "count",
     "highest",
