@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, LogNormal
-from deconditional.fitting.fit import loss_and_gradient, maximise
+from deconditional.fitting.map import loss_and_gradient, maximise
 from deconditional.fitting.parameters import ParameterSet, positive
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
