@@ -79,7 +79,7 @@ def test_gradient_with_every_option_on(everything_on):
     assert_gradient(problem)
 
 
-@pytest.mark.filterwarnings("ignore::deconditional.cautions.UselessMediatorWarning")
+@pytest.mark.filterwarnings("ignore::deconditional.errors.UselessMediatorWarning")
 def test_gradient_of_a_rough_mediator_kernel_in_two_variables():
     # The default of uncertainty=True. 26 bags: see the gradients in test_mediation.
     bags = ragged_bags([2] * 26, d=1, p=2)
