@@ -18,7 +18,6 @@ from paramax import AbstractUnwrappable
 
 from deconditional.bags import Bags
 from deconditional.errors import SavedModelError
-from deconditional.fitting.fit import FitReport
 from deconditional.fitting.parameters import (
     IDENTITY,
     LOG,
@@ -27,6 +26,7 @@ from deconditional.fitting.parameters import (
     ParameterSet,
     interval,
 )
+from deconditional.fitting.report import FitReport
 from deconditional.inference.basis import FourierBasis, InducingBasis
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.exact import Conditioned
