@@ -217,11 +217,8 @@ class Bags:
 
     def __repr__(self) -> str:
         sizes = self.sizes
-        d = self.points.shape[1]
-        mediated = ""
-        if self.mediator is not None:
-            p = self.mediator.shape[1]
-            mediated = f", mediator of {p} variable{'s' * (p > 1)}"
+        d, p = self.points.shape[1], 0 if self.mediator is None else self.mediator.shape[1]
+        mediated = f", mediator of {p} variable{'s' * (p > 1)}" if p else ""
         return (
             f"Bags({self.n_bags} bag{'s' * (self.n_bags > 1)}, {len(self.points)} points, "
             f"{d} covariate{'s' * (d > 1)}, {sizes.min()}-{sizes.max()} points per bag{mediated})"

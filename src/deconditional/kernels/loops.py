@@ -8,6 +8,7 @@ chunks, and adds the chunks of a bag. :class:`ProductSweep` takes distances by m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -232,15 +233,10 @@ class ProductSweep(_Sweep):
         )
         sums: Any = lax.fori_loop(0, self._n_own_rows(device, n_devices), row, carry)
         row_sums, col_sums, shape_sums = sums
-        by_row = tuple(
-            input_gradient(u, self.row_weights, total)
-            for u, total in zip(self.left, row_sums, strict=True)
-        )
-        by_column = tuple(
-            input_gradient(u, self.col_weights, total.T)
-            for u, total in zip(self.right, col_sums, strict=True)
-        )
-        return by_row, by_column, tuple(shape_sums)
+        by_row = map(partial(input_gradient, weights=self.row_weights), self.left, row_sums)
+        transposed = [total.T for total in col_sums]
+        by_column = map(partial(input_gradient, weights=self.col_weights), self.right, transposed)
+        return tuple(by_row), tuple(by_column), tuple(shape_sums)
 
     def _row(self, i: Array) -> tuple[list, Array]:
         start = i * self.row_tile

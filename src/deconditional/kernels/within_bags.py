@@ -214,7 +214,7 @@ class _Batched:
         row_sums, col_sums, shape_sums = sums
         by_row, by_col = (
             tuple(
-                input_gradient(u, weights, total.reshape(-1, total.shape[-1]))
+                input_gradient(u, total.reshape(-1, total.shape[-1]), weights)
                 for u, total in zip(inputs, totals, strict=True)
             )
             for inputs, weights, totals in (
