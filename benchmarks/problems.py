@@ -1,14 +1,37 @@
-"""Fixed synthetic problems for the benchmarks."""
+"""What the benchmarks measure: fixed made-up data, and one evaluation of what a fit maximises."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
-from deconditional.bags import Bags
+from deconditional import Bags
+from deconditional.fitting.map import loss_and_gradient
 
-__all__ = ["Strips", "strips"]
+__all__ = ["Start", "Strips", "start", "strips"]
+
+
+class Start(NamedTuple):
+    """The log posterior that a fit maximises, and where it starts."""
+
+    problem: Any
+    vector: Any
+
+    def evaluate(self) -> tuple[Any, Any]:
+        """The negative log posterior at the start, and its gradient."""
+        return loss_and_gradient(self.problem, self.vector)
+
+    def field(self) -> Any:
+        """The posterior field there."""
+        return self.problem.solve(self.vector)[1]
+
+
+def start(model: Any, bags: Bags, z: np.ndarray, mediator: np.ndarray | None = None) -> Start:
+    """Where the fit of a model to some data starts."""
+    problem = model._problem(bags, z, mediator, None, None)
+    return Start(problem, jnp.asarray(problem.parameters.start()))
 
 
 class Strips(NamedTuple):

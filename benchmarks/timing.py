@@ -1,14 +1,12 @@
-"""What the benchmarks share: clocks, the speed of `exp`, processes of their own, output."""
+"""Clocks of the benchmarks: the speed of `exp` and of products, processes of their own, memory."""
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,46 +14,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
 from deconditional.errors import UsageError
 from deconditional.kernels.compilation_cache import without_cache
-from deconditional.saving.outputs import write_atomically
+from studies.clock import best_seconds
 
 __all__ = [
     "array_exp_rate",
     "available_cores",
-    "best_seconds",
-    "console",
     "device_name",
     "exp_rate",
     "in_own_process",
     "matmul_rate",
     "peak_bytes",
-    "write_json",
 ]
-
-
-WIDTH = 120
-"""Columns of a table that goes to a file or a pipe."""
-
-
-def console() -> Console:
-    """Where tables go; a pipe has no width, and 80 columns would break their words."""
-    plain = Console()
-    return plain if plain.is_terminal else Console(width=max(WIDTH, plain.width))
-
-
-def best_seconds(call: Callable[[], Any], budget: float = 3.0, least: int = 3) -> float:
-    """The fastest of several calls, after one that compiles; `budget` bounds the time spent."""
-    jax.block_until_ready(call())
-    times: list[float] = []
-    began = time.perf_counter()
-    while len(times) < least or (time.perf_counter() - began < budget and len(times) < 50):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def exp_rate(dtype: Any, budget: float) -> float:
@@ -165,15 +137,6 @@ def in_own_process(
             f"python {' '.join(command)} failed with code {started.returncode}:\n{complaint}"
         )
     return printed
-
-
-def write_json(result: dict[str, Any], out: str | Path | None) -> None:
-    """Write a result atomically, if a path was given."""
-    if out is None:
-        return
-    path = Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(result, indent=2) + "\n")
 
 
 def peak_bytes() -> int:
