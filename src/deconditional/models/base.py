@@ -304,7 +304,7 @@ class BagModel(BaseEstimator):
             else None
         )
         return {
-            "layout": bags.layout_for(self._tile_dtype(bags)),
+            "layout": bags.layout,
             "overlap": None if overlap is None else jnp.asarray(overlap),
             "z": jnp.asarray(z),
             "known_noise": jnp.asarray(known),

@@ -537,7 +537,7 @@ def _read_problem(node: Node, bags: Bags, supplied: Supplied) -> Any:
     )
     tiles = TILES[node.choice("tiles", tuple(TILES))]
     parts: dict[str, Any] = {
-        "layout": bags.layout_for(tiles),
+        "layout": bags.layout,
         "overlap": None if node.is_null("overlap") else node.matrix_or_diagonal("overlap", "N"),
         "z": z,
         "known_noise": node.matrix_or_diagonal("known_noise", "M"),
