@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -85,7 +85,7 @@ class Layout:
     tile: int
     one_chunk_per_bag: bool
     form: str = "product"
-    mesh: Mesh | None = None
+    mesh: Mesh | None = field(default=None, metadata={"saved": False})
 
     @property
     def block(self) -> int:
