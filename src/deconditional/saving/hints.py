@@ -56,6 +56,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return wanted and (hint is bool or not isinstance(value, bool))
     if hint is AbstractUnwrappable:  # the kernels of a posterior have plain numbers instead
         return isinstance(value, AbstractUnwrappable | Array | np.ndarray | float | int)
+    if hint is Array and isinstance(value, AbstractUnwrappable):  # a number that is held
+        return True
     if hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False):
         return True
     return isinstance(value, hint)

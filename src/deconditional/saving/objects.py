@@ -19,6 +19,7 @@ import inspect
 import math
 from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -73,7 +74,7 @@ class Writer:
             return [self.write(each, path) for each in value]
         if type(value) is tuple:
             return {"tuple": [self.write(each, path) for each in value]}
-        if isinstance(value, Mapping):
+        if isinstance(value, dict | MappingProxyType):
             return self._mapping(value, path)
         if _is_numeric(value):
             kind = "jax" if isinstance(value, Array) else "numpy"
@@ -141,6 +142,8 @@ def _fields_of(value: Any) -> dict[str, Any]:
         return dict(vars(value))
     found = {}
     for field in dataclasses.fields(value):
+        if field.name not in vars(value):  # a default that belongs to the class
+            continue
         content = getattr(value, field.name)
         left_behind = field.metadata.get("left_behind")
         if left_behind is not None and content is not None:
@@ -298,10 +301,10 @@ def _built(found: type, values: dict[str, Any], where: str) -> Any:
     made = object.__new__(found)
     if dataclasses.is_dataclass(found):
         for field in dataclasses.fields(found):
-            if field.metadata.get("saved", True):
-                names.add(field.name)
-            else:
+            if not field.metadata.get("saved", True):
                 object.__setattr__(made, field.name, field.default)
+            elif field.name in values or not hasattr(found, field.name):
+                names.add(field.name)
     if set(values) != names:
         refuse(f"{where} does not have the fields of a {found.__name__}")
     for name, value in values.items():
@@ -314,11 +317,14 @@ def _usual(found: type, name: str, value: Any) -> Any:
     """A part without state as constructors have it, so that nothing is compiled anew for it."""
     if getattr(value, "__dict__", None) != {} or dataclasses.is_dataclass(value):
         return value
-    usual = _defaults(found).get(name)
+    usual = next((d[name] for d in map(_defaults, found.__mro__) if name in d), None)
     return usual if type(usual) is type(value) else value
 
 
 @cache
 def _defaults(found: type) -> dict[str, Any]:
-    parameters = inspect.signature(found.__init__).parameters.values()  # type: ignore[misc]
-    return {each.name: each.default for each in parameters}
+    """What a constructor of the class's own has for an argument that is not given."""
+    if "__init__" not in vars(found):
+        return {}
+    parameters = inspect.signature(vars(found)["__init__"]).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
