@@ -25,7 +25,7 @@ from deconditional.report import write as report
 from deconditional.report.grids import area_weights, grid_of, plane
 from deconditional.report.page import number
 from deconditional.report.plots import DIVERGING
-from deconditional.report.reading import read_result
+from deconditional.report.reading import load_result, read_result
 from deconditional.report.sections import summary
 from deconditional.report.truth import align_truth
 from deconditional.report.variogram import distance_bins, semivariogram
@@ -431,7 +431,7 @@ def test_time(tmp_path, calendar):
     result, truth = fabricate(times=3, calendar=calendar)
     path = tmp_path / "result.nc"
     result.to_netcdf(path)
-    page = page_of(report.load_result(path), tmp_path, truth)
+    page = page_of(load_result(path), tmp_path, truth)
     assert "in 1\u202f632 of 1\u202f680 values" in page.texts["top"]
     assert "first of 3 times, 2001-01-15." in page.texts["posterior"]
     weights = np.cos(np.deg2rad(result["lat"].values))[:, None] * np.ones(28)
@@ -548,7 +548,7 @@ def test_a_result_comes_back_from_its_file(tmp_path):
     result, _ = fabricate()
     result["mean"].attrs["units"] = "days"  # must not become a span of time
     result.to_netcdf(tmp_path / "result.nc")
-    loaded = report.load_result(tmp_path / "result.nc")
+    loaded = load_result(tmp_path / "result.nc")
     np.testing.assert_array_equal(loaded["mean"], result["mean"])
     assert loaded["mean"].dtype == float
 
@@ -586,13 +586,13 @@ def broken(kind):
 def test_other_files_are_refused(tmp_path, kind, message):
     broken(kind).to_netcdf(tmp_path / "result.nc")
     with pytest.raises(UsageError, match=message):
-        report.load_result(tmp_path / "result.nc")
+        load_result(tmp_path / "result.nc")
 
 
 def test_a_file_that_is_no_netcdf_is_refused(tmp_path):
     (tmp_path / "result.nc").write_text("no netCDF")
     with pytest.raises(UsageError, match=r"result.nc' cannot be read as netCDF"):
-        report.load_result(tmp_path / "result.nc")
+        load_result(tmp_path / "result.nc")
 
 
 def test_output_must_be_a_file(tmp_path):

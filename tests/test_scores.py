@@ -169,7 +169,7 @@ def test_wrong_input_is_named(call, message):
         call()
 
 
-# --- positive and bounded cells --------------------------------------------------------------------
+# --- positive and bounded cells -------------------------------------------------------------------
 
 LAWS = {
     "normal": (Marginals("normal", np.array([1.0]), np.array([0.7])), norm(1.0, 0.7).cdf),

@@ -15,12 +15,12 @@ from deconditional import __version__
 from deconditional.errors import UsageError
 from deconditional.report.page import render
 from deconditional.report.plots import require_matplotlib
-from deconditional.report.reading import load_result, read_result
+from deconditional.report.reading import read_result
 from deconditional.report.sections import sections, summary
 from deconditional.report.truth import align_truth
 from deconditional.saving.outputs import output_folder, write_atomically
 
-__all__ = ["load_result", "write_report"]
+__all__ = ["write_report"]
 
 
 def write_report(
@@ -31,7 +31,7 @@ def write_report(
     Parameters
     ----------
     result
-        What ``deconditional downscale`` wrote, as from ``load_result``.
+        What ``deconditional downscale`` wrote, as read from its file.
     out
         The file to write; its folder is made if need be.
     truth

@@ -131,7 +131,7 @@ class Marginals:
         """Probability that the normal part is below a value."""
         return mixture_cdf(self.location[None], self.scale[None] ** 2, value)
 
-    def _standard(self, value: npt.ArrayLike) -> Floats:
+    def _standard(self, value: Floats | float) -> Floats:
         """Value less location in units of scale; a cell without spread gives 0 or infinity."""
         gap = value - self.location
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -148,7 +148,7 @@ class Marginals:
     def _crps_bound(self, truth: Floats) -> Floats:
         """The integral of (F - step at truth)²; between a bound and a truth beyond, that is 1."""
         inside = np.clip(truth, self.low, self.high)
-        z, low, high = map(self._standard, (inside, self.low, self.high))
+        z, low, high = (self._standard(end) for end in (inside, self.low, self.high))
         with np.errstate(invalid="ignore"):
             spread = self.scale * (
                 _squared_cdf(z) - _squared_cdf(low) + _squared_cdf(-z) - _squared_cdf(-high)
