@@ -1,22 +1,26 @@
-"""Figures of data and posteriors.
-
-Functions return a :class:`matplotlib.figure.Figure`, made without pyplot, so no window opens and no
-global state changes; :func:`save` writes it as PNG. Colour maps keep their order in grey and for
-colour-blind readers. Matplotlib is an optional dependency and is imported when a figure is drawn.
-"""
+"""Figures of the studies: the roll, its bags, a posterior in a plane, curves with their range."""
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deconditional.saving.outputs import write_atomically
+from deconditional.report.curves import draw_coverage
+from deconditional.report.plots import (
+    BLUE,
+    DIVERGING,
+    GAP,
+    SEQUENTIAL,
+    SPREAD,
+    VERMILION,
+    new_figure,
+    require_matplotlib,
+    save,
+)
+from deconditional.scores import pit, rmse
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +29,10 @@ if TYPE_CHECKING:
     from deconditional.datasets.surfaces import CutSurface
 
 __all__ = [
-    "calibration",
+    "DIVERGING",
+    "SEQUENTIAL",
     "curves",
-    "map_panels",
+    "new_figure",
     "points_panels",
     "posterior_panels",
     "require_matplotlib",
@@ -35,41 +40,6 @@ __all__ = [
     "roll_bags",
     "save",
 ]
-
-SEQUENTIAL = "viridis"
-SPREAD = "cividis"
-DIVERGING = "PuOr"
-GAP = "0.75"
-"""Grey of cells without a value."""
-
-LEVELS = np.array([0.05, *np.arange(0.1, 0.91, 0.1), 0.95, 0.99])
-
-
-def require_matplotlib() -> None:
-    """Raise ImportError, with the remedy, where matplotlib is missing."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ImportError(
-            'figures need matplotlib: install it with pip install "deconditional[plots]".'
-        ) from None
-
-
-def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 130) -> Path:
-    """Write a figure as PNG.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from deconditional.datasets import swiss_roll
-    >>> with tempfile.TemporaryDirectory() as here:
-    ...     save(roll(swiss_roll(200, 8)), Path(here) / "roll.png").stat().st_size > 1000
-    True
-    """
-    path, content = Path(path), io.BytesIO()
-    figure.savefig(content, dpi=dpi, format="png")
-    write_atomically(path, content.getvalue())
-    return path
 
 
 def roll(data: CutSurface, title: str = "Swiss roll") -> Figure:
@@ -81,7 +51,7 @@ def roll(data: CutSurface, title: str = "Swiss roll") -> Figure:
     >>> len(roll(swiss_roll(200, 8)).axes)
     3
     """
-    figure = _figure(10, 4.8, title)
+    figure = new_figure(10, 4.8, title)
     from matplotlib.ticker import MaxNLocator  # only once matplotlib is known to be there
 
     space: Any = figure.add_subplot(1, 2, 1, projection="3d")
@@ -110,7 +80,7 @@ def roll_bags(rolls: Sequence[CutSurface], title: str = "Bags") -> Figure:
     >>> len(roll_bags([swiss_roll(200, 8), swiss_roll(200, 8, "indirect")]).axes)
     4
     """
-    figure = _figure(5.6 * len(rolls), 8.6, title)
+    figure = new_figure(5.6 * len(rolls), 8.6, title)
     grid: Any = figure.subplots(
         2, len(rolls), squeeze=False, sharex="row", sharey="row", height_ratios=[1.25, 1]
     )
@@ -142,12 +112,12 @@ def _observations(axes: Axes, data: CutSurface) -> None:
     low, high = data.x[:, 2].min(), data.x[:, 2].max()
     middle = low + (np.arange(len(counts)) + 0.5) * (high - low) / len(counts)
     axes.plot(middle, means, color="0.6", linewidth=1, label="true mean of f")
-    axes.plot(data.mediator[:, 0], data.z, "o", color="#0072b2", markersize=4, label="z observed")
+    axes.plot(data.mediator[:, 0], data.z, "o", color=BLUE, markersize=4, label="z observed")
     keeps = np.isin(np.arange(len(counts)), np.array(data.bags.ids))
     if not keeps.all():
         floor = np.full(keeps.sum(), min(means.min(), data.z.min()) - 0.25)
         axes.plot(
-            middle[keeps], floor, "|", color="#d55e00", markersize=9, label="points x given, no z"
+            middle[keeps], floor, "|", color=VERMILION, markersize=9, label="points x given, no z"
         )
     axes.set(
         xlabel="y, mid-height of the bag",
@@ -188,10 +158,9 @@ def posterior_panels(
     xy, f = np.asarray(coordinates), np.asarray(truth)
     mean, std = posterior.mean, posterior.std
     error = mean - f
-    rmse = float(np.sqrt(np.mean(error**2)))
     low, high = min(f.min(), mean.min()), max(f.max(), mean.max())
     largest = float(np.abs(error).max()) or 1.0
-    figure = _figure(12.5, 7.8, f"{title}: RMSE {rmse:.3f}")
+    figure = new_figure(12.5, 7.8, f"{title}: RMSE {rmse(mean, f):.3f}")
     grid: Any = figure.subplots(2, 3)
     shared = {"cmap": SEQUENTIAL, "vmin": low, "vmax": high}
     around_zero = {"cmap": DIVERGING, "vmin": -largest, "vmax": largest}
@@ -206,83 +175,15 @@ def posterior_panels(
         if panel is not grid[0, 0]:  # truth and mean share one scale, drawn beside the mean
             figure.colorbar(drawn, ax=panel, shrink=0.85)
     _truth_against_mean(grid[1, 1], f, mean)
-    calibration(grid[1, 2], posterior, f)
+    draw_coverage(grid[1, 2], pit(posterior, f), "calibration")
     return figure
 
 
 def _truth_against_mean(axes: Axes, truth: np.ndarray, mean: np.ndarray) -> None:
     ends = [min(truth.min(), mean.min()), max(truth.max(), mean.max())]
     axes.plot(ends, ends, color="0.3", linewidth=1)
-    axes.plot(mean, truth, ".", color="#0072b2", markersize=2, alpha=0.4, rasterized=True)
+    axes.plot(mean, truth, ".", color=BLUE, markersize=2, alpha=0.4, rasterized=True)
     axes.set(xlabel="posterior mean", ylabel="truth", title="truth against mean", aspect="equal")
-
-
-def calibration(axes: Axes, posterior: Any, truth: np.ndarray) -> None:
-    """Draw the share of truth inside central intervals against their probability."""
-    inside = [
-        float(np.mean((lower <= truth) & (truth <= upper)))
-        for lower, upper in (posterior.interval(float(level)) for level in LEVELS)
-    ]
-    axes.plot([0, 1], [0, 1], color="0.3", linewidth=1, label="calibrated")
-    axes.plot(LEVELS, inside, "o-", color="#d55e00", markersize=4, label="this posterior")
-    axes.set(
-        xlabel="probability of the interval",
-        ylabel="share of truth inside",
-        title="calibration",
-        xlim=(0, 1),
-        ylim=(0, 1.02),
-        aspect="equal",
-    )
-    axes.legend(loc="best")
-
-
-def map_panels(
-    panels: Sequence[Mapping[str, Any]],
-    title: str,
-    columns: int = 3,
-    extent: tuple[float, float, float, float] | None = None,
-    axes: tuple[str, str] = ("easting", "northing"),
-) -> Figure:
-    """Gridded fields side by side.
-
-    Parameters
-    ----------
-    panels
-        For each a mapping with ``values`` (rows from south to north; NaN is drawn grey), ``title``,
-        and optionally ``label`` for the colour bar and ``style`` for ``imshow`` (``cmap``,
-        ``vmin``, ``vmax``).
-    title, columns
-        Of the figure.
-    extent
-        West, east, south and north ends of the grid.
-    axes
-        Names of the coordinates.
-
-    Examples
-    --------
-    >>> figure = map_panels([{"values": np.eye(3), "title": "one"}], "example")
-    >>> figure.axes[0].get_title()
-    'one'
-    """
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = _figure(4.2 * columns, 3.7 * rows + 0.4, title)
-    grid: Any = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for place, panel in zip(grid.flat, panels, strict=False):
-        field = np.ma.masked_invalid(np.asarray(panel["values"], dtype=float))
-        style = {"cmap": SEQUENTIAL, **panel.get("style", {})}
-        place.set_facecolor(GAP)
-        image = place.imshow(field, origin="lower", extent=extent, interpolation="nearest", **style)
-        place.set_title(panel["title"])
-        figure.colorbar(image, ax=place, label=panel.get("label", ""), shrink=0.85)
-    for place in grid.flat[len(panels) :]:
-        place.remove()
-    for place in figure.axes:
-        if place in grid[-1]:
-            place.set_xlabel(axes[0])
-        if place in grid[:, 0]:
-            place.set_ylabel(axes[1])
-    return figure
 
 
 def points_panels(
@@ -295,7 +196,7 @@ def points_panels(
     >>> len(points_panels([([1, 2], [3, 4], "a", "b")]).axes)
     1
     """
-    figure = _figure(4.6 * len(panels), 4.2, title)
+    figure = new_figure(4.6 * len(panels), 4.2, title)
     for place, (x, y, across, up) in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), place + 1)
         axes.plot(x, y, ".", ms=2, alpha=0.5, color="C0")
@@ -322,7 +223,7 @@ def curves(
     >>> len(curves([panel]).axes)
     1
     """
-    figure = _figure(width * len(panels), height, title)
+    figure = new_figure(width * len(panels), height, title)
     for place, panel in enumerate(panels):
         settings = dict(panel)
         axes = figure.add_subplot(1, len(panels), place + 1)
@@ -339,15 +240,4 @@ def curves(
         axes.set(**settings)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    return figure
-
-
-def _figure(width: float, height: float, title: str) -> Figure:
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height))
-    # Panels of fixed aspect let labels run over the default margin.
-    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
-    figure.suptitle(title, fontsize=13)
     return figure
