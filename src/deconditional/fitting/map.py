@@ -346,7 +346,7 @@ class _Search:
         """Go on from what a section has, if anything."""
         if section.found is None:
             return
-        kept = section.found.get("search")
+        kept: Any = section.found.get("search")
         size = (len(self.low),)
         fits = isinstance(kept, Standing) and kept.vectors.shape[1:] == size
         if not fits or (kept.ended is not None and kept.ended.vector.shape != size):

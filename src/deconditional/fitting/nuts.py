@@ -141,9 +141,8 @@ class _Chains:
 
     def _begin(self, chain: int) -> Any:
         """The state before the first step."""
-        start = self._starts[chain]
-        key, options = self._keys[chain], {"model_args": (), "model_kwargs": {}}
-        return self._sampler.init(key, self._warmup, start, **options)
+        key, start = self._keys[chain], self._starts[chain]
+        return self._sampler.init(key, self._warmup, start, model_args=(), model_kwargs={})
 
     def _advance(self, state: Any, steps: Any) -> tuple[Any, Any]:
         room = (

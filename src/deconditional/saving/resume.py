@@ -362,6 +362,11 @@ class Ledger:
     identity
         What the work is made from; a file of other work counts for nothing.
 
+    Attributes
+    ----------
+    found, done
+        Whether the file was of this work, and the pieces that are written.
+
     Examples
     --------
     >>> import tempfile
@@ -377,10 +382,12 @@ class Ledger:
     def __init__(self, path: Path, identity: str):
         self.path, self.identity = path, identity
         self.done: set[int] = set()
+        self.found = False
         with suppress(OSError, ValueError, KeyError, TypeError):
             kept = json.loads(path.read_text())
             if kept["identity"] == identity:
                 self.done = {int(piece) for piece in kept["done"]}
+                self.found = True
 
     def begin(self) -> None:
         """Nothing is written yet."""
