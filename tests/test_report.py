@@ -477,7 +477,7 @@ def test_projected_grid_is_drawn_in_kilometres(tmp_path):
     result, truth = fabricate("projected", samples=0)
     page = page_of(result, tmp_path, truth)
     drawn = plane(result["mean"])
-    assert (drawn.unit, drawn.geographic, drawn.aspect) == ("km", False, 1.0)
+    assert (drawn.unit, drawn.grid.spherical, drawn.aspect) == ("km", False, 1.0)
     assert drawn.names == ("x (km)", "y (km)")
     assert drawn.x_edges[0] == pytest.approx(407.5)
     # The nearest bin holds neighbours, 5 km apart.
@@ -716,7 +716,7 @@ def test_axes_are_told_apart(dims, attrs, wanted):
     array = xr.DataArray(np.zeros((3, 3)), axes, dims)
     grid = grid_of(array)
     assert (grid.y.name, grid.x.name) == wanted
-    assert plane(array).geographic == (attrs is ROTATED)
+    assert plane(array).grid.spherical == (attrs is ROTATED)
 
 
 def test_distances_follow_great_circles():
