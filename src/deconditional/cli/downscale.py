@@ -34,7 +34,6 @@ from deconditional.fields.files import (
 from deconditional.fields.fine_points import fine_points
 from deconditional.fields.grids import find_grid
 from deconditional.fields.pairing import Pairing, is_chunked
-from deconditional.kernels.compilation_cache import keep_compiled
 from deconditional.saving.resume import Checkpoint, opened, whole
 
 __all__ = ["downscale"]
@@ -72,7 +71,6 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     downscaler.question()
     quantile_levels(args.quantiles)
     check_size_options(args)
-    keep_compiled()
     request = Request(args, command, console, downscaler, *read(args))
     with errors_of_computing(args.model), cluster(args.workers, args.scheduler):
         if args.map_over is not None:
