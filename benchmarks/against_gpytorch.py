@@ -35,7 +35,7 @@ from benchmarks.frame import Benchmark, Result, shown
 from benchmarks.problems import start
 from benchmarks.timing import available_cores, in_own_process, peak_bytes
 from deconditional.fitting import map as fitting
-from deconditional.report import plots
+from studies import plots
 from studies.command import known, option, require
 
 __all__ = ["AgainstGPyTorch", "dense_log_evidence"]

@@ -25,7 +25,7 @@ from benchmarks.frame import Benchmark, Result, Row, show, shown
 from benchmarks.problems import start, strips
 from benchmarks.timing import available_cores, in_own_process, peak_bytes
 from deconditional.errors import UsageError
-from deconditional.report import plots
+from studies import plots
 from studies.clock import best_seconds
 from studies.command import known, option, positive
 

@@ -16,8 +16,8 @@ import deconditional as dc
 from deconditional.errors import UsageError
 from deconditional.fields.files import open_fields
 from deconditional.fields.grids import find_grid
-from deconditional.report import field_plots
-from deconditional.saving.outputs import write_atomically
+from deconditional.report.maps import Panel, map_grid
+from deconditional.report.plots import save
 
 __all__ = [
     "CLIMATOLOGY",
@@ -256,15 +256,15 @@ def draw_data(path: Path, data: Fields, drawn: Split) -> None:
     size = data.layout.block
     covered = drawn.gives_covariates.repeat(size, 0).repeat(size, 1)
     panels = [
-        field_plots.Panel(np.where(covered, data.covariates[..., place], np.nan), name)
+        Panel(np.where(covered, data.covariates[..., place], np.nan), name)
         for place, name in enumerate(data.layout.covariates)
     ]
-    panels.append(field_plots.Panel(data.mediator, f"{data.layout.mediator}, coarse, everywhere"))
+    panels.append(Panel(data.mediator, f"{data.layout.mediator}, coarse, everywhere"))
     observed = np.where(drawn.gives_target, data.target, np.nan)
-    panels.append(field_plots.Panel(observed, f"{data.layout.target}, coarse, observed", data.unit))
-    panels.append(field_plots.Panel(data.truth, f"{data.layout.target}, truth", data.unit))
-    figure = field_plots.map_grid(panels, 2, _extent(data), f"Data of seed 0: {data.source}")
-    write_atomically(path, field_plots.png(figure))
+    panels.append(Panel(observed, f"{data.layout.target}, coarse, observed", data.unit))
+    panels.append(Panel(data.truth, f"{data.layout.target}, truth", data.unit))
+    figure = map_grid(panels, 2, _extent(data), f"Data of seed 0: {data.source}")
+    save(figure, path)
 
 
 def draw_posterior(path: Path, model: str, data: Fields, maps: Mapping[str, Floats]) -> None:
@@ -273,13 +273,13 @@ def draw_posterior(path: Path, model: str, data: Fields, maps: Mapping[str, Floa
     unit = data.unit
     limits = float(np.nanmin(data.truth)), float(np.nanmax(data.truth))
     panels = [
-        field_plots.Panel(maps["mean"], "posterior mean", unit, limits=limits),
-        field_plots.Panel(2 * 1.96 * maps["std"], "width of the 95% interval", unit, "spread"),
-        field_plots.Panel(difference**2, "squared difference", f"{unit}²", "spread"),
-        field_plots.Panel(difference, "truth − mean", unit, "difference"),
+        Panel(maps["mean"], "posterior mean", unit, limits=limits),
+        Panel(2 * 1.96 * maps["std"], "width of the 95% interval", unit, "spread"),
+        Panel(difference**2, "squared difference", f"{unit}²", "spread"),
+        Panel(difference, "truth − mean", unit, "difference"),
     ]
-    figure = field_plots.map_grid(panels, 2, _extent(data), f"{model}, seed 0")
-    write_atomically(path, field_plots.png(figure))
+    figure = map_grid(panels, 2, _extent(data), f"{model}, seed 0")
+    save(figure, path)
 
 
 def _extent(data: Fields) -> tuple[float, float, float, float]:

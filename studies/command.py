@@ -10,30 +10,24 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import field, fields
-from importlib.util import find_spec
 from typing import Any, NoReturn, TypeVar
 
+from deconditional.cli.options import positive, require, whole
 from deconditional.errors import UsageError
 
-__all__ = ["Parser", "add_options", "answer", "known", "made", "option", "positive", "require"]
+__all__ = [
+    "Parser",
+    "add_options",
+    "answer",
+    "known",
+    "made",
+    "option",
+    "positive",
+    "require",
+    "whole",
+]
 
 Made = TypeVar("Made")
-
-
-def whole(text: str) -> int:
-    """A whole number, as the type of an option."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1, as the type of an option."""
-    number = whole(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
 
 
 def option(default: Any, text: str, *, quick: Any = None, **settings: Any) -> Any:
@@ -109,13 +103,6 @@ def known(what: str, names: Sequence[Any], allowed: Sequence[Any]) -> list[Any]:
             choice = ", ".join(map(repr, allowed))
             raise UsageError(f"unknown {what} {name!r}; choose from {choice}.")
     return list(dict.fromkeys(names or allowed))
-
-
-def require(extra: str, *packages: str) -> None:
-    """Raise, with the remedy, unless the packages of an extra can be imported."""
-    for package in packages:
-        if find_spec(package) is None:
-            raise UsageError(f"this needs {package}: pip install 'deconditional[{extra}]'.")
 
 
 class Parser(argparse.ArgumentParser):

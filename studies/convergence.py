@@ -21,7 +21,7 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from deconditional.errors import UsageError
-from deconditional.report import plots
+from studies import plots
 from studies.command import option, whole
 from studies.convergence_problem import (
     MOST_POINTS,

@@ -21,11 +21,10 @@ import numpy as np
 from rich.console import Console
 
 import deconditional as dc
-from deconditional.errors import UsageError
 from deconditional.fitting.workers import carry_out, check_jobs
-from deconditional.report import plots
 from deconditional.saving.outputs import output_folder, write_atomically
 from studies.command import require
+from studies.plots import can_draw
 from studies.provenance import code_digest, provenance_lines
 from studies.records import Record, Results
 from studies.tables import code_notes, warning_notes
@@ -170,7 +169,7 @@ class Study:
             require(*self.needs)
         check_jobs(jobs)
         if figures:
-            _can_draw()
+            can_draw()
         tasks = self.tasks()
         settings = {"experiment": self.name, **self.settings(), "version": dc.__version__}
         folder = output_folder(out)
@@ -229,13 +228,6 @@ class Study:
             lines += ["## Failed fits", "", *(f"- {failure}" for failure in results.failures), ""]
         lines += ["## How this was made", "", *provenance_lines(command)]
         return "\n".join([*lines, *code_notes(results.fits), ""])
-
-
-def _can_draw() -> None:
-    try:
-        plots.require_matplotlib()
-    except ImportError as error:
-        raise UsageError(f"{error} Or leave figures out with --no-figures.") from None
 
 
 def _worked(

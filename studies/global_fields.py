@@ -29,9 +29,9 @@ import deconditional as dc
 from deconditional.errors import UsageError
 from deconditional.fields.estimators import field_kernel, mediator_kernel
 from deconditional.fields.interpolation import bilinear
-from deconditional.report import field_plots
-from deconditional.report.marginals import Marginals
-from deconditional.saving.outputs import write_atomically
+from deconditional.report.maps import demo_maps
+from deconditional.report.plots import save
+from deconditional.scores.marginals import Marginals
 from studies.command import known, option, whole
 from studies.frame import Outcome, Study, Task
 from studies.records import Record, Results
@@ -212,10 +212,8 @@ def _predicted(task: Task, downscaler: Any, data: Any, seconds: float) -> Outcom
 
     def draw(path: Path) -> None:
         width, error = 2 * 1.96 * result["std"], result["mean"] - truth
-        figure = field_plots.demo_maps(
-            truth, data.coarse[TARGET], result["mean"], width, error, "K", f"{task}"
-        )
-        write_atomically(path, field_plots.png(figure))
+        figure = demo_maps(truth, data.coarse[TARGET], result["mean"], width, error, "K", f"{task}")
+        save(figure, path)
 
     return Outcome(task, [{name: scores[name] for name in SCORES} | took], details, draw)
 

@@ -31,7 +31,7 @@ from deconditional.errors import UsageError
 from deconditional.fields.estimators import field_kernel, mediator_kernel
 from deconditional.fields.fine_points import fine_points
 from deconditional.inference.posterior import Gaussians
-from deconditional.report import plots
+from studies import plots
 from studies.command import known, option, positive, whole
 from studies.frame import Outcome, Study, Task
 from studies.global_fields import BLOCK, COVARIATES, MEDIATORS, TARGET, shift_of

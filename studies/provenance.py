@@ -57,7 +57,7 @@ def _processor() -> str:
 
 RESULTS_DEPEND_ON = (
     *("bags", "datasets", "fields", "fitting", "inference", "kernels", "models", "observations"),
-    *("operators", "scores.py"),
+    *("operators", "scores"),
 )
 """Parts of the installed package whose code decides what a study computes."""
 
@@ -73,7 +73,6 @@ def code_digest() -> str:
     root = Path(deconditional.__file__).parent
     digest = hashlib.sha256()
     for part in RESULTS_DEPEND_ON:
-        path = root / part
-        for module in [path] if path.is_file() else sorted(path.rglob("*.py")):
+        for module in sorted((root / part).rglob("*.py")):
             digest.update(module.read_bytes())
     return digest.hexdigest()[:10]

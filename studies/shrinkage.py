@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from deconditional.datasets.shrinkage_toy import shrinkage_toy
 from deconditional.errors import UsageError
-from deconditional.report import plots
+from studies import plots
 from studies.clock import best_seconds
 from studies.command import option
 from studies.frame import Outcome, Part, Study

@@ -16,7 +16,7 @@ import numpy as np
 
 import deconditional as dc
 from deconditional.errors import UsageError
-from deconditional.report import plots
+from studies import plots
 from studies.command import known, option, whole
 from studies.frame import Outcome, Study, Task, fit_and_predict
 from studies.records import Record, Results

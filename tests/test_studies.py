@@ -175,7 +175,7 @@ def test_records_of_different_code_are_told_apart(tmp_path, monkeypatch):
 
 def test_the_digest_is_of_the_code_that_results_depend_on(tmp_path, monkeypatch):
     package = tmp_path / "deconditional"
-    for name in ("models/cmp.py", "scores.py", "cli/main.py", "report/plots.py", "errors.py"):
+    for name in ("models/cmp.py", "scores/means.py", "cli/main.py", "report/plots.py", "errors.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(name)
     monkeypatch.setattr(provenance.deconditional, "__file__", str(package / "__init__.py"))
@@ -183,7 +183,7 @@ def test_the_digest_is_of_the_code_that_results_depend_on(tmp_path, monkeypatch)
     for name in ("cli/main.py", "report/plots.py", "errors.py"):
         (package / name).write_text("other")
     assert provenance.code_digest() == before
-    for name in ("models/cmp.py", "scores.py"):
+    for name in ("models/cmp.py", "scores/means.py"):
         (package / name).write_text("other")
         assert provenance.code_digest() != before
         before = provenance.code_digest()
