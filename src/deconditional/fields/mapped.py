@@ -20,13 +20,15 @@ import numpy as np
 import xarray as xr
 from rich.console import Console
 
-from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
+from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError, one_line
+from deconditional.fields.axes import time_label
 from deconditional.fields.cluster import active_client, limit_threads
-from deconditional.fields.files import check_folder, one_line, write_fields
-from deconditional.fields.grids import time_label
-from deconditional.fields.prediction import EXTRAPOLATION, NOT_PREDICTED
+from deconditional.fields.io.writing import write_fields
+from deconditional.fields.predict import EXTRAPOLATION, NOT_PREDICTED
 from deconditional.fields.result import as_json
+from deconditional.fields.single import downscale_once
 from deconditional.fitting.workers import carry_out
+from deconditional.saving.outputs import check_folder
 
 __all__ = ["Slice", "SliceWarning", "combined", "downscale_slices", "slices"]
 
@@ -272,11 +274,9 @@ def _carried_out(folder: Path, each: Slice) -> None:
 
 
 def _result(each: Slice) -> xr.Dataset:
-    from deconditional.fields.downscaling import downscale
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconditionalWarning)  # what they say is in the facts
-        return downscale(each.fine, each.coarse, on=each.on, **each.options).compute()
+        return downscale_once(each.fine, each.coarse, each.on, **each.options).compute()
 
 
 def _write(result: xr.Dataset, each: Slice, folder: Path) -> None:

@@ -1,0 +1,66 @@
+"""What models are fitted to: a pairing, and the scalings between it and standardised units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.fields.pair import Pairing
+from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
+from deconditional.fields.sides import Labels
+
+__all__ = ["Problem"]
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A pairing, and how it is standardised.
+
+    Attributes
+    ----------
+    labels
+        What results repeat of the coarse data.
+    target, inputs, mediators
+        Scalings of the target, of points of bags, and of mediators.
+    """
+
+    pairing: Pairing
+    labels: Labels
+    target: TargetScaling
+    inputs: InputScaling
+    mediators: InputScaling
+
+    @classmethod
+    def of(
+        cls,
+        pairing: Pairing,
+        labels: Labels,
+        transform: str | None,
+        bounds: tuple[float | None, float | None] | None,
+    ) -> Problem:
+        """The problem of a pairing; raises where observations lie outside what was asked for."""
+        n_position, spherical = pairing.n_position, pairing.coarse.spherical
+        both = np.concatenate([pairing.bag_mediator, pairing.mediator])
+        known = both[np.isfinite(both).all(1)]
+        known = known if len(known) else np.zeros((1, both.shape[1]))
+        return cls(
+            pairing,
+            labels,
+            TargetScaling.of(pairing.z, transform, bounds),
+            InputScaling.of(pairing.spread, n_position, spherical),
+            InputScaling.of(Spread.of(known), n_position, spherical),
+        )
+
+    @property
+    def z(self) -> Floats:
+        """Standardised observations."""
+        return self.target.standardised(self.pairing.z)
+
+    @property
+    def support(self) -> tuple[Floats, Floats]:
+        """Least and greatest value of every input over all points of the bags, standardised."""
+        return self.inputs(self.pairing.spread.low), self.inputs(self.pairing.spread.high)
