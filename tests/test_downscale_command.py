@@ -696,6 +696,7 @@ def test_overwrite_replaces(here, old):
 
 
 def test_a_report_that_fails_leaves_the_result(here, at_once, monkeypatch):
+    from deconditional.cli import downscale
     from deconditional.report import write as report
 
     def fail(text, *_):
@@ -710,7 +711,7 @@ def test_a_report_that_fails_leaves_the_result(here, at_once, monkeypatch):
     assert code == 2
     assert "written  out.nc" in out
     assert "'a.html'" in err and "No space left on device" in err and err.count("\n") == 1
-    monkeypatch.setattr(report, "write_report", interrupted)
+    monkeypatch.setattr(downscale, "write_page", interrupted)
     code, _, err = run(*arguments)
     assert code == 130 and "out.nc is written" in err
     assert (here / "out.nc").exists() and not (here / "a.html").exists()

@@ -139,7 +139,7 @@ class Grid:
 
     def same_as(self, other: Grid) -> bool:
         """Whether two grids have the same cells at the same times."""
-        pairs = [(self.times, other.times)]
+        pairs: list[tuple[Any, Any]] = [(self.times, other.times)]
         for one, two in ((self.y, other.y), (self.x, other.x)):
             if one.kind != two.kind:
                 return False

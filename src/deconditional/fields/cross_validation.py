@@ -86,10 +86,9 @@ def cross_validate(
     first = new_downscaler(target, covariates, mediators, folds=folds, **options)
     sides = two_sides(fine, coarse, first.question())
     learner = first.prepare(*sides)
-    pairing, bags = learner.problem.pairing, learner.bags
-    assert bags is not None
+    pairing = learner.problem.pairing
     divided = folds_of(pairing, by, folds, first.seed)
-    shared = sharing(pairing, bags, divided.fold)
+    shared = sharing(pairing, learner.bags, divided.fold)
     found, used, leaks = [], [], []
     with show(progress) as stage:
         for name, one in _learners(first, learner, models).items():

@@ -15,7 +15,7 @@ from deconditional.fields.learn import STAGED
 from deconditional.fields.predict import EXTRAPOLATION
 from deconditional.fields.problem import Problem
 from deconditional.fields.validation import Comparison
-from deconditional.fitting.fit import FitReport
+from deconditional.fitting.report import FitReport
 from deconditional.models import MediatedGP
 
 __all__ = ["Account", "described", "mediation"]
@@ -59,25 +59,25 @@ class Account:
 
 def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr.Dataset:
     """The result with CF attributes, history, learnt parameters and all facts as JSON."""
-    labels = account.problem.labels
-    long_name = _long_name(account.problem)
-    standard = labels.target.get("standard_name")
+    problem = account.problem
+    units, long_name = problem.units, problem.long_name
+    standard = problem.target_attributes.get("standard_name")
     for name, text in WORDS.items():
         if name not in out:
             continue
         attrs = {"long_name": text.format(long_name), "cell_methods": "area: mean"}
-        if labels.units:
-            attrs["units"] = labels.units
+        if units:
+            attrs["units"] = units
         if isinstance(standard, str) and standard and name != "coarse_residual":
             suffix = " standard_error" if name in ("std", "latent_std") else ""
             attrs["standard_name"] = f"{standard}{suffix}"
         out[name].attrs = attrs
     out[EXTRAPOLATION].attrs = results.extrapolation_attributes()
     if grid.mapping:
-        for name in out.data_vars:
-            if not str(name).startswith("coarse_"):
-                out[name].attrs["grid_mapping"] = grid.mapping
-    past = str(labels.attributes.get("history", "")).strip()
+        for each in out.data_vars:
+            if not str(each).startswith("coarse_"):
+                out[each].attrs["grid_mapping"] = grid.mapping
+    past = str(problem.coarse.attrs.get("history", "")).strip()
     line = results.history_line(command)
     out.attrs = {
         "Conventions": "CF-1.11",
@@ -88,10 +88,6 @@ def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr
         "deconditional": results.as_json(_facts(account) | _of_result(out)),
     }
     return out
-
-
-def _long_name(problem: Problem) -> str:
-    return str(problem.labels.target.get("long_name", problem.pairing.question.target))
 
 
 def _of_result(out: xr.Dataset) -> dict[str, Any]:
@@ -114,8 +110,8 @@ def _facts(account: Account) -> dict[str, Any]:
     low, high = problem.target.bounds
     return {
         "target": question.target,
-        "units": problem.labels.units,
-        "long_name": _long_name(problem),
+        "units": problem.units,
+        "long_name": problem.long_name,
         "covariates": list(question.covariates),
         "mediators": list(question.mediators),
         "model": account.model_name,

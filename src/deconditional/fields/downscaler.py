@@ -30,16 +30,17 @@ from deconditional.fields.problem import Problem
 from deconditional.fields.question import Question, listed
 from deconditional.fields.recipes import Recipe, check_model
 from deconditional.fields.scaling import InputScaling, TargetScaling
-from deconditional.fields.sides import CoarseSide, FineSide, Labels, two_sides
-from deconditional.fitting.fit import FitReport
+from deconditional.fields.sides import CoarseSide, FineSide, two_sides
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.progress import show
+from deconditional.fitting.report import FitReport
+from deconditional.saving.api import FittedData, Savable
 from deconditional.saving.resume import Checkpoint, Part, opened
 
 __all__ = ["Downscaler", "quantile_levels"]
 
 
-class Downscaler(BaseEstimator):
+class Downscaler(Savable, BaseEstimator):
     """Fine field of a coarse target, from fine covariates that need not be in the same cells.
 
     Parameters
@@ -98,12 +99,12 @@ class Downscaler(BaseEstimator):
         The fitted model and its name.
     candidates_, data_
         All models that were fitted, and the data they were fitted to, by name.
-    problem_, recipe_
-        Bags and observations with their scalings, and what all candidates share.
+    learner_
+        All that comes before learning: what is fitted to, what all candidates share, folds.
     pairing_
         Bags and observations; ``pairing_.understood`` has them in words.
-    comparison_, folds_
-        Cross-validation of the candidates, see :class:`~deconditional.Comparison`, and its folds.
+    comparison_
+        Cross-validation of the candidates; see :class:`~deconditional.Comparison`.
     parameters_
         Name, value, unit and meaning of every learnt parameter.
     timings_
@@ -169,7 +170,6 @@ class Downscaler(BaseEstimator):
         self.model_options = model_options
         self.seed = seed
         self.progress = progress
-        self._bags: FineBags | None = None  # the fine data of the fit, as long as it is at hand
 
     # ------------------------------------------------------------------ what is asked
 
@@ -213,7 +213,6 @@ class Downscaler(BaseEstimator):
         """All that comes before learning: the two sides paired and scaled, candidates, folds."""
         began, question = time.perf_counter(), fine.question
         pairing, bags = pair(fine, coarse)
-        labels = Labels.of(coarse.dataset, coarse.grid, question.target)
         recipe = Recipe(
             kernel="rough" if self.kernel is None else self.kernel,
             mediator_kernel=self.mediator_kernel,
@@ -228,7 +227,7 @@ class Downscaler(BaseEstimator):
             model=self.model,
             points_per_bag=self.points_per_bag,
         )
-        problem = Problem.of(pairing, labels, self.transform, self.bounds)
+        problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds)
         learner = Learner.of(problem, recipe, bags, self.folds)
         return replace(learner, seconds=time.perf_counter() - began)
 
@@ -282,8 +281,7 @@ class Downscaler(BaseEstimator):
         """Fit the candidates and take one of them."""
         with stoppable() as stop:
             learnt = learner.learn(stage, kept, stop)
-            self.problem_, self.recipe_ = learner.problem, learner.recipe
-            self.folds_, self._bags = learner.folds, learner.bags
+            self.learner_ = learner
             self.candidates_, self.data_ = learnt.models, learnt.data
             self.comparison_ = learnt.comparison
             self.timings_ = {"pairing": learner.seconds, **learnt.seconds}
@@ -313,33 +311,29 @@ class Downscaler(BaseEstimator):
         self.model_name_, self.model_ = name, self.candidates_[name]
         if self.target_scaling_.log:
             began = time.perf_counter()
-            learner, data = self._learner(), self.data_[name]
-            self.model_ = learner.corrected(name, self.model_, data, kept)
+            data = self.data_[name]
+            self.model_ = self.learner_.corrected(name, self.model_, data, kept)
             seconds = time.perf_counter() - began
             self.timings_ = {**self.timings_, "correcting for the logarithm": seconds}
         self.fit_report_ = self.model_.fit_report_
-        self.parameters_ = meanings_of(self.model_, self.problem_)
-
-    def _learner(self) -> Learner:
-        """What fitted the candidates; of a downscaler that was loaded, without the fine data."""
-        return Learner(self.problem_, self.recipe_, self._bags, self.folds_)
+        self.parameters_ = meanings_of(self.model_, self.learner_.problem)
 
     # ------------------------------------------------------------------ what was learnt
 
     @property
     def pairing_(self) -> Pairing:
         """Bags and observations."""
-        return self.problem_.pairing
+        return self.learner_.problem.pairing
 
     @property
     def target_scaling_(self) -> TargetScaling:
         """Between the target's units and those of the process."""
-        return self.problem_.target
+        return self.learner_.problem.target
 
     @property
     def input_scaling_(self) -> InputScaling:
         """Between positions and covariates and the inputs of the process."""
-        return self.problem_.inputs
+        return self.learner_.problem.inputs
 
     def _check_fitted(self) -> None:
         if "model_" not in vars(self):
@@ -427,11 +421,11 @@ class Downscaler(BaseEstimator):
     def _account(self) -> Account:
         """All that results say of the fit."""
         return Account(
-            problem=self.problem_,
+            problem=self.learner_.problem,
             options=self.get_params(deep=False),
             model_name=self.model_name_,
             model=self.model_,
-            is_matched=self._learner().is_matched(self.model_name_),
+            is_matched=self.learner_.is_matched(self.model_name_),
             report=self.fit_report_,
             parameters=self.parameters_,
             comparison=self.comparison_,
@@ -462,16 +456,24 @@ class Downscaler(BaseEstimator):
                 "the grid to predict on and that of the fit are not in the same coordinates."
             )
         self.check_consistency(side)
-        parts = parts_of(side, self.problem_)
-        if self._bags is not None and self._bags.parts.same_as(parts):
-            parts = self._bags.parts  # with all that is known of them since the fit
+        parts = parts_of(side, self.learner_.problem)
+        known = self.learner_.bags
+        if isinstance(known, FineBags) and known.parts.same_as(parts):
+            parts = known.parts  # with all that has been found out of them since the fit
         return side, parts, wanted, self._account(), command, self.progress
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the fitted downscaler to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving.api import save
-
-        return save(self, path, overwrite=overwrite)
+    def _fitted_data(self) -> FittedData:
+        self._check_fitted()
+        p, problem = self.pairing_, self.learner_.problem
+        facts = {
+            "target": self.target,
+            "units": problem.units,
+            "model": self.model_name_,
+            "understood": dict(p.understood),
+            "observations": len(p.z),
+        }
+        bags = [array for data in self.data_.values() for array in data.bags.arrays]
+        return FittedData(facts, [*bags, p.bag_mediator, p.z, p.mediator, p.own_bag])
 
 
 def quantile_levels(quantiles: Sequence[float]) -> list[float]:

@@ -327,7 +327,7 @@ def _is_time(variable: xr.DataArray) -> bool:
 
 
 def laid_out(grid: Grid, array: xr.DataArray) -> xr.DataArray:
-    """A variable as (time, y, x), without time if it has one at most; dates become days since 2000."""
+    """A variable as (time, y, x), time only if it has several; dates are days since 2000."""
     if array.dtype.kind == "M":
         array = (array - np.datetime64("2000-01-01", "ns")) / np.timedelta64(1, "D")
     single = [d for d in array.dims if d == grid.time and array.sizes[d] == 1]

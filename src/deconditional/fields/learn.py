@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from deconditional.fitting.interrupts import Stop, current
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
 from deconditional.models.regression import bag_gap
 from deconditional.models.variational import VariationalModel
+from deconditional.saving.foreign import LeftBehind
 from deconditional.saving.resume import Part as CheckpointPart
 from deconditional.saving.resume import whole, within
 
@@ -116,7 +117,7 @@ class Learner:
     Attributes
     ----------
     bags
-        The fine data; None where it is not at hand, as after loading.
+        The fine data, which is not saved.
     folds
         Of the comparison of candidates; None where there are too few observations.
     seconds
@@ -125,8 +126,8 @@ class Learner:
 
     problem: Problem
     recipe: Recipe
-    bags: FineBags | None
     folds: Folds | None
+    bags: FineBags | LeftBehind = field(metadata={"left_behind": "the fine data of the fit"})
     seconds: float = 0.0
 
     @classmethod
@@ -137,8 +138,8 @@ class Learner:
         if len(pairing.z) >= 2 * n_folds and n_places > 1:
             folds = folds_of(pairing, "space", n_folds, recipe.seed)
             folds = replace(folds, how=f"{folds.how}, parameters held")
-            return cls(problem, recipe, bags, folds)
-        found = cls(problem, recipe, bags, None)
+            return cls(problem, recipe, folds, bags)
+        found = cls(problem, recipe, None, bags)
         if len(found.names) > 1:
             raise UsageError(
                 f"{len(pairing.z)} observations in {n_places} cell(s) are too few to compare "
@@ -196,16 +197,8 @@ class Learner:
 
     def _bags(self, which: Ints, size: int | None) -> Bags:
         """Some of the bags as models see them."""
-        bags = self._fine_bags().make(which, size, self.recipe.seed)
+        bags = self.bags.make(which, size, self.recipe.seed)
         return replace(bags, points=self.problem.inputs(bags.points))
-
-    def _fine_bags(self) -> FineBags:
-        if self.bags is None:
-            raise UsageError(
-                "this asks for the fine data of the fit, which a saved model does not have; fit "
-                "again."
-            )
-        return self.bags
 
     def fit(
         self, name: str, data: FitData, z: Floats, checkpoint: CheckpointPart | None = None
@@ -225,7 +218,7 @@ class Learner:
         inner = final_stage(model)
         of_bags = isinstance(inner, VariationalModel) and not isinstance(inner, VarCentroidGP)
         if of_bags and (self.problem.pairing.bag_sizes[data.bag_of] > data.bags.sizes).any():
-            bags, inputs = self._fine_bags(), self.problem.inputs
+            bags, inputs = self.bags, self.problem.inputs
             inner.use_means(lambda functions: bags.averages(data.bag_of, inputs, functions))
         return model
 

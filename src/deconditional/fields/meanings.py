@@ -53,7 +53,7 @@ def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
         pairing.n_position,
         pairing.coarse.spherical,
         problem.target,
-        problem.labels.units,
+        problem.units,
     )
 
 

@@ -19,16 +19,7 @@ from deconditional.fields.axes import Grid, shared_lengths
 from deconditional.fields.overlap import overlap_areas
 from deconditional.fields.question import Question
 
-__all__ = [
-    "ROUNDING",
-    "Cells",
-    "Memberships",
-    "Part",
-    "Place",
-    "Reader",
-    "check_known",
-    "check_marks",
-]
+__all__ = ["Cells", "Memberships", "Part", "Place", "Reader", "check_known", "check_marks"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -210,7 +201,7 @@ class Reader:
             stack[..., k] = np.where(np.isfinite(array), array, np.nan)
         n_covariates = len(self.question.covariates)
         covariates, others = stack[..., :n_covariates], stack[..., n_covariates:]
-        known = np.isfinite(covariates).all(-1)
+        known = np.asarray(np.isfinite(covariates).all(-1))
         return Part(self.cells(place, known, mask), covariates, others)
 
     def cells(self, place: Place, known: Flags, mask: Floats | None) -> Cells:

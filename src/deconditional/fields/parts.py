@@ -27,6 +27,7 @@ from deconditional.fields.part import Cells, Part, Place, Reader
 __all__ = ["Parts"]
 
 Floats = npt.NDArray[np.float64]
+Merge = Callable[[list[Any]], Any]
 
 FAN_IN = 16
 """Answers that are merged at a time."""
@@ -101,9 +102,7 @@ class Parts:
             one.covariates, two.covariates, equal_nan=True
         )
 
-    def gather(
-        self, work: Callable[..., Any], merge: Callable[[list[Any]], Any], *more: Any
-    ) -> Any:
+    def gather(self, work: Callable[..., Any], merge: Merge, *more: Any) -> Any:
         """What a function of a part, and of more, answers for every part, merged; computed now."""
         if not self.lazy:
             return work(self.only, *more)
@@ -149,14 +148,10 @@ class Parts:
 
         reader = delayed(self.reader, pure=False, traverse=False)
         sums = delayed(_area_sums_of, pure=False)
+        tasks = field.to_delayed(optimize_graph=False).ravel()
         found = [
             sums(reader, place, task, arrays[-1] if self.reader.question.mask else None)
-            for place, task, arrays in zip(
-                self.places,
-                field.to_delayed(optimize_graph=False).ravel(),
-                self.arrays,
-                strict=True,
-            )
+            for place, task, arrays in zip(self.places, tasks, self.arrays, strict=True)
         ]
         total = delayed(_divided, pure=False)(reader, merged(found, _added))
         return da.from_delayed(total, (self.reader.n_units,), dtype=float)
@@ -168,7 +163,7 @@ def _worked(
     return work(reader.part(place, arrays), *more)
 
 
-def merged(tasks: Sequence[Any], merge: Callable[[list[Any]], Any]) -> Any:
+def merged(tasks: Sequence[Any], merge: Merge) -> Any:
     """One task that merges the answers of all, a few at a time."""
     from dask.delayed import delayed
 

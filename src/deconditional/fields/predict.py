@@ -84,7 +84,7 @@ class Wanted:
         return found
 
     def spread_out(self, cells: Cells, values: Mapping[str, np.ndarray]) -> Floats:
-        """All layers, (layers, times, y, x), of values at points; NaN, or -1, where there is none."""
+        """All layers, (layers, times, y, x), of values at points; NaN, or -1, elsewhere."""
         inside = cells.present.ravel()
         n = int(inside.sum())
         out = np.full((sum(n for _, n in self.layers.values()), inside.size), np.nan)

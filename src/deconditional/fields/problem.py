@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 
 from deconditional.fields.pair import Pairing
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
-from deconditional.fields.sides import Labels
 
 __all__ = ["Problem"]
 
@@ -22,14 +24,14 @@ class Problem:
 
     Attributes
     ----------
-    labels
-        What results repeat of the coarse data.
+    coarse
+        The target as it was given: results repeat its coordinates and what is said of it.
     target, inputs, mediators
         Scalings of the target, of points of bags, and of mediators.
     """
 
     pairing: Pairing
-    labels: Labels
+    coarse: xr.Dataset
     target: TargetScaling
     inputs: InputScaling
     mediators: InputScaling
@@ -38,7 +40,7 @@ class Problem:
     def of(
         cls,
         pairing: Pairing,
-        labels: Labels,
+        coarse: xr.Dataset,
         transform: str | None,
         bounds: tuple[float | None, float | None] | None,
     ) -> Problem:
@@ -49,11 +51,26 @@ class Problem:
         known = known if len(known) else np.zeros((1, both.shape[1]))
         return cls(
             pairing,
-            labels,
+            coarse[[pairing.question.target]],
             TargetScaling.of(pairing.z, transform, bounds),
             InputScaling.of(pairing.spread, n_position, spherical),
             InputScaling.of(Spread.of(known), n_position, spherical),
         )
+
+    @property
+    def target_attributes(self) -> Mapping[str, Any]:
+        """Attributes of the target."""
+        return self.coarse[self.pairing.question.target].attrs
+
+    @property
+    def units(self) -> str:
+        """Units of the target."""
+        return str(self.target_attributes.get("units", ""))
+
+    @property
+    def long_name(self) -> str:
+        """What to call the target in titles."""
+        return str(self.target_attributes.get("long_name", self.pairing.question.target))
 
     @property
     def z(self) -> Floats:

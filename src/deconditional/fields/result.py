@@ -68,15 +68,13 @@ def _coordinates(fine: xr.Dataset, grid: Grid) -> dict[str, xr.DataArray]:
 
 def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
     """Observed values, area means, their difference and the role of every unit."""
-    pairing, labels = problem.pairing, problem.labels
-    grid, dims, coords = pairing.coarse, [], {}
-    for axis, values, attributes in (
-        (grid.y, labels.y, labels.y_attributes),
-        (grid.x, labels.x, labels.x_attributes),
-    ):
-        name = f"coarse_{axis.name}"
+    pairing, grid = problem.pairing, problem.pairing.coarse
+    dims, coords = [], {}
+    for axis in (grid.y, grid.x):
+        name, given = f"coarse_{axis.name}", problem.coarse[axis.coordinate]
         dims.append(name)
-        coords[name] = (name, values, {k: v for k, v in attributes.items() if k != "bounds"})
+        attributes = {k: v for k, v in given.attrs.items() if k != "bounds"}
+        coords[name] = (name, given.values, attributes)
     shape: tuple[int, ...] = grid.shape
     if pairing.times is not None:
         dims.insert(0, "coarse_time")

@@ -18,7 +18,7 @@ from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question
 from deconditional.fields.units import Units, make_units
 
-__all__ = ["CoarseSide", "FineSide", "Labels", "two_sides"]
+__all__ = ["CoarseSide", "FineSide", "two_sides"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -111,51 +111,6 @@ class FineSide:
 
 
 # ---------------------------------------------------------------------- coarse
-
-
-@dataclass(frozen=True)
-class Labels:
-    """What results repeat of the coarse data.
-
-    Attributes
-    ----------
-    y, x, y_attributes, x_attributes
-        Coordinates of the coarse cells as they were given.
-    target, attributes
-        Attributes of the target, and of the whole dataset.
-    """
-
-    y: np.ndarray
-    x: np.ndarray
-    y_attributes: dict[str, Any]
-    x_attributes: dict[str, Any]
-    target: dict[str, Any]
-    attributes: dict[str, Any]
-
-    @classmethod
-    def of(cls, dataset: xr.Dataset, grid: Grid, target: str) -> Labels:
-        """Those of a dataset."""
-        y, x = dataset[grid.y.coordinate], dataset[grid.x.coordinate]
-        attributes = (_plain(each.attrs) for each in (y, x, dataset[target], dataset))
-        return cls(np.asarray(y.values), np.asarray(x.values), *attributes)
-
-    @property
-    def units(self) -> str:
-        """Units of the target."""
-        return str(self.target.get("units", ""))
-
-
-def _plain(attrs: Mapping[Any, Any]) -> dict[str, Any]:
-    """Attributes that are texts, numbers or arrays of numbers; all others become texts."""
-    found: dict[str, Any] = {}
-    for key, value in attrs.items():
-        value = value.item() if isinstance(value, np.generic) else value
-        if not isinstance(value, bool | int | float | str):
-            numbers = isinstance(value, np.ndarray | list | tuple)
-            array = np.asarray(value) if numbers else None
-            value = str(value) if array is None or array.dtype.kind not in "fiu" else array
-        found[str(key)] = value
-    return found
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ with :math:`\gamma` the basis functions :math:`\phi` and the trend functions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -36,6 +37,7 @@ from deconditional.inference.exact import Conditioned
 from deconditional.inference.feature_means import feature_means
 from deconditional.inference.paths import LEAST_VARIANCE, Seen, Waves, chosen_waves
 from deconditional.inference.trend import Trend
+from deconditional.kernels.devices import settled
 from deconditional.kernels.layout import Layout, layout_bags
 from deconditional.kernels.linalg import whiten
 from deconditional.kernels.radial import prior_variance
@@ -107,6 +109,12 @@ class ExactField(eqx.Module):
     trend_means: Float[Array, "N q"]
     fine_noise_variance: Float[Array, ""]
     dtype: Any = eqx.field(static=True)
+
+    def __loaded__(self) -> ExactField:
+        """The field, its bags laid out for the devices of this machine."""
+        if self.weights is None and len(self.z) != self.layout.n_bags:
+            raise ValueError("its observations are not those of its bags")
+        return replace(self, layout=settled(self.layout))
 
     @property
     def log_evidence(self) -> Array:

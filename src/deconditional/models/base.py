@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import equinox as eqx
 import gpjax.kernels as gk
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
-from deconditional.errors import Caution, FitWarning, tell_of
+from deconditional.errors import VERSION, Caution, FitWarning, tell_of
 from deconditional.fitting.interrupts import Stop, stoppable
 from deconditional.fitting.map import Optimum, at_bounds, maximise
 from deconditional.fitting.nuts import sample_posterior
@@ -39,7 +40,9 @@ from deconditional.models.checks import (
     observations,
     query_points,
 )
-from deconditional.saving.resume import Checkpoint, Part, Section, digest, opened, plain
+from deconditional.saving.api import FittedData, Savable
+from deconditional.saving.identity import digest, plain
+from deconditional.saving.resume import Checkpoint, Part, Section, opened
 
 __all__ = ["BagModel"]
 
@@ -65,7 +68,7 @@ class _Stages:
         return ", ".join(each.resumed for each in self._sections if each.resumed)
 
 
-class BagModel(BaseEstimator):
+class BagModel(Savable, BaseEstimator):
     """Base of the models; inference is exact unless a model says otherwise."""
 
     kernel: AbstractKernel | None
@@ -207,15 +210,13 @@ class BagModel(BaseEstimator):
 
     def _identity(self, bags: Bags, problem: Any) -> str:
         """What a checkpoint has to agree with: data, model, options and version."""
-        from deconditional import __version__
-
         parameters, mediation = problem.parameters, problem.mediation
         linked: list[Any] = []
         if isinstance(mediation, Mediated):
             linked = [mediation.bag_mediator, mediation.observed_mediator, mediation.own_bag]
         fixed = [np.asarray(value) for _, value in sorted(parameters.fixed.items())]
         return digest(
-            f"{__version__} {type(self).__name__} {plain(self.get_params(deep=False))}",
+            f"{VERSION} {type(self).__name__} {plain(self.get_params(deep=False))}",
             f"{parameters.names()} {sorted(parameters.fixed)}",
             *(bags.points, bags.bag, bags.weights, problem.z, problem.known_noise),
             *(getattr(problem, "locations", None), *linked, *fixed),
@@ -509,11 +510,27 @@ class BagModel(BaseEstimator):
         parts = [self._problem_.held_out(pieces, labels) for pieces, _ in self._solved_]
         return Gaussians(*(np.stack(part) for part in zip(*parts, strict=True)))
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the fitted model to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving.api import save
+    def _fitted_data(self) -> FittedData:
+        self._check_fitted()
+        problem, bags = self._problem_, self.bags_
+        facts = {"bags": repr(bags), "observations": len(problem.z)}
+        arrays = [*bags.arrays, problem.z, problem.known_noise]
+        if isinstance(problem.mediation, Mediated):
+            arrays += [problem.mediation.observed_mediator, problem.mediation.own_bag]
+        return FittedData(facts, arrays)
 
-        return save(self, path, overwrite=overwrite)
+    def __loaded__(self) -> Self:
+        """The model itself, once its posterior is known to be one of its covariates."""
+        self._check_options()
+        if not hasattr(self, "_solved_"):  # a part of another, to be fitted by it
+            return self
+        x = jnp.zeros((1, self.bags_.points.shape[1]))
+        fields = [field for _, field in self._solved_]
+        shapes = {str(jax.tree.map(np.shape, field)) for field in fields}
+        mean, _ = eqx.filter_eval_shape(lambda field: field.moments(x), fields[0])
+        if len(shapes) > 1 or mean.shape != (1,) or self.n_features_in_ != x.shape[1]:
+            raise ValueError("its posterior is not one of its covariates")
+        return self
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "_solved_"):

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -30,6 +29,7 @@ from deconditional.models.checks import query_points
 from deconditional.models.cmp import CMP
 from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.regression import Measurements, Unmatched, bag_gap, explained_share
+from deconditional.saving.api import FittedData, Savable
 from deconditional.saving.resume import Checkpoint, Part, opened, within
 
 __all__ = ["PARTS", "MediatedGP"]
@@ -76,7 +76,7 @@ MOST_GAP = 2.0
 """Standard deviations that bag means may be off the regression, root mean square."""
 
 
-class MediatedGP(BaseEstimator):
+class MediatedGP(Savable, BaseEstimator):
     r"""The fine field from unmatched observations: the model to begin with.
 
     A regression of the observations on their mediators says what bag means may be. Observations
@@ -326,11 +326,10 @@ class MediatedGP(BaseEstimator):
         self._fitted()
         return self.regressor_.predict_held_out(folds)
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write all fitted members to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving.api import save
-
-        return save(self, path, overwrite=overwrite)
+    def _fitted_data(self) -> FittedData:
+        self._fitted()
+        facts, arrays = self.model_._fitted_data()
+        return FittedData(facts, [*arrays, *self.regressor_._fitted_data().arrays])
 
     @property
     def model_(self) -> BagModel:
