@@ -17,6 +17,7 @@ from sklearn.base import clone
 
 from deconditional.errors import FitWarning, tell_of
 from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.learn import STAGED, FitData, Learner, final_stage
 from deconditional.fields.sides import two_sides
 from deconditional.fields.single import new_downscaler
@@ -86,9 +87,10 @@ def cross_validate(
     first = new_downscaler(target, covariates, mediators, folds=folds, **options)
     sides = two_sides(fine, coarse, first.question())
     learner = first.prepare(*sides)
-    pairing = learner.problem.pairing
+    pairing, bags = learner.problem.pairing, learner.bags
+    assert isinstance(bags, FineBags)  # as it is of data that is at hand
     divided = folds_of(pairing, by, folds, first.seed)
-    shared = sharing(pairing, learner.bags, divided.fold)
+    shared = sharing(pairing, bags, divided.fold)
     found, used, leaks = [], [], []
     with show(progress) as stage:
         for name, one in _learners(first, learner, models).items():

@@ -28,7 +28,7 @@ from deconditional.errors import UsageError
 from deconditional.fields.part import Part
 from deconditional.fields.parts import Parts
 from deconditional.fields.recipes import WHOLE_BAGS
-from deconditional.fields.scaling import InputScaling
+from deconditional.fields.scaling import InputScaling, Spread
 from deconditional.fields.survey import UnitTable
 
 __all__ = ["FineBags"]
@@ -108,6 +108,14 @@ class FineBags:
         if points_per_bag is not None and shared.any():
             most = int(np.clip(MOST_GATHERED // shared.sum(), points_per_bag, MOST_POINTS))
         return Reduction(self.table.unit[place], shared, sizes > most, points_per_bag, most, seed)
+
+    def spread(self) -> Spread:
+        """The spread of all points of the bags; in memory from the points, to the last digit."""
+        if self.parts.lazy:
+            return self.table.spread()
+        part = self.parts.only
+        found = part.cells.memberships
+        return Spread.of(part.points[found.row[np.isin(found.unit, self.table.unit)]])
 
     def averages(self, which: Ints, scaling: InputScaling, functions: Functions) -> Floats:
         """Means of functions of standardised points over all points of some bags, (N, D)."""

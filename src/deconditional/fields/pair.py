@@ -133,7 +133,7 @@ def pair(fine: FineSide, coarse: CoarseSide) -> tuple[Pairing, FineBags]:
         bag_unit=bag_unit,
         bag_sizes=bags.table.count,
         bag_mediator=bag_mediator,
-        spread=bags.table.spread(),
+        spread=bags.spread(),
         z=units.target[observed],
         mediator=seen_mediator,
         own_bag=own_bag,
