@@ -1089,7 +1089,7 @@ def test_a_downscaling_of_several_fits_goes_on(tmp_path):
 
 def test_an_interrupt_leaves_a_downscaler_that_predicts(cells, tmp_path, monkeypatch):
     two = ("bagg-gp", "u-cmp")
-    monkeypatch.setattr("deconditional.fields.downscaler.candidates", lambda *_: two)
+    monkeypatch.setattr("deconditional.fields.learn.candidates", lambda *_: two)
     path = tmp_path / "learning.checkpoint"
     one = downscaler()
     with listening(pressing(4)), pytest.warns(dc.FitWarning) as caught:
@@ -1108,7 +1108,7 @@ def test_downscale_keeps_its_checkpoint_until_the_result_is_there(cells, tmp_pat
     options = {"model": "gpr", "n_restarts": 1}
     alone, n = events(lambda: dc.downscale(*given, **options))
     with monkeypatch.context() as patch:
-        patch.setattr(dc.Downscaler, "predict", lambda *_, **__: pytest.fail("no room"))
+        patch.setattr(dc.Downscaler, "predict_side", lambda *_, **__: pytest.fail("no room"))
         with pytest.raises(pytest.fail.Exception):
             events(lambda: dc.downscale(*given, checkpoint=path, **options))
     assert path.exists()

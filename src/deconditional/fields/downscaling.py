@@ -14,13 +14,14 @@ import xarray as xr
 from rich.console import Console
 
 from deconditional.errors import UsageError
-from deconditional.fields.downscaler import Downscaler, quantile_levels
-from deconditional.fields.grids import span
+from deconditional.fields.axes import span
+from deconditional.fields.downscaler import quantile_levels
 from deconditional.fields.mapped import combined, downscale_slices, slices
+from deconditional.fields.single import downscale_once, new_downscaler
 from deconditional.fitting.workers import check_jobs
-from deconditional.saving.resume import Checkpoint, opened, whole
+from deconditional.saving.resume import Checkpoint
 
-__all__ = ["downscale", "new_downscaler", "select_time"]
+__all__ = ["downscale", "select_time"]
 
 
 def downscale(
@@ -95,26 +96,19 @@ def downscale(
     if times is not None:
         fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
         on = None if on is None else select_time(on, times, "fine")
-    downscaler = new_downscaler(target, covariates, mediators, **options)
+    asked: dict[str, Any] = {"target": target, "covariates": covariates, "mediators": mediators}
+    asked |= {"quantiles": quantiles, "samples": samples, "command": command, **options}
+    if map_over is None:
+        if store is not None or jobs != 1:
+            raise UsageError("store and jobs belong to map_over; leave them out, or add it.")
+        return downscale_once(fine, coarse, on, checkpoint=checkpoint, **asked)
     quantile_levels(quantiles)
-    if map_over is not None:
-        if checkpoint is not None:
-            raise UsageError(
-                "checkpoint belongs to a single downscaling; with map_over, store keeps the "
-                "slices that are done."
-            )
-        asked: dict[str, Any] = {"target": target, "covariates": covariates}
-        asked |= {"mediators": mediators, "quantiles": quantiles, "samples": samples}
-        asked |= {"command": command, **options}
-        return _mapped(fine, coarse, on, map_over, store, jobs, downscaler.progress, asked)
-    if store is not None or jobs != 1:
-        raise UsageError("store and jobs belong to map_over; leave them out, or add it.")
-    downscaler.check_consistency(fine if on is None else on)
-    with opened(checkpoint) as kept:
-        downscaler.fit(fine, coarse, **whole(kept))
-        return downscaler.predict(
-            fine if on is None else on, quantiles=quantiles, samples=samples, command=command
+    if checkpoint is not None:
+        raise UsageError(
+            "checkpoint belongs to a single downscaling; with map_over, store keeps the slices "
+            "that are done."
         )
+    return _mapped(fine, coarse, on, map_over, store, jobs, asked)
 
 
 def _mapped(
@@ -124,34 +118,22 @@ def _mapped(
     map_over: str | Mapping[str, Sequence[Any]],
     store: str | Path | None,
     jobs: int,
-    progress: bool,
-    options: Mapping[str, Any],
+    asked: Mapping[str, Any],
 ) -> xr.Dataset:
+    """One downscaling for every value of a dimension, or of an option."""
     check_jobs(jobs)
+    constructor = {k: v for k, v in asked.items() if k not in ("quantiles", "samples", "command")}
+    downscaler = new_downscaler(**constructor)
     if isinstance(map_over, Mapping):
         for name, choices in map_over.items():
             for choice in choices:
-                new_downscaler(**{**_constructor(options), name: choice}).question()
-    dim, values, cut = slices(fine, coarse, on, map_over, {**options, "progress": False})
-    console = Console(stderr=True, quiet=not progress)
+                new_downscaler(**{**constructor, name: choice}).question()
+    dim, values, cut = slices(fine, coarse, on, map_over, {**asked, "progress": False})
+    console = Console(stderr=True, quiet=not downscaler.progress)
     with ExitStack() as stack:
         folder = store or stack.enter_context(TemporaryDirectory())
-        done, failed = downscale_slices(cut, folder, downscale, jobs, console)
+        done, failed = downscale_slices(cut, folder, jobs, console)
         return combined(dim, values, cut, done, failed)
-
-
-def _constructor(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a downscaler among those of ``downscale``."""
-    apart = ("quantiles", "samples", "command")
-    return {name: value for name, value in options.items() if name not in apart}
-
-
-def new_downscaler(*names: Any, **options: Any) -> Downscaler:
-    """A downscaler, or an error that names the option it does not have."""
-    try:
-        return Downscaler(*names, **options)
-    except TypeError as error:
-        raise UsageError(f"{str(error).replace('Downscaler.__init__() got an ', '')}.") from None
 
 
 def select_time(dataset: xr.Dataset, times: str, which: str) -> xr.Dataset:
