@@ -15,8 +15,8 @@ from rich.console import Console
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import span
-from deconditional.fields.downscaler import quantile_levels
 from deconditional.fields.mapped import combined, downscale_slices, slices
+from deconditional.fields.predict import quantile_levels
 from deconditional.fields.single import downscale_once, new_downscaler
 from deconditional.fitting.workers import check_jobs
 from deconditional.saving.resume import Checkpoint

@@ -9,7 +9,8 @@ from typing import Any
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.downscaler import Downscaler, quantile_levels
+from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.predict import quantile_levels
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.saving.resume import Checkpoint, opened
 
@@ -45,7 +46,7 @@ def downscale_once(
     where = sides[0] if on is None else FineSide.of(on, question)
     downscaler.check_consistency(where)
     with opened(checkpoint) as kept:
-        downscaler.fit_sides(*sides, checkpoint=kept)
+        downscaler.learn(downscaler.prepare(*sides), checkpoint=kept)
         return downscaler.predict_side(where, quantiles, samples, command)
 
 
