@@ -27,7 +27,6 @@ from deconditional.errors import FitWarning
 from deconditional.fields import Downscaler
 from deconditional.fields.interpolation import bilinear
 from deconditional.fields.io import write_fields
-from deconditional.kernels.compilation_cache import keep_compiled
 from deconditional.report import write_report
 from deconditional.report.maps import demo_maps
 from deconditional.report.plots import save
@@ -66,7 +65,6 @@ def run(
     """
     began = time.perf_counter()
     folder = output_folder(out)
-    keep_compiled()
     console = new_console()
     if not synthetic and find_spec("itur") is None:
         console.print(

@@ -35,10 +35,15 @@ from deconditional.fields.io import (
 from deconditional.fields.predict import parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide, two_sides
-from deconditional.kernels.compilation_cache import keep_compiled
 from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["downscale"]
+
+PARAMETERS = (
+    *("target", "covariates", "mediators", "model", "kernel", "position", "transform", "bounds"),
+    *("consistency", "points_per_bag", "mask", "min_cover", "dims", "folds", "n_restarts", "seed"),
+)
+"""Options that the estimator is told as they are."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,6 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     downscaler.question()
     quantile_levels(args.quantiles)
     check_size_options(args)
-    keep_compiled()
     request = Request(args, command, console, downscaler, *read(args))
     with errors_of_computing(args.model), cluster(args.workers, args.scheduler):
         if args.map_over is not None:
@@ -79,25 +83,8 @@ def downscale(args: argparse.Namespace, command: str) -> int:
 
 def estimator(args: argparse.Namespace) -> Downscaler:
     """The estimator that the options describe."""
-    return Downscaler(
-        args.target,
-        args.covariates,
-        args.mediators,
-        model=args.model,
-        kernel=args.kernel,
-        position=not args.no_position,
-        transform=args.transform,
-        bounds=args.bounds,
-        consistency=args.consistency,
-        points_per_bag=args.points_per_bag,
-        mask=args.mask,
-        min_cover=args.min_cover,
-        dims=args.dims,
-        folds=args.folds,
-        n_restarts=args.restarts,
-        seed=args.seed,
-        progress=not args.quiet and sys.stderr.isatty(),
-    )
+    given = {name: getattr(args, name) for name in PARAMETERS}
+    return Downscaler(**given, progress=not args.quiet and sys.stderr.isatty())
 
 
 def read(args: argparse.Namespace) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset | None]:

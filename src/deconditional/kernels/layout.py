@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-import deconditional.kernels._double  # noqa: F401
+import deconditional.kernels.jax_setup  # noqa: F401
 from deconditional.kernels.tile_sizes import FORMS, Tiles, tiles_for
 
 __all__ = ["BagSampler", "Layout", "Ragged", "layout_bags", "layout_points"]

@@ -30,7 +30,8 @@ from deconditional.models.base import BagModel, _spread
 from deconditional.models.checks import check_count
 from deconditional.models.cmp import CMP
 from deconditional.models.regression import Measurements, Unmatched
-from deconditional.saving.resume import Part, digest
+from deconditional.saving.identity import digest
+from deconditional.saving.resume import Part
 
 __all__ = ["JointGP", "MeasuredGP", "TiltedGP", "UnlinkedGP"]
 

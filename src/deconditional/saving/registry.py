@@ -23,6 +23,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.models.readings": ("JointGP", "MeasuredGP", "TiltedGP", "UnlinkedGP"),
     # what they are made of
     "deconditional.bags": ("Bags",),
+    "deconditional.fitting.map": ("Optimum", "Standing"),
+    "deconditional.fitting.nuts": ("Place",),
     "deconditional.fitting.report": ("FitReport",),
     "deconditional.fitting.parameters": (
         *("Identity", "Interval", "KernelTemplate", "Log", "Parameter", "ParameterSet"),
