@@ -159,7 +159,7 @@ def downscale(case):
         found["understood"] = digest(learner.problem.pairing, learner.bags.make())
         raise UnderstoodError
 
-    Downscaler.fit_prepared = stop
+    Downscaler.learn = stop
     os.chdir(case["folder"])
     command = ["downscale", "--fine", case["fine"], "--coarse", case["coarse"]]
     command += ["--target", "tas", "--covariates", "altitude,cloud", "--mediators", "water_vapour"]

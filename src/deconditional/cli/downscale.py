@@ -19,7 +19,7 @@ from deconditional.cli.options import require
 from deconditional.cli.report import check_report, write_page
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
 from deconditional.fields.cluster import cluster
-from deconditional.fields.downscaler import Downscaler, quantile_levels
+from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.downscaling import downscale as in_one_call
 from deconditional.fields.downscaling import select_time
 from deconditional.fields.io import (
@@ -32,7 +32,7 @@ from deconditional.fields.io import (
     shown_bytes,
     write_fields,
 )
-from deconditional.fields.predict import parts_of
+from deconditional.fields.predict import parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.saving.resume import Checkpoint, opened
@@ -126,7 +126,7 @@ def at_once(request: Request) -> xr.Dataset:
             check_on(where, learner.problem)
         check_result(request, where)
         with opened(args.checkpoint) as kept:
-            downscaler.fit_prepared(learner, checkpoint=kept)
+            downscaler.learn(learner, checkpoint=kept)
             downscaler.predict_to(
                 args.out,
                 goal,

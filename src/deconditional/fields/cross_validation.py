@@ -17,10 +17,10 @@ from sklearn.base import clone
 
 from deconditional.errors import FitWarning, tell_of
 from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.downscaling import new_downscaler
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.learn import STAGED, FitData, Learner, final_stage
 from deconditional.fields.sides import two_sides
-from deconditional.fields.single import new_downscaler
 from deconditional.fields.validation import Comparison, HeldOut, compared, folds_of, sharing
 from deconditional.fitting.interrupts import aborting
 from deconditional.fitting.progress import show

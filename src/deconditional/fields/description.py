@@ -93,14 +93,9 @@ def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr
 def _of_result(out: xr.Dataset) -> dict[str, Any]:
     """Facts about values; of a lazy result, whoever reads it can have them."""
     residuals, flags = out["coarse_residual"], out[EXTRAPOLATION]
-    return {
-        "residuals": None
-        if residuals.chunks is not None
-        else results.residual_summary(residuals.values),
-        "extrapolation": None
-        if flags.chunks is not None
-        else results.extrapolation_summary(flags.values),
-    }
+    left = None if residuals.chunks else results.residual_summary(residuals.values)
+    flagged = None if flags.chunks else results.extrapolation_summary(flags.values)
+    return {"residuals": left, "extrapolation": flagged}
 
 
 def _facts(account: Account) -> dict[str, Any]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import xarray as xr
-from gpjax.kernels.base import AbstractKernel
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
 from deconditional.errors import UsageError, tell_of
@@ -23,12 +20,11 @@ from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.io import check_output
 from deconditional.fields.learn import Learner, interrupted
 from deconditional.fields.meanings import meanings_of
+from deconditional.fields.options import Options
 from deconditional.fields.pair import Pairing, pair
 from deconditional.fields.parts import Parts
-from deconditional.fields.predict import Wanted, parts_of
+from deconditional.fields.predict import Wanted, parts_of, quantile_levels
 from deconditional.fields.problem import Problem
-from deconditional.fields.question import Question, listed
-from deconditional.fields.recipes import Recipe, check_model
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.sides import CoarseSide, FineSide, two_sides
 from deconditional.fitting.interrupts import stoppable
@@ -37,10 +33,10 @@ from deconditional.fitting.report import FitReport
 from deconditional.saving.api import FittedData, Savable
 from deconditional.saving.resume import Checkpoint, Part, opened
 
-__all__ = ["Downscaler", "quantile_levels"]
+__all__ = ["Downscaler"]
 
 
-class Downscaler(Savable, BaseEstimator):
+class Downscaler(Savable, Options):
     """Fine field of a coarse target, from fine covariates that need not be in the same cells.
 
     Parameters
@@ -124,82 +120,6 @@ class Downscaler(Savable, BaseEstimator):
     fit_report_: FitReport
     parameters_: list[dict[str, Any]]
 
-    def __init__(
-        self,
-        target: str,
-        covariates: Sequence[str] = (),
-        mediators: Sequence[str] = (),
-        *,
-        model: Any = "auto",
-        kernel: AbstractKernel | str | None = None,
-        mediator_kernel: AbstractKernel | None = None,
-        position: bool = True,
-        transform: str | None = None,
-        bounds: tuple[float | None, float | None] | None = None,
-        consistency: str | None = None,
-        trend: str = "auto",
-        fine_noise: bool = False,
-        points_per_bag: int | str | None = "auto",
-        mask: str | None = None,
-        min_cover: float = 0.5,
-        dims: Mapping[str, str] | None = None,
-        folds: int = 5,
-        n_restarts: int = 2,
-        model_options: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        progress: bool = False,
-    ):
-        self.target = target
-        self.covariates = covariates
-        self.mediators = mediators
-        self.model = model
-        self.kernel = kernel
-        self.mediator_kernel = mediator_kernel
-        self.position = position
-        self.transform = transform
-        self.bounds = bounds
-        self.consistency = consistency
-        self.trend = trend
-        self.fine_noise = fine_noise
-        self.points_per_bag = points_per_bag
-        self.mask = mask
-        self.min_cover = min_cover
-        self.dims = dims
-        self.folds = folds
-        self.n_restarts = n_restarts
-        self.model_options = model_options
-        self.seed = seed
-        self.progress = progress
-
-    # ------------------------------------------------------------------ what is asked
-
-    def question(self) -> Question:
-        """The variables and their parts, checked."""
-        if not isinstance(self.target, str) or not self.target:
-            raise UsageError("target must be the name of a variable of the coarse data.")
-        if not 0 < self.min_cover <= 1:
-            raise UsageError(f"min_cover is a share between 0 and 1, not {self.min_cover!r}.")
-        if self.consistency not in (None, "exact"):
-            raise UsageError(f"consistency must be 'exact' or nothing, not {self.consistency!r}.")
-        check_model(self.model, self.kernel, self.mediator_kernel)
-        return Question(
-            target=self.target,
-            covariates=listed(self.covariates, "covariates"),
-            mediators=listed(self.mediators, "mediators"),
-            position=bool(self.position),
-            mask=self.mask,
-            min_cover=self.min_cover,
-            dims=self.dims,
-        )
-
-    def check_consistency(self, fine: FineSide) -> None:
-        """Raise where area means cannot be made consistent on this data; no fit is needed."""
-        if self.consistency == "exact" and fine.chunked:
-            raise UsageError(
-                "consistency='exact' moves all cells at once, so it needs the fine data in memory: "
-                "predict on ds.load(), or on one region or time after the other."
-            )
-
     # ------------------------------------------------------------------ learning
 
     def understand(self, fine: xr.Dataset, coarse: xr.Dataset) -> Pairing:
@@ -211,24 +131,12 @@ class Downscaler(Savable, BaseEstimator):
 
     def prepare(self, fine: FineSide, coarse: CoarseSide) -> Learner:
         """All that comes before learning: the two sides paired and scaled, candidates, folds."""
-        began, question = time.perf_counter(), fine.question
-        pairing, bags = pair(fine, coarse)
-        recipe = Recipe(
-            kernel="rough" if self.kernel is None else self.kernel,
-            mediator_kernel=self.mediator_kernel,
-            n_position=pairing.n_position,
-            n_covariates=len(question.covariates),
-            n_mediators=len(question.mediators),
-            trend=self.trend,
-            fine_noise=self.fine_noise,
-            n_restarts=self.n_restarts,
-            seed=self.seed,
-            options=dict(self.model_options or {}),
-            model=self.model,
-            points_per_bag=self.points_per_bag,
-        )
-        problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds)
-        learner = Learner.of(problem, recipe, bags, self.folds)
+        began = time.perf_counter()
+        with show(self.progress) as stage:
+            stage("pairing fine and coarse cells")
+            pairing, bags = pair(fine, coarse)
+            problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds)
+            learner = Learner.of(problem, self.recipe(pairing), bags, self.folds)
         return replace(learner, seconds=time.perf_counter() - began)
 
     def fit(
@@ -253,33 +161,17 @@ class Downscaler(Savable, BaseEstimator):
             A file that keeps how far learning is. The same call goes on from there if it was
             stopped; a fit that ends removes it. :class:`~deconditional.Checkpoint` has options.
         """
-        return self.fit_sides(*two_sides(fine, coarse, self.question()), checkpoint=checkpoint)
+        learner = self.prepare(*two_sides(fine, coarse, self.question()))
+        return self.learn(learner, checkpoint=checkpoint)
 
-    def fit_sides(
-        self,
-        fine: FineSide,
-        coarse: CoarseSide,
-        *,
-        checkpoint: str | os.PathLike[str] | Checkpoint | Part | None = None,
-    ) -> Self:
-        """Learn from two datasets whose grids were found; see :meth:`fit`."""
-        with opened(checkpoint) as kept, show(self.progress) as stage:
-            stage("pairing fine and coarse cells")
-            return self._learn(self.prepare(fine, coarse), kept, stage)
-
-    def fit_prepared(
+    def learn(
         self,
         learner: Learner,
         *,
         checkpoint: str | os.PathLike[str] | Checkpoint | Part | None = None,
     ) -> Self:
-        """Learn from what :meth:`prepare` has made; see :meth:`fit`."""
-        with opened(checkpoint) as kept, show(self.progress) as stage:
-            return self._learn(learner, kept, stage)
-
-    def _learn(self, learner: Learner, kept: Part | None, stage: Callable[[str], None]) -> Self:
-        """Fit the candidates and take one of them."""
-        with stoppable() as stop:
+        """Fit the candidates of what was prepared, and take one of them; see :meth:`fit`."""
+        with opened(checkpoint) as kept, show(self.progress) as stage, stoppable() as stop:
             learnt = learner.learn(stage, kept, stop)
             self.learner_ = learner
             self.candidates_, self.data_ = learnt.models, learnt.data
@@ -374,7 +266,6 @@ class Downscaler(Savable, BaseEstimator):
             flag for cells far from the data (see :attr:`Posterior.extrapolation`), the coarse
             residuals, and what was learnt as attributes.
         """
-        self._check_fitted()
         wanted = self._wanted(quantiles, samples, features)
         return answer(*self._asked(FineSide.of(fine, self.pairing_.question), wanted, command))
 
@@ -434,12 +325,10 @@ class Downscaler(Savable, BaseEstimator):
 
     def _wanted(self, quantiles: Sequence[float], samples: int, features: int | None) -> Wanted:
         """What is asked of the posterior, checked."""
-        levels = quantile_levels(quantiles)
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 0:
-            raise UsageError(f"samples must be a whole number from 0 on, not {samples!r}.")
+        self._check_fitted()
         return Wanted(
             target=self.target_scaling_,
-            levels=tuple(levels),
+            levels=quantile_levels(quantiles),
             n_samples=samples,
             seed=self.seed,
             fine_noise=self.fine_noise,
@@ -474,17 +363,3 @@ class Downscaler(Savable, BaseEstimator):
         }
         bags = [array for data in self.data_.values() for array in data.bags.arrays]
         return FittedData(facts, [*bags, p.bag_mediator, p.z, p.mediator, p.own_bag])
-
-
-def quantile_levels(quantiles: Sequence[float]) -> list[float]:
-    """Levels in order, each once; raises where one lies outside 0 to 1."""
-    try:
-        levels = [float(q) for q in np.ravel(np.asarray(quantiles, dtype=float))]
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
-            "quantiles=[0.05, 0.5, 0.95]."
-        ) from None
-    if any(not 0 < q < 1 for q in levels):
-        raise UsageError(f"quantiles lie strictly between 0 and 1, not {levels}.")
-    return sorted(set(levels))

@@ -15,13 +15,14 @@ from rich.console import Console
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import span
-from deconditional.fields.downscaler import quantile_levels
+from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.mapped import combined, downscale_slices, slices
-from deconditional.fields.single import downscale_once, new_downscaler
+from deconditional.fields.predict import quantile_levels
+from deconditional.fields.sides import FineSide, two_sides
 from deconditional.fitting.workers import check_jobs
-from deconditional.saving.resume import Checkpoint
+from deconditional.saving.resume import Checkpoint, opened
 
-__all__ = ["downscale", "select_time"]
+__all__ = ["downscale", "new_downscaler", "select_time"]
 
 
 def downscale(
@@ -97,18 +98,24 @@ def downscale(
         fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
         on = None if on is None else select_time(on, times, "fine")
     asked: dict[str, Any] = {"target": target, "covariates": covariates, "mediators": mediators}
-    asked |= {"quantiles": quantiles, "samples": samples, "command": command, **options}
-    if map_over is None:
-        if store is not None or jobs != 1:
-            raise UsageError("store and jobs belong to map_over; leave them out, or add it.")
-        return downscale_once(fine, coarse, on, checkpoint=checkpoint, **asked)
+    downscaler = new_downscaler(**asked, **options)
     quantile_levels(quantiles)
-    if checkpoint is not None:
-        raise UsageError(
-            "checkpoint belongs to a single downscaling; with map_over, store keeps the slices "
-            "that are done."
-        )
-    return _mapped(fine, coarse, on, map_over, store, jobs, asked)
+    if map_over is not None:
+        if checkpoint is not None:
+            raise UsageError(
+                "checkpoint belongs to a single downscaling; with map_over, store keeps the "
+                "slices that are done."
+            )
+        asked |= {"quantiles": quantiles, "samples": samples, "command": command, **options}
+        return _mapped(fine, coarse, on, map_over, store, jobs, downscaler, asked)
+    if store is not None or jobs != 1:
+        raise UsageError("store and jobs belong to map_over; leave them out, or add it.")
+    sides = two_sides(fine, coarse, downscaler.question())
+    where = sides[0] if on is None else FineSide.of(on, sides[0].question)
+    downscaler.check_consistency(where)
+    with opened(checkpoint) as kept:
+        downscaler.learn(downscaler.prepare(*sides), checkpoint=kept)
+        return downscaler.predict_side(where, quantiles, samples, command)
 
 
 def _mapped(
@@ -118,22 +125,30 @@ def _mapped(
     map_over: str | Mapping[str, Sequence[Any]],
     store: str | Path | None,
     jobs: int,
+    downscaler: Downscaler,
     asked: Mapping[str, Any],
 ) -> xr.Dataset:
     """One downscaling for every value of a dimension, or of an option."""
     check_jobs(jobs)
-    constructor = {k: v for k, v in asked.items() if k not in ("quantiles", "samples", "command")}
-    downscaler = new_downscaler(**constructor)
     if isinstance(map_over, Mapping):
         for name, choices in map_over.items():
             for choice in choices:
-                new_downscaler(**{**constructor, name: choice}).question()
+                given = downscaler.get_params(deep=False) | {name: choice}
+                new_downscaler(**given).question()
     dim, values, cut = slices(fine, coarse, on, map_over, {**asked, "progress": False})
     console = Console(stderr=True, quiet=not downscaler.progress)
     with ExitStack() as stack:
         folder = store or stack.enter_context(TemporaryDirectory())
-        done, failed = downscale_slices(cut, folder, jobs, console)
+        done, failed = downscale_slices(cut, folder, downscale, jobs, console)
         return combined(dim, values, cut, done, failed)
+
+
+def new_downscaler(*names: Any, **options: Any) -> Downscaler:
+    """A downscaler, or an error that names the option it does not have."""
+    try:
+        return Downscaler(*names, **options)
+    except TypeError as error:
+        raise UsageError(f"{str(error).replace('Downscaler.__init__() got an ', '')}.") from None
 
 
 def select_time(dataset: xr.Dataset, times: str, which: str) -> xr.Dataset:

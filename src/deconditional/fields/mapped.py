@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,9 @@ from rich.console import Console
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError, one_line
 from deconditional.fields.axes import time_label
 from deconditional.fields.cluster import active_client, limit_threads
-from deconditional.fields.io.writing import write_fields
+from deconditional.fields.io import write_fields
 from deconditional.fields.predict import EXTRAPOLATION, NOT_PREDICTED
 from deconditional.fields.result import as_json
-from deconditional.fields.single import downscale_once
 from deconditional.fitting.workers import carry_out
 from deconditional.saving.identity import digest
 from deconditional.saving.outputs import check_folder
@@ -33,6 +32,8 @@ from deconditional.saving.outputs import check_folder
 __all__ = ["Slice", "SliceWarning", "combined", "downscale_slices", "slices"]
 
 RETRIES = 2
+
+Work = Callable[..., xr.Dataset]
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ def _labels(choices: Sequence[Any]) -> np.ndarray:
 def downscale_slices(
     cut: Sequence[Slice],
     store: str | Path,
+    downscale: Work,
     jobs: int = 1,
     console: Console | None = None,
 ) -> tuple[dict[int, Path], dict[int, str]]:
@@ -166,6 +168,8 @@ def downscale_slices(
         The slices.
     store
         A folder for one file per slice, whose name says what it was made from.
+    downscale
+        Takes the data and options of a slice to its result.
     jobs
         Processes of this machine; a Dask cluster, if one is active, has its own.
     console
@@ -185,9 +189,10 @@ def downscale_slices(
     done = {k: file for k, file in files.items() if file.exists()}
     todo = [s for s in cut if s.index not in done]
     failed: dict[int, str] = {}
+    work = partial(_result, downscale)
     quiet = console or Console(quiet=True)
     run = _here if active_client() is None else _on_cluster
-    for each, outcome in run(todo, files, jobs, quiet):
+    for each, outcome in run(todo, work, files, jobs, quiet):
         if isinstance(outcome, Exception):
             failed[each.index] = one_line(outcome)
         else:
@@ -196,10 +201,10 @@ def downscale_slices(
 
 
 def _here(
-    todo: Sequence[Slice], files: Mapping[int, Path], jobs: int, console: Console
+    todo: Sequence[Slice], work: Work, files: Mapping[int, Path], jobs: int, console: Console
 ) -> Iterator[tuple[Slice, Any]]:
     loaded = todo if jobs == 1 else [_loaded(s) for s in todo]
-    return carry_out(loaded, partial(_written, files), console, jobs)
+    return carry_out(loaded, partial(_written, work, files), console, jobs)
 
 
 def _loaded(each: Slice) -> Slice:
@@ -208,12 +213,12 @@ def _loaded(each: Slice) -> Slice:
     return replace(each, fine=each.fine.compute(), coarse=each.coarse.compute(), on=on)
 
 
-def _written(files: Mapping[int, Path], each: Slice) -> None:
-    write_fields(_result(each, each.fine, each.coarse, each.on), files[each.index])
+def _written(work: Work, files: Mapping[int, Path], each: Slice) -> None:
+    write_fields(work(each, each.fine, each.coarse, each.on), files[each.index])
 
 
 def _on_cluster(
-    todo: Sequence[Slice], files: Mapping[int, Path], jobs: int, console: Console
+    todo: Sequence[Slice], work: Work, files: Mapping[int, Path], jobs: int, console: Console
 ) -> Iterator[tuple[Slice, Any]]:
     from dask.delayed import delayed
     from distributed import as_completed
@@ -221,7 +226,7 @@ def _on_cluster(
     client = active_client()
     assert client is not None
     limit_threads()
-    task = delayed(_result, pure=False)
+    task = delayed(work, pure=False)
     futures = {}
     for each in todo:  # Dask sees the data of a slice only outside of it
         bare = replace(each, fine=None, coarse=None, on=None)
@@ -242,10 +247,12 @@ def _on_cluster(
         client.cancel(list(futures))
 
 
-def _result(each: Slice, fine: xr.Dataset, coarse: xr.Dataset, on: xr.Dataset | None) -> xr.Dataset:
+def _result(
+    downscale: Work, each: Slice, fine: xr.Dataset, coarse: xr.Dataset, on: xr.Dataset | None
+) -> xr.Dataset:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconditionalWarning)  # what they say is in the facts
-        return downscale_once(fine, coarse, on, **each.options).compute()
+        return downscale(fine, coarse, on=on, **each.options).compute()
 
 
 # ---------------------------------------------------------------------- coming together

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deconditional.errors import UsageError
 from deconditional.fields.axes import meet
 from deconditional.fields.consistency import consistent
 from deconditional.fields.part import Cells, Part
@@ -25,7 +26,15 @@ from deconditional.fields.sides import FineSide
 from deconditional.fields.units import time_places
 from deconditional.inference.posterior import BLOCK, Gaussians, Paths, Posterior
 
-__all__ = ["EXTRAPOLATION", "NOT_PREDICTED", "Predictor", "Wanted", "parts_of", "predicted"]
+__all__ = [
+    "EXTRAPOLATION",
+    "NOT_PREDICTED",
+    "Predictor",
+    "Wanted",
+    "parts_of",
+    "predicted",
+    "quantile_levels",
+]
 
 Floats = npt.NDArray[np.float64]
 
@@ -57,6 +66,12 @@ class Wanted:
     fine_noise: bool = False
     features: int | None = None
     consistency: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a number of samples that is none."""
+        n = self.n_samples
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise UsageError(f"samples must be a whole number from 0 on, not {n!r}.")
 
     @property
     def layers(self) -> dict[str, tuple[tuple[str, ...], int]]:
@@ -106,6 +121,20 @@ class Wanted:
             found[name] = (dims, array.astype(np.int8) if name == EXTRAPOLATION else array)
             start += count
         return found
+
+
+def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
+    """Levels in order, each once; raises where one lies outside 0 to 1."""
+    try:
+        levels = [float(q) for q in np.ravel(np.asarray(quantiles, dtype=float))]
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
+            "quantiles=[0.05, 0.5, 0.95]."
+        ) from None
+    if any(not 0 < q < 1 for q in levels):
+        raise UsageError(f"quantiles lie strictly between 0 and 1, not {levels}.")
+    return tuple(sorted(set(levels)))
 
 
 def parts_of(side: FineSide, problem: Problem) -> Parts:
