@@ -283,6 +283,10 @@ class BasisField(eqx.Module):
         explained = self.coefficients.explained_part()
         if explained is None:
             return self
+        return self._quick(explained)
+
+    @eqx.filter_jit
+    def _quick(self, explained: Array) -> QuickField:
         every = jnp.concatenate([self.coefficients.mean[:, None], explained], axis=1)
         size = len(every) - self.trend.prior_std.shape[0]
         return QuickField(self.basis, self.trend, self.basis.of_values(every[:size]), every[size:])

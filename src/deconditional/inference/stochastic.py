@@ -36,6 +36,7 @@ from jaxtyping import Array, Float
 
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.progress import tell
+from deconditional.inference.basis import Basis
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.field import BasisField
 from deconditional.inference.minibatches import Batch, Batches, restricted
@@ -388,7 +389,7 @@ def maximise_elbo(
         q = best.state.coefficients.coefficients()
     bound = full_bound(problem, vector, q, batches, next(keys))
     values = parameters.unpack(vector)
-    basis = eqx.filter_jit(lambda p, v: p.basis(p.parameters.unpack(v)))(problem, vector)
+    basis = _basis(problem, vector)
     return Climb(
         vector=np.asarray(vector),
         field=BasisField(basis, problem.trend, q, bound, problem.fine_noise_variance(values)),
@@ -400,6 +401,11 @@ def maximise_elbo(
         interrupted=interrupted,
         trace=best.trace,
     )
+
+
+@eqx.filter_jit
+def _basis(problem: VariationalProblem, vector: Array) -> Basis:
+    return problem.basis(problem.parameters.unpack(vector))
 
 
 class _Climbs:

@@ -367,7 +367,10 @@ class BagModel(BaseEstimator):
         self.kernel_ = problem.kernel.wrapped(self.parameters_)
         if isinstance(problem.mediation, Mediated):
             self.mediator_kernel_ = problem.mediation.kernel.wrapped(self.parameters_)
-        self.priors_ = {k: v for k, v in problem.parameters.priors.items() if k != "inducing"}
+        given = self.priors or {}
+        self.priors_ = {
+            k: given.get(k, v) for k, v in problem.parameters.priors.items() if k != "inducing"
+        }
         self.log_evidence_ = float(
             np.mean([float(field.log_evidence) for _, field in self._solved_])
         )
