@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks import figures, timing
 from benchmarks.timing import best_seconds, in_own_process, write_json
 from deconditional.datasets import swiss_roll
-from deconditional.fitting.fit import loss_and_gradient
+from deconditional.fitting.map import loss_and_gradient
 from deconditional.inference.problem import ExactProblem, Mediated
 from deconditional.models import CMP
 from studies.provenance import machine

@@ -36,8 +36,8 @@ from benchmarks import figures, timing
 from benchmarks.timing import available_cores, in_own_process, peak_bytes, write_json
 from deconditional.bags import Bags
 from deconditional.datasets import swiss_roll
-from deconditional.errors import UsageError
-from deconditional.fitting import fit as fitting
+from deconditional.errors import FitWarning, UsageError
+from deconditional.fitting import map as fitting
 from deconditional.models import BaggGP
 from studies.provenance import machine
 
@@ -373,7 +373,7 @@ def _fits(problem: Any, count: int) -> list[dict[str, Any]]:
         began = time.perf_counter()
         with _traced(trace), warnings.catch_warnings():
             # Without priors a length scale that does not matter runs to its bound.
-            warnings.simplefilter("ignore", fitting.FitWarning)
+            warnings.simplefilter("ignore", FitWarning)
             model = _model(problem).fit(_bags(problem), problem["z"])
         seconds = time.perf_counter() - began
         parameters = model._problem_.parameters

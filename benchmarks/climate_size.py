@@ -27,7 +27,7 @@ from benchmarks.timing import best_seconds, device_name, exp_rate, write_json
 from deconditional import CMP, VarCMP, scores
 from deconditional.datasets import synthetic_globe
 from deconditional.errors import FitWarning
-from deconditional.fitting.fit import loss_and_gradient
+from deconditional.fitting.map import loss_and_gradient
 from studies.provenance import machine
 
 __all__ = ["figure", "run"]

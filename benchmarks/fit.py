@@ -20,7 +20,7 @@ from benchmarks import figures, timing
 from benchmarks.timing import best_seconds, device_name, exp_rate, write_json
 from deconditional.datasets import swiss_roll
 from deconditional.errors import FitWarning
-from deconditional.fitting.fit import loss_and_gradient
+from deconditional.fitting.map import loss_and_gradient
 from deconditional.models import CMP, BaggGP, VarCMP
 from studies.provenance import machine
 

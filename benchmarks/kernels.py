@@ -107,7 +107,7 @@ def _ragged_bags(points: int, n_bags: int, dims: int) -> Bags:
 def _measure(
     data: Bags, family: str, dtype: Any, limits: tuple[float, float], budget: float
 ) -> list[dict]:
-    layout = data.layout_for(dtype)
+    layout = data.layout
     scales = jnp.linspace(0.8, 2.0, data.points.shape[1])
     cotangent = jnp.asarray(np.random.default_rng(1).standard_normal((data.n_bags, data.n_bags)))
     queries = jnp.asarray(data.points[: min(4096, data.n_points)])

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.timing import peak_bytes
 from deconditional.datasets import swiss_roll
-from deconditional.fitting.fit import loss_and_gradient
+from deconditional.fitting.map import loss_and_gradient
 from deconditional.models import CMP
 
 

@@ -272,7 +272,7 @@ def _one(size: Size) -> dict[str, Any]:
     import jax.numpy as jnp
 
     import deconditional as dc
-    from deconditional.fitting.fit import loss_and_gradient
+    from deconditional.fitting.map import loss_and_gradient
 
     data = strips(size.points, size.bags, size.observations, size.covariates)
     options: dict[str, Any] = {"precision": "float32"}

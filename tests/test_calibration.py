@@ -21,7 +21,7 @@ import pytest
 from scipy.stats import binom, chisquare
 
 from deconditional import CMP, BaggGP, VarCMP, VBagg
-from deconditional.fitting.fit import Optimum
+from deconditional.fitting.map import Optimum
 from deconditional.inference.field import square_root
 from deconditional.models import base
 from helpers import gram, ragged_bags, trend_features, weight_matrix

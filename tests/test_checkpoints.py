@@ -24,9 +24,10 @@ import deconditional as dc
 from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, swiss_roll, synthetic_fields
 from deconditional.errors import CheckpointError, CheckpointWarning, UsageError
-from deconditional.fitting import fit, interrupts
-from deconditional.fitting.fit import sample_posterior
+from deconditional.fitting import interrupts, nuts
+from deconditional.fitting import map as fit
 from deconditional.fitting.interrupts import Stop, aborting, current, stoppable
+from deconditional.fitting.nuts import sample_posterior
 from deconditional.fitting.progress import listening
 from deconditional.inference import stochastic
 from deconditional.saving import resume as checkpoints
@@ -705,7 +706,7 @@ def test_forged_chains_are_begun_anew(tmp_path):
     path = tmp_path / "fit.checkpoint"
     with opened(path) as kept, stoppable(), listening(pressing(6, "steps of NUTS")):
         sample_posterior(Bent(), ORIGIN, **BENT, section=kept.section("nuts", "x"))
-    chains = fit._Chains(Bent(), ORIGIN, 0, 12, 12, 2, 4)
+    chains = nuts._Chains(Bent(), ORIGIN, 0, 12, 12, 2, 4)
     for key, found in sections(path)["nuts"].items():
         for value in (
             NOTHING if key != "state" else (*NOTHING, [*found[:-1], np.zeros(3)], found[:-1])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from deconditional import CMP, BaggGP, Bags, VarCMP, VBagg
-from deconditional.fitting.fit import Optimum
+from deconditional.fitting.map import Optimum
 from deconditional.inference.collapsed import Coefficients
 from deconditional.kernels.radial import spectral_features
 from helpers import (

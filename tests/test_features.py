@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import Bags, VarCMP, VBagg, feature_error
-from deconditional.fitting.fit import Optimum
+from deconditional.fitting.map import Optimum
 from deconditional.inference.basis import feature_means
 from deconditional.kernels.radial import spectral_features
 from helpers import (

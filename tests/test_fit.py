@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, LogNormal
-from deconditional.fitting.fit import loss_and_gradient, maximise
+from deconditional.fitting.map import loss_and_gradient, maximise
 from deconditional.fitting.parameters import ParameterSet, positive
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
@@ -79,7 +79,7 @@ def test_gradient_with_every_option_on(everything_on):
     assert_gradient(problem)
 
 
-@pytest.mark.filterwarnings("ignore::deconditional.cautions.UselessMediatorWarning")
+@pytest.mark.filterwarnings("ignore::deconditional.errors.UselessMediatorWarning")
 def test_gradient_of_a_rough_mediator_kernel_in_two_variables():
     # The default of uncertainty=True. 26 bags: see the gradients in test_mediation.
     bags = ragged_bags([2] * 26, d=1, p=2)

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 import deconditional.models.base as base
 from deconditional import CMP, BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
-from deconditional.fitting.fit import Optimum
+from deconditional.fitting.map import Optimum
 from deconditional.inference.held_out import held_out
 from deconditional.kernels.radial import spectral_features
 from helpers import (

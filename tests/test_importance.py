@@ -8,8 +8,8 @@ from scipy.stats import norm
 
 from deconditional.fitting import draws as importance
 from deconditional.fitting.draws import PROPOSALS, WeightedDraws, weighted_draws
-from deconditional.fitting.fit import loss
 from deconditional.fitting.interrupts import stoppable
+from deconditional.fitting.map import loss
 from deconditional.fitting.parameters import ParameterSet, positive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

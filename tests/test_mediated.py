@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import deconditional as dc
 from deconditional.datasets import noisy_mediator, swiss_roll
-from deconditional.fitting.fit import loss
+from deconditional.fitting.map import loss
 from deconditional.inference.problem import SPREAD_SLACK
 from deconditional.models import mediated
 from deconditional.models.mediated import enough, leaves_much_open

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from deconditional import CMP, BaggGP, Bags, CentroidGP, DeepKernel, LogNormal, PseudoTarget
-from deconditional.fitting.fit import loss_and_gradient
+from deconditional.fitting.map import loss_and_gradient
 from helpers import assert_close, condition, gram, ragged_bags, weight_matrix
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

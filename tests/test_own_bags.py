@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, PseudoTarget, VarCMP
-from deconditional.fitting.fit import Optimum, loss_and_gradient
+from deconditional.fitting.map import Optimum, loss_and_gradient
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import deconditional
 from deconditional import CMP, BaggGP, Bags, CentroidGP, PseudoTarget, VarCMP, VBagg
 from deconditional.errors import DeconditionalWarning
-from deconditional.fitting.fit import Optimum
+from deconditional.fitting.map import Optimum
 from deconditional.models import base
 from helpers import gram, trend_features
 from reliability import record, tries

@@ -34,7 +34,7 @@ from sklearn.exceptions import NotFittedError
 
 import deconditional as dc
 from deconditional.errors import SavedModelError, UsageError
-from deconditional.fitting.fit import Optimum
+from deconditional.fitting.map import Optimum
 from deconditional.saving import api as saving
 from deconditional.saving.api import fingerprint, inspect
 from deconditional.saving.container import DTYPES, Archive, ArrayWriter, _digest

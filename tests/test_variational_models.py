@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, LogNormal, VarCentroidGP, VarCMP, VBagg
-from deconditional.fitting.fit import Optimum, loss_and_gradient
+from deconditional.fitting.map import Optimum, loss_and_gradient
 from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
 from deconditional.models.inducing import inducing_points
 from helpers import TanhKernel, assert_close, ragged_bags

@@ -36,7 +36,7 @@ _HOME = {
     "Downscaler": "fields",
     "ExtrapolationWarning": "errors",
     "FeatureError": "models.feature_error",
-    "FitReport": "fitting.fit",
+    "FitReport": "fitting.report",
     "FitWarning": "errors",
     "JitterWarning": "errors",
     "LeakageWarning": "errors",
@@ -90,10 +90,10 @@ if TYPE_CHECKING:
     from deconditional.fields import Downscaler as Downscaler
     from deconditional.fields import cross_validate as cross_validate
     from deconditional.fields import downscale as downscale
-    from deconditional.fitting.fit import FitReport as FitReport
     from deconditional.fitting.priors import LogNormal as LogNormal
     from deconditional.fitting.priors import Normal as Normal
     from deconditional.fitting.priors import SplitLogNormal as SplitLogNormal
+    from deconditional.fitting.report import FitReport as FitReport
     from deconditional.inference.posterior import Posterior as Posterior
     from deconditional.kernels import devices as devices
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import coo_array
 
+from deconditional.bags.condense import representatives
 from deconditional.bags.inputs import (
     Floats,
-    bag_names,
+    bags_of_labels,
+    columns_of,
+    constant_within,
     mediator_array,
     points_array,
-    some,
+    points_of_list,
     unique_names,
+    weights_within,
 )
-from deconditional.errors import shortened
+from deconditional.kernels.devices import spread
+from deconditional.kernels.layout import Layout, layout_bags
 
 __all__ = ["Bags"]
 
@@ -98,29 +104,7 @@ class Bags:
             are 0 to N-1 and other labels are sorted.
         """
         x = points_array(x)
-        labels = np.asarray(bag_of)
-        if labels.shape != (len(x),):
-            raise ValueError(
-                f"bag_of must name one bag per point: {len(x)} points came with "
-                f"bag_of of shape {labels.shape}."
-            )
-        counted = ids is None and not isinstance(mediator, Mapping) and labels.dtype.kind in "iu"
-        if counted and labels.min() >= 0 and labels.max() >= len(x):
-            # Among more bags than points one is empty: found without counting all of them.
-            empty = int(np.setdiff1d(np.arange(len(x)), labels)[0])
-            raise ValueError(
-                f"bag {empty!r} is empty: no point belongs to it, but bag_of counts up to "
-                f"{int(labels.max())}. Number bags from 0 without gaps, or pass ids=[...]."
-            )
-        names = bag_names(labels, ids, mediator)
-        index = {name: j for j, name in enumerate(names)}
-        unknown = [label for label in dict.fromkeys(labels.tolist()) if label not in index]
-        if unknown:
-            raise ValueError(
-                f"bag {unknown[0]!r} is used in bag_of but is not one of the {len(names)} bags "
-                f"given ({some(names)}). Add it to `ids` and `mediator`, or drop its points."
-            )
-        bag = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
+        names, bag = bags_of_labels(np.asarray(bag_of), len(x), ids, mediator)
         return cls._checked(x, bag, weights, names, mediator, np.arange(len(x)))
 
     @classmethod
@@ -135,30 +119,7 @@ class Bags:
         names = unique_names(range(len(bags)) if ids is None else ids)
         if len(names) != len(bags):
             raise ValueError(f"{len(bags)} bags came with {len(names)} ids; give one id per bag.")
-        if not bags:
-            raise ValueError("no bags were given: the list is empty.")
-        arrays = []
-        for name, values in zip(names, bags, strict=True):
-            if getattr(values, "size", len(values) if isinstance(values, Sequence) else 1) == 0:
-                raise ValueError(f"bag {name!r} is empty. Drop it, and its mediator, or fill it.")
-            arrays.append(points_array(values, f"bag {name!r}"))
-            if arrays[-1].shape[1] != arrays[0].shape[1]:
-                raise ValueError(
-                    f"bag {name!r} has {arrays[-1].shape[1]} covariates, bag {names[0]!r} has "
-                    f"{arrays[0].shape[1]}; every bag needs the same covariates."
-                )
-        sizes = [len(array) for array in arrays]
-        flat_weights = None
-        if weights is not None:
-            if len(weights) != len(bags):
-                raise ValueError(f"{len(bags)} bags came with weights for {len(weights)} bags.")
-            for name, size, given in zip(names, sizes, weights, strict=True):
-                if np.shape(given) != (size,):
-                    raise ValueError(
-                        f"bag {name!r} has {size} points but weights of shape {np.shape(given)}."
-                    )
-            flat_weights = np.concatenate([np.asarray(given, dtype=float) for given in weights])
-        x = np.concatenate(arrays)
+        x, sizes, flat_weights = points_of_list(bags, weights, names)
         bag = np.repeat(np.arange(len(bags)), sizes)
         return cls._checked(x, bag, flat_weights, names, mediator, np.arange(len(x)))
 
@@ -189,38 +150,16 @@ class Bags:
             raise TypeError(f"frame must be a DataFrame, not {type(frame).__name__}.")
         covariates = [covariates] if isinstance(covariates, str) else list(covariates)
         mediators = [mediators] if isinstance(mediators, str) else list(mediators or [])
-        named = [bag, *covariates, *mediators, *([weight] if weight else [])]
-        columns = list(frame.columns)
-        for name in named:
-            if name not in columns:
-                raise ValueError(f"the table has no column {name!r}; it has {some(columns)}.")
-            if columns.count(name) > 1:
-                raise ValueError(
-                    f"the table has {columns.count(name)} columns {name!r}; rename all but one."
-                )
-        if not len(frame):
-            raise ValueError("the table has no rows, so there are no bags.")
-        if frame[bag].isna().any():
-            raise ValueError(f"column {bag!r} has missing values: every point needs a bag.")
+        weight_column = [weight] if weight else []
+        numbers = columns_of(frame, bag, [*covariates, *mediators, *weight_column])
         codes, uniques = frame[bag].factorize()
         names = unique_names(uniques.tolist())
-        x = points_array(_numbers(frame, covariates))
+        x = points_array(numbers[:, : len(covariates)])
         mediator = None
         if mediators:
-            values = _numbers(frame, mediators)
-            first = np.unique(codes, return_index=True)[1]
-            differs = ~np.all(
-                (values == values[first][codes])
-                | (np.isnan(values) & np.isnan(values[first][codes])),
-                axis=1,
-            )
-            if differs.any():
-                raise ValueError(
-                    f"bag {names[codes[differs][0]]!r} has more than one value of its mediators "
-                    f"{list(mediators)}; a bag has one mediator. Average it over the bag first."
-                )
-            mediator = values[first]
-        weights = None if weight is None else _numbers(frame, [weight])[:, 0]
+            values = numbers[:, len(covariates) : len(covariates) + len(mediators)]
+            mediator = constant_within(values, codes, names, mediators)
+        weights = numbers[:, -1] if weight else None
         return cls._checked(x, codes.astype(np.int64), weights, names, mediator, np.arange(len(x)))
 
     @classmethod
@@ -242,8 +181,6 @@ class Bags:
         >>> shared.overlap().tolist()
         [[0.5, 0.25], [0.25, 0.5]]
         """
-        from scipy.sparse import coo_array
-
         x = points_array(x)
         matrix = coo_array(membership)
         if matrix.shape[0] != len(x):
@@ -267,39 +204,10 @@ class Bags:
         mediator: npt.ArrayLike | Mapping[Any, Any] | None,
         point: Ints,
     ) -> Bags:
-        counts = np.bincount(bag, minlength=len(names))
-        if not counts.all():
-            raise ValueError(
-                f"bag {names[int(np.argmin(counts))]!r} is empty: no point belongs to it. "
-                "Drop it, and its mediator, or give it points."
-            )
-        finite = np.isfinite(x).all(axis=1)
-        if not finite.all():
-            worst = int(np.argmin(finite))
-            raise ValueError(
-                f"bag {names[bag[worst]]!r} has a point with a missing or infinite covariate "
-                f"({x[worst].tolist()}). Drop such points first."
-            )
-        w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
-        if w.shape != (len(x),):
-            raise ValueError(f"{len(x)} points came with weights of shape {w.shape}.")
-        bad = ~(np.isfinite(w) & (w >= 0))
-        if bad.any():
-            worst = int(np.argmax(bad))
-            raise ValueError(
-                f"bag {names[bag[worst]]!r} has a weight of {w[worst]}; weights are finite and "
-                "not negative."
-            )
-        totals = np.bincount(bag, weights=w, minlength=len(names))
-        if not (totals > 0).all():
-            raise ValueError(
-                f"the weights of bag {names[int(np.argmin(totals))]!r} sum to zero, so its mean is "
-                "undefined. Drop the bag or correct its weights."
-            )
         return cls(
             points=x,
             bag=bag,
-            weights=w / totals[bag],
+            weights=weights_within(x, bag, weights, names),
             ids=names,
             mediator=mediator_array(mediator, names),
             point=point,
@@ -309,11 +217,8 @@ class Bags:
 
     def __repr__(self) -> str:
         sizes = self.sizes
-        d = self.points.shape[1]
-        mediated = ""
-        if self.mediator is not None:
-            p = self.mediator.shape[1]
-            mediated = f", mediator of {p} variable{'s' * (p > 1)}"
+        d, p = self.points.shape[1], 0 if self.mediator is None else self.mediator.shape[1]
+        mediated = f", mediator of {p} variable{'s' * (p > 1)}" if p else ""
         return (
             f"Bags({self.n_bags} bag{'s' * (self.n_bags > 1)}, {len(self.points)} points, "
             f"{d} covariate{'s' * (d > 1)}, {sizes.min()}-{sizes.max()} points per bag{mediated})"
@@ -357,8 +262,6 @@ class Bags:
 
         Diagonal unless bags share points.
         """
-        from scipy.sparse import coo_array
-
         shape = (int(self.point.max()) + 1, self.n_bags)
         p = coo_array((self.weights, (self.point, self.bag)), shape=shape).tocsr()
         return np.asarray((p.T @ p).todense(), dtype=float)
@@ -378,14 +281,9 @@ class Bags:
 
     def centroids(self) -> Bags:
         """Every bag collapsed to the weighted mean of its points."""
-        return Bags(
-            points=self.means(),
-            bag=np.arange(self.n_bags),
-            weights=np.ones(self.n_bags),
-            ids=self.ids,
-            mediator=self.mediator,
-            point=np.arange(self.n_bags),
-        )
+        own = np.arange(self.n_bags)
+        ones = np.ones(self.n_bags)
+        return replace(self, points=self.means(), bag=own, weights=ones, point=own)
 
     def select(self, which: npt.ArrayLike) -> Bags:
         """Some of the bags, by index or mask, in the order given."""
@@ -419,29 +317,22 @@ class Bags:
         >>> bags.subsample(4, seed=1).sizes.tolist()
         [4, 3]
         """
-        if points_per_bag < 1:
-            raise ValueError(f"points_per_bag must be at least 1, not {points_per_bag}.")
-        rng = np.random.default_rng(seed)
-        rows, weights = [], []
-        ends = np.cumsum(self.sizes)[:-1]
-        for members in np.split(np.argsort(self.bag, kind="stable"), ends):
+
+        def drawn(members: Ints, rng: np.random.Generator) -> tuple[Ints, Floats]:
             positive = members[self.weights[members] > 0]
             if len(positive) <= points_per_bag:
-                kept = members if len(members) <= points_per_bag else positive
-                rows.append(kept)
-                weights.append(self.weights[kept])
-                continue
+                return positive, self.weights[positive]
             p = self.weights[positive]
-            drawn = rng.choice(positive, points_per_bag, replace=False, p=p / p.sum())
-            rows.append(np.sort(drawn))
-            weights.append(np.full(points_per_bag, 1.0 / points_per_bag))
-        return self._reduced(np.concatenate(rows), np.concatenate(weights))
+            chosen = rng.choice(positive, points_per_bag, replace=False, p=p / p.sum())
+            return np.sort(chosen), np.full(points_per_bag, 1.0 / points_per_bag)
+
+        return self._reduced(points_per_bag, seed, drawn)
 
     def condense(self, points_per_bag: int, seed: int = 0) -> Bags:
         """At most `points_per_bag` points of every bag, chosen and weighted to stand for all of it.
 
         Means of smooth functions over a bag change less than by :meth:`subsample`, far less in few
-        covariates; see the module ``condense``. Bags that are small enough stay whole.
+        covariates; see :mod:`deconditional.bags.condense`. Bags that are small enough stay whole.
 
         Parameters
         ----------
@@ -457,91 +348,53 @@ class Bags:
         >>> few.sizes.tolist(), bool(np.abs(few.means() - bags.means()).max() < 1e-3)
         ([8, 3], True)
         """
-        from deconditional.bags.condense import representatives
 
+        def chosen(members: Ints, rng: np.random.Generator) -> tuple[Ints, Floats]:
+            x, w = self.points[members], self.weights[members]
+            rows, weights = representatives(x, w, points_per_bag, rng)
+            return members[rows], weights
+
+        return self._reduced(points_per_bag, seed, chosen)
+
+    def _reduced(
+        self,
+        points_per_bag: int,
+        seed: int,
+        choose: Callable[[Ints, np.random.Generator], tuple[Ints, Floats]],
+    ) -> Bags:
+        """The same bags with some points of those that have more than `points_per_bag`."""
         if points_per_bag < 1:
             raise ValueError(f"points_per_bag must be at least 1, not {points_per_bag}.")
         rng = np.random.default_rng(seed)
         rows, weights = [], []
         ends = np.cumsum(self.sizes)[:-1]
         for members in np.split(np.argsort(self.bag, kind="stable"), ends):
-            kept, fitted = members, self.weights[members]
+            kept, of_kept = members, self.weights[members]
             if len(members) > points_per_bag:
-                chosen, fitted = representatives(
-                    self.points[members], self.weights[members], points_per_bag, rng
-                )
-                kept = members[chosen]
+                kept, of_kept = choose(members, rng)
             rows.append(kept)
-            weights.append(fitted)
-        return self._reduced(np.concatenate(rows), np.concatenate(weights))
-
-    def _reduced(self, rows: Ints, weights: Floats) -> Bags:
-        """The same bags with some of their points, weighted anew."""
-        return Bags(
-            points=self.points[rows],
-            bag=self.bag[rows],
-            weights=weights,
-            ids=self.ids,
-            mediator=self.mediator,
-            point=self.point[rows],
+            weights.append(of_kept)
+        which = np.concatenate(rows)
+        return replace(
+            self,
+            points=self.points[which],
+            bag=self.bag[which],
+            weights=np.concatenate(weights),
+            point=self.point[which],
         )
 
     # ------------------------------------------------------------------ for the kernels
 
     @cached_property
-    def _layout_and_source(self) -> tuple[Any, Ints]:
-        from deconditional.kernels.layout import layout_bags
-
+    def _layout_and_source(self) -> tuple[Layout, Ints]:
         return layout_bags(self.points, self.bag, self.weights, self.n_bags)
 
     @property
-    def layout(self) -> Any:
-        """The chunked :class:`~deconditional.layout.Layout` of these bags, on the devices in use.
-
-        It is made once, with tiles that suit kernel values of type float32.
-        """
-        from deconditional.kernels.devices import spread
-
+    def layout(self) -> Layout:
+        """These bags in arrays of fixed shape, on the devices in use; made once."""
         return spread(self._layout_and_source[0])
-
-    def layout_for(self, dtype: Any) -> Any:
-        """The same; if it is not made yet, with tiles that suit kernel values of this type."""
-        from deconditional.kernels.layout import layout_bags
-
-        if "_layout_and_source" not in self.__dict__:
-            self.__dict__["_layout_and_source"] = layout_bags(
-                self.points, self.bag, self.weights, self.n_bags, dtype=dtype
-            )
-        return self.layout
 
     @property
     def slot_points(self) -> Ints:
         """The row of `points` behind every slot of the layout."""
         return self._layout_and_source[1]
-
-
-def _numbers(frame: Any, columns: Sequence[str]) -> Floats:
-    """Columns of a table as floats, or which of them has what else."""
-    found = np.empty((len(frame), len(columns)))
-    for k, name in enumerate(columns):
-        values = frame[name]
-        kind = getattr(values.dtype, "kind", "O")
-        try:
-            if kind in "cMm":
-                raise TypeError(f"{values.dtype} values")
-            found[:, k] = values.to_numpy(dtype=float, na_value=np.nan)
-        except (TypeError, ValueError):
-            odd = next((v for v in values.tolist() if not _is_number(v)), values.dtype)
-            raise ValueError(
-                f"column {name!r} must hold numbers, and has {shortened(repr(odd), 60)}; convert "
-                "it, or drop its rows."
-            ) from None
-    return found
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -8,9 +8,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "bag_names", "mediator_array", "points_array", "some", "unique_names"]
+from deconditional.errors import shortened
+
+__all__ = [
+    "Floats",
+    "bags_of_labels",
+    "columns_of",
+    "constant_within",
+    "mediator_array",
+    "points_array",
+    "points_of_list",
+    "some",
+    "unique_names",
+    "weights_within",
+]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 def points_array(x: npt.ArrayLike, what: str = "the points") -> Floats:
@@ -40,7 +54,36 @@ def unique_names(ids: Any) -> tuple[Hashable, ...]:
     return names
 
 
-def bag_names(
+def bags_of_labels(
+    labels: npt.NDArray[Any], n_points: int, ids: Sequence[Hashable] | None, mediator: Any
+) -> tuple[tuple[Hashable, ...], Ints]:
+    """The names of the bags, and the bag of every point as an index into them."""
+    if labels.shape != (n_points,):
+        raise ValueError(
+            f"bag_of must name one bag per point: {n_points} points came with "
+            f"bag_of of shape {labels.shape}."
+        )
+    counted = ids is None and not isinstance(mediator, Mapping) and labels.dtype.kind in "iu"
+    if counted and labels.min() >= 0 and labels.max() >= n_points:
+        # Among more bags than points one is empty: found without counting all of them.
+        empty = int(np.setdiff1d(np.arange(n_points), labels)[0])
+        raise ValueError(
+            f"bag {empty!r} is empty: no point belongs to it, but bag_of counts up to "
+            f"{int(labels.max())}. Number bags from 0 without gaps, or pass ids=[...]."
+        )
+    names = _bag_names(labels, ids, mediator)
+    index = {name: j for j, name in enumerate(names)}
+    unknown = [label for label in dict.fromkeys(labels.tolist()) if label not in index]
+    if unknown:
+        raise ValueError(
+            f"bag {unknown[0]!r} is used in bag_of but is not one of the {len(names)} bags "
+            f"given ({some(names)}). Add it to `ids` and `mediator`, or drop its points."
+        )
+    bag = np.array([index[label] for label in labels.tolist()], dtype=np.int64)
+    return names, bag
+
+
+def _bag_names(
     labels: npt.NDArray[Any], ids: Sequence[Hashable] | None, mediator: Any
 ) -> tuple[Hashable, ...]:
     """The bags' names in the order of their mediators."""
@@ -95,3 +138,133 @@ def some(items: Sequence[Any], most: int = 6) -> str:
     """The first few items, for a message."""
     shown = ", ".join(repr(item) for item in items[:most])
     return shown + (", ..." if len(items) > most else "")
+
+
+def points_of_list(
+    bags: Sequence[npt.ArrayLike],
+    weights: Sequence[npt.ArrayLike] | None,
+    names: tuple[Hashable, ...],
+) -> tuple[Floats, list[int], Floats | None]:
+    """Points of a list of bags in one array, how many each bag has, and their weights."""
+    if not bags:
+        raise ValueError("no bags were given: the list is empty.")
+    arrays: list[Floats] = []
+    for name, values in zip(names, bags, strict=True):
+        if getattr(values, "size", len(values) if isinstance(values, Sequence) else 1) == 0:
+            raise ValueError(f"bag {name!r} is empty. Drop it, and its mediator, or fill it.")
+        arrays.append(points_array(values, f"bag {name!r}"))
+        if arrays[-1].shape[1] != arrays[0].shape[1]:
+            raise ValueError(
+                f"bag {name!r} has {arrays[-1].shape[1]} covariates, bag {names[0]!r} has "
+                f"{arrays[0].shape[1]}; every bag needs the same covariates."
+            )
+    sizes = [len(array) for array in arrays]
+    if weights is None:
+        return np.concatenate(arrays), sizes, None
+    if len(weights) != len(bags):
+        raise ValueError(f"{len(bags)} bags came with weights for {len(weights)} bags.")
+    for name, size, given in zip(names, sizes, weights, strict=True):
+        if np.shape(given) != (size,):
+            raise ValueError(
+                f"bag {name!r} has {size} points but weights of shape {np.shape(given)}."
+            )
+    flat = np.concatenate([np.asarray(given, dtype=float) for given in weights])
+    return np.concatenate(arrays), sizes, flat
+
+
+def weights_within(
+    x: Floats, bag: Ints, weights: npt.ArrayLike | None, names: tuple[Hashable, ...]
+) -> Floats:
+    """Weights that sum to one within each bag, once every bag is known to have sound points."""
+    counts = np.bincount(bag, minlength=len(names))
+    if not counts.all():
+        raise ValueError(
+            f"bag {names[int(np.argmin(counts))]!r} is empty: no point belongs to it. "
+            "Drop it, and its mediator, or give it points."
+        )
+    finite = np.isfinite(x).all(axis=1)
+    if not finite.all():
+        worst = int(np.argmin(finite))
+        raise ValueError(
+            f"bag {names[bag[worst]]!r} has a point with a missing or infinite covariate "
+            f"({x[worst].tolist()}). Drop such points first."
+        )
+    w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
+    if w.shape != (len(x),):
+        raise ValueError(f"{len(x)} points came with weights of shape {w.shape}.")
+    bad = ~(np.isfinite(w) & (w >= 0))
+    if bad.any():
+        worst = int(np.argmax(bad))
+        raise ValueError(
+            f"bag {names[bag[worst]]!r} has a weight of {w[worst]}; weights are finite and "
+            "not negative."
+        )
+    totals = np.bincount(bag, weights=w, minlength=len(names))
+    if not (totals > 0).all():
+        raise ValueError(
+            f"the weights of bag {names[int(np.argmin(totals))]!r} sum to zero, so its mean is "
+            "undefined. Drop the bag or correct its weights."
+        )
+    return w / totals[bag]
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def columns_of(frame: Any, bag: str, columns: Sequence[str]) -> Floats:
+    """Columns of a table as numbers, once it is known to have them and a bag for every row."""
+    there = list(frame.columns)
+    for name in [bag, *columns]:
+        if name not in there:
+            raise ValueError(f"the table has no column {name!r}; it has {some(there)}.")
+        if there.count(name) > 1:
+            raise ValueError(
+                f"the table has {there.count(name)} columns {name!r}; rename all but one."
+            )
+    if not len(frame):
+        raise ValueError("the table has no rows, so there are no bags.")
+    if frame[bag].isna().any():
+        raise ValueError(f"column {bag!r} has missing values: every point needs a bag.")
+    return _numbers(frame, columns)
+
+
+def constant_within(
+    values: Floats, codes: npt.NDArray[Any], names: tuple[Hashable, ...], columns: Sequence[str]
+) -> Floats:
+    """One row of values for each bag, whose rows must agree."""
+    first = np.unique(codes, return_index=True)[1]
+    of_bag = values[first][codes]
+    agrees = ((values == of_bag) | (np.isnan(values) & np.isnan(of_bag))).all(axis=1)
+    if not agrees.all():
+        raise ValueError(
+            f"bag {names[codes[~agrees][0]]!r} has more than one value of its mediators "
+            f"{list(columns)}; a bag has one mediator. Average it over the bag first."
+        )
+    return values[first]
+
+
+def _numbers(frame: Any, columns: Sequence[str]) -> Floats:
+    """Columns of a table as floats, or which of them has what else."""
+    found = np.empty((len(frame), len(columns)))
+    for k, name in enumerate(columns):
+        values = frame[name]
+        kind = getattr(values.dtype, "kind", "O")
+        try:
+            if kind in "cMm":
+                raise TypeError(f"{values.dtype} values")
+            found[:, k] = values.to_numpy(dtype=float, na_value=np.nan)
+        except (TypeError, ValueError):
+            odd = next((v for v in values.tolist() if not _is_number(v)), values.dtype)
+            raise ValueError(
+                f"column {name!r} must hold numbers, and has {shortened(repr(odd), 60)}; convert "
+                "it, or drop its rows."
+            ) from None
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -53,9 +53,9 @@ from deconditional.fields.streaming import stream
 from deconditional.fields.units import time_places
 from deconditional.fields.validation import Blocks, HeldOut, blocks, compared
 from deconditional.fields.whole_bags import averager
-from deconditional.fitting.fit import FitReport
 from deconditional.fitting.interrupts import Stop, current, stoppable
 from deconditional.fitting.progress import show
+from deconditional.fitting.report import FitReport
 from deconditional.inference.posterior import Gaussians, Posterior, outside_range
 from deconditional.models import MeasuredGP, VarCentroidGP
 from deconditional.models.cautions import extrapolated

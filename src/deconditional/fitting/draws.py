@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import chi2, norm, qmc
 
-from deconditional.fitting.fit import Problem, loss, loss_and_gradient
 from deconditional.fitting.interrupts import current
+from deconditional.fitting.map import Problem, loss, loss_and_gradient
 from deconditional.fitting.progress import tell
 
 __all__ = ["WeightedDraws", "weighted_draws"]

@@ -15,6 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
 __all__ = ["Step", "listening", "show", "tell"]
 
 
@@ -53,16 +63,6 @@ def show(enabled: bool = True) -> Iterator[Callable[[str], None]]:
     if not enabled:
         yield lambda stage: None
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TaskID,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -17,15 +17,21 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from threadpoolctl import threadpool_limits
 
 from deconditional.errors import UsageError
 from deconditional.fitting.interrupts import aborting
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = ["carry_out", "check_jobs"]
 
@@ -66,15 +72,6 @@ def carry_out(
     [(4, 2), (0, ZeroDivisionError('integer division or modulo by zero'))]
     """
     check_jobs(jobs)
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 import deconditional.kernels._double  # noqa: F401
 from deconditional.kernels.tile_sizes import Tiles, tiles_for
 
-__all__ = ["BagSampler", "Layout", "layout_bags", "layout_points"]
+__all__ = ["BagSampler", "Layout", "Ragged", "layout_bags", "layout_points"]
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -25,6 +25,26 @@ LONGEST_CHUNK = 1024
 
 ALIGNMENT = 32
 """Tiles whose chunks are powers of two are multiples of this."""
+
+
+class Ragged(Protocol):
+    """Points in bags of any size, as :class:`~deconditional.Bags` has them."""
+
+    @property
+    def points(self) -> np.ndarray:
+        """The points, (n, d)."""
+
+    @property
+    def bag(self) -> np.ndarray:
+        """The bag of every point, (n,)."""
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights that sum to one within each bag, (n,)."""
+
+    @property
+    def n_bags(self) -> int:
+        """The number of bags."""
 
 
 @partial(
@@ -89,12 +109,11 @@ def layout_bags(
     n_bags: int,
     chunk: int | None = None,
     *,
-    dtype: Any = np.float32,
     tiles: Tiles | None = None,
 ) -> tuple[Layout, np.ndarray]:
     """Lay out bags for :func:`bag_gram`; also returns the row of `points` behind every slot.
 
-    Tiles suit kernel values of type `dtype` on the device in use, unless `tiles` are given.
+    Tiles suit the device in use, unless `tiles` are given.
     """
     order = np.argsort(bag, kind="stable")
     sizes = np.bincount(bag, minlength=n_bags)

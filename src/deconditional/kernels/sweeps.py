@@ -16,7 +16,6 @@ symmetric matrix needs none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -28,21 +27,15 @@ from jaxtyping import Array, Float
 
 from deconditional.kernels.devices import summed
 from deconditional.kernels.layout import Layout, layout_points
-from deconditional.kernels.radial import GenericTerm, sum_of_products
-from deconditional.kernels.tiles import (
-    differences,
-    input_gradient,
-    left_operand,
-    product_slopes,
-    product_values,
-    right_operand,
-    scaled_inputs,
-    scaled_pair,
-    sum_of_squares,
-    tile_slopes,
-    tile_values,
-    weighted_moments,
+from deconditional.kernels.loops import (
+    DifferenceSweep,
+    ProductSweep,
+    add_rows,
+    chunk_means,
+    zero_bags,
 )
+from deconditional.kernels.radial import GenericTerm, sum_of_products
+from deconditional.kernels.tiles import scaled_inputs, scaled_pair
 
 __all__ = ["bag_cross", "bag_gram", "between_bags"]
 
@@ -147,65 +140,6 @@ def _as_layout(bags: Any, points: Float[Array, "n d"] | None) -> Layout:
     return bags.layout.with_points(jnp.asarray(points)[bags.slot_points])
 
 
-# --------------------------------------------------------------------------- chunks and bags
-
-
-def _chunk_means(values: Array, row_weights: Array, col_weights: Array, chunks: tuple) -> Array:
-    """Weighted sums of a tile over every pair of chunks; rows first, which keeps vectors long."""
-    row_chunk, col_chunk = chunks
-    rows, cols = values.shape
-    by_row = row_weights.reshape(-1, row_chunk)
-    summed = jnp.einsum("rc,rct->rt", by_row, values.reshape(rows // row_chunk, row_chunk, cols))
-    return (summed * col_weights).reshape(summed.shape[0], cols // col_chunk, col_chunk).sum(-1)
-
-
-def _spread(cotangent: Array, chunks: tuple, shape: tuple) -> Array:
-    """The chunk-pair cotangent repeated over the points of a tile."""
-    row_chunk, col_chunk = chunks
-    rows, cols = shape
-    wide = jnp.repeat(cotangent, col_chunk, axis=1)
-    tall = jnp.broadcast_to(wide[:, None, :], (rows // row_chunk, row_chunk, cols))
-    return tall.reshape(rows, cols)
-
-
-def _chunks_to_bags(strip: Array, cols: Layout) -> Array:
-    """Sum the columns of a strip over the chunks of each bag."""
-    if cols.one_chunk_per_bag:
-        return strip[:, : cols.n_bags]
-    return jax.ops.segment_sum(strip.T, cols.bag, cols.n_bags).T
-
-
-def _zero_bags(rows: Layout, cols: Layout) -> Array:
-    """Where rows of chunks are collected: those of bags, or one chunk each where that is a bag."""
-    n_rows = rows.bag.shape[0] if rows.one_chunk_per_bag else rows.n_bags
-    return jnp.zeros((n_rows, cols.n_bags), cols.points.dtype)
-
-
-def _add_rows(out: Array, start: Array, strip: Array, rows: Layout, cols: Layout) -> Array:
-    """Add a strip of chunk values, from chunk `start` on, to the bags of its rows."""
-    by_bag = _chunks_to_bags(strip.astype(out.dtype), cols)
-    if rows.one_chunk_per_bag:
-        return lax.dynamic_update_slice_in_dim(out, by_bag, start, 0)
-    return out.at[_slice(rows.bag, start, strip.shape[0])].add(by_bag, mode="drop")
-
-
-def _bags_to_chunks(values: Array, layout: Layout, axis: int) -> Array:
-    if layout.one_chunk_per_bag:
-        pad = [(0, 0)] * values.ndim
-        pad[axis] = (0, layout.bag.shape[0] - layout.n_bags)
-        return jnp.pad(values, pad)
-    return jnp.take(values, layout.bag, axis=axis)
-
-
-def _slice(x: Array, start: Array, size: int, axis: int = 0) -> Array:
-    return lax.dynamic_slice_in_dim(x, start, size, axis)
-
-
-def _update(x: Array, block: Array, start: Array) -> Array:
-    """Write a block of columns."""
-    return lax.dynamic_update_slice_in_dim(x, block, start, 1)
-
-
 # --------------------------------------------------------------------------- radial sweeps
 
 
@@ -274,7 +208,7 @@ def _values(
     symmetric: bool = False,
 ) -> Array:
     """Weighted sums over every pair of bags (for a symmetric sweep, the half to complete)."""
-    sweep = _DifferenceSweep if rows.form == "differences" else _ProductSweep
+    sweep = DifferenceSweep if rows.form == "differences" else ProductSweep
 
     def share(device: Any, n_devices: int, *operands: Any) -> Array:
         return sweep(profiles, operands, symmetric).values(device, n_devices)
@@ -296,7 +230,7 @@ def _row_gradients(
 
     def share(device: Any, n_devices: int, *operands: Any) -> tuple[tuple, tuple]:
         *parts, cotangent = operands
-        return _DifferenceSweep(profiles, parts).gradients(cotangent, device, n_devices)
+        return DifferenceSweep(profiles, parts).gradients(cotangent, device, n_devices)
 
     operands = (left, right, shapes, rows, cols, cotangent)
     return summed(rows.mesh or cols.mesh, share, *operands)
@@ -316,257 +250,10 @@ def _both_gradients(
 
     def share(device: Any, n_devices: int, *operands: Any) -> tuple[tuple, tuple, tuple]:
         *parts, cotangent = operands
-        return _ProductSweep(profiles, parts, symmetric).gradients(cotangent, device, n_devices)
+        return ProductSweep(profiles, parts, symmetric).gradients(cotangent, device, n_devices)
 
     operands = (left, right, shapes, rows, cols, cotangent)
     return summed(rows.mesh or cols.mesh, share, *operands)
-
-
-class _Sweep:
-    """The loop over row tiles and column tiles; every `n_devices`-th row tile from `device` on.
-
-    A symmetric sweep goes by blocks, the larger of the two tiles. Block b meets the blocks b, b+1,
-    ... halfway round the circle of all blocks, so every pair meets once and every row tile has the
-    same number of column tiles, give or take one block. A block meets itself whole; tiles there
-    count half, and adding the transpose completes the matrix.
-    """
-
-    def __init__(self, profiles: tuple, operands: Sequence[Any], symmetric: bool = False):
-        left, right, shapes, rows, cols = operands
-        self.profiles, self.left, self.right, self.shapes = profiles, left, right, shapes
-        self.rows, self.cols, self.symmetric = rows, cols, symmetric
-        self.dtype = left[0].dtype
-        self.row_tile, self.col_tile = rows.row_tile, cols.tile
-        self.n_rows = rows.n_row_tiles
-        self.n_cols = cols.points.shape[0] // self.col_tile
-        self.row_chunks = self.row_tile // rows.chunk
-        self.col_chunks = self.col_tile // cols.chunk
-        self.chunks = (rows.chunk, cols.chunk)
-        self.row_weights = rows.weights.astype(self.dtype)
-        self.col_weights = cols.weights.astype(self.dtype)
-
-    def values(self, device: Any, n_devices: int) -> Array:
-        """Weighted sums over every pair of bags (for a symmetric sweep, the half to complete)."""
-
-        def row(k: Array, out: Array) -> Array:
-            i = device + k * n_devices
-            here = self._row(i)
-
-            def column(step: Array, strip: Array) -> Array:
-                t = self._column_of(i, step)
-                means = self._chunk_means(here, self._column(t))
-                return _update(strip, means * self._share(step), t * self.col_chunks)
-
-            strip = jnp.zeros((self.row_chunks, self.cols.bag.shape[0]), self.dtype)
-            strip = lax.fori_loop(0, self._n_columns(i), column, strip)
-            return _add_rows(out, i * self.row_chunks, strip, self.rows, self.cols)
-
-        start = _zero_bags(self.rows, self.cols)
-        return lax.fori_loop(0, self._n_own_rows(device, n_devices), row, start)
-
-    def _chunk_means(self, here: Any, there: Any) -> Array:
-        raise NotImplementedError
-
-    def _row(self, i: Array) -> Any:
-        raise NotImplementedError
-
-    def _column(self, t: Array) -> Any:
-        raise NotImplementedError
-
-    def _n_own_rows(self, device: Any, n_devices: int) -> Any:
-        return (self.n_rows - device + n_devices - 1) // n_devices
-
-    def _home(self, i: Array) -> Array:
-        return i * self.row_tile // self.rows.block
-
-    def _n_columns(self, i: Array) -> Any:
-        """How many column tiles a row tile meets."""
-        if not self.symmetric:
-            return self.n_cols
-        n_blocks = self.rows.points.shape[0] // self.rows.block
-        tiles_per_block = self.n_cols // n_blocks
-        if n_blocks % 2:
-            return (n_blocks + 1) // 2 * tiles_per_block
-        opposite = self._home(i) < n_blocks // 2  # of two blocks that face each other, one
-        return (n_blocks // 2 + opposite) * tiles_per_block
-
-    def _column_of(self, i: Array, step: Array) -> Array:
-        if not self.symmetric:
-            return step
-        tiles_per_block = self.rows.block // self.col_tile
-        return (self._home(i) * tiles_per_block + step) % self.n_cols
-
-    def _share(self, step: Array) -> Array:
-        if not self.symmetric:
-            return jnp.ones((), self.dtype)
-        own_block = step < self.rows.block // self.col_tile
-        return jnp.where(own_block, 0.5, 1.0).astype(self.dtype)
-
-
-class _ProductSweep(_Sweep):
-    """Distances by matrix product, and gradients by products with tiles of slopes."""
-
-    def __init__(self, profiles: tuple, operands: Sequence[Any], symmetric: bool = False):
-        super().__init__(profiles, operands, symmetric)
-        self._lefts = [left_operand(u) for u in self.left]
-        self._rights = [right_operand(u) for u in self.right]
-
-    def _chunk_means(self, here: Any, there: Any) -> Array:
-        (lefts, row_weights), (rights, col_weights) = here, there
-        values = tile_values(self.profiles, lefts, rights, self.shapes)
-        return _chunk_means(values, row_weights, col_weights, self.chunks)
-
-    def gradients(
-        self, cotangent: Array, device: Any, n_devices: int
-    ) -> tuple[tuple, tuple, tuple]:
-        """Gradients with respect to row inputs, column inputs and shape parameters."""
-        by_row_chunk = _bags_to_chunks(cotangent.astype(self.dtype), self.rows, 0)
-        row_moments = [weighted_moments(u, self.row_weights).T for u in self.left]
-        col_moments = [weighted_moments(u, self.col_weights) for u in self.right]
-
-        def row(k: Array, carry: tuple) -> tuple:
-            i = device + k * n_devices
-            every_row, *others = carry
-            lefts, row_weights = self._row(i)
-            here = [_slice(m, i * self.row_tile, self.row_tile, 1) for m in row_moments]
-            chunk_rows = _slice(by_row_chunk, i * self.row_chunks, self.row_chunks)
-            by_chunk = _bags_to_chunks(chunk_rows, self.cols, 1)
-
-            def column(step: Array, inner: tuple) -> tuple:
-                row_sums, col_sums, shape_sums = list(inner[0]), list(inner[1]), list(inner[2])
-                t = self._column_of(i, step)
-                rights, col_weights = self._column(t)
-                g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1) * self._share(step)
-                g = _spread(g, self.chunks, (self.row_tile, self.col_tile))
-                slopes = tile_slopes(self.profiles, lefts, rights, self.shapes)
-                for f, (slope, by_shape) in enumerate(slopes):
-                    h = slope * g
-                    there = _slice(col_moments[f], t * self.col_tile, self.col_tile)
-                    row_sums[f] += _dot(h, there)
-                    so_far = _slice(col_sums[f], t * self.col_tile, self.col_tile, 1)
-                    col_sums[f] = _update(col_sums[f], so_far + _dot(here[f], h), t * self.col_tile)
-                    if by_shape is not None:
-                        shape_sums[f] += _dot(_dot(row_weights, by_shape * g), col_weights)
-                return row_sums, col_sums, shape_sums
-
-            start = [jnp.zeros((self.row_tile, m.shape[1]), self.dtype) for m in col_moments]
-            sums: Any = lax.fori_loop(0, self._n_columns(i), column, (start, *others))
-            every_row = [
-                lax.dynamic_update_slice_in_dim(every, own, i * self.row_tile, 0)
-                for every, own in zip(every_row, sums[0], strict=True)
-            ]
-            return every_row, *sums[1:]
-
-        carry = (
-            [jnp.zeros(m.shape[::-1], self.dtype) for m in row_moments],
-            [jnp.zeros(m.shape[::-1], self.dtype) for m in col_moments],
-            [jnp.zeros((), self.dtype) for _ in col_moments],
-        )
-        sums: Any = lax.fori_loop(0, self._n_own_rows(device, n_devices), row, carry)
-        row_sums, col_sums, shape_sums = sums
-        by_row = tuple(
-            input_gradient(u, self.row_weights, total)
-            for u, total in zip(self.left, row_sums, strict=True)
-        )
-        by_column = tuple(
-            input_gradient(u, self.col_weights, total.T)
-            for u, total in zip(self.right, col_sums, strict=True)
-        )
-        return by_row, by_column, tuple(shape_sums)
-
-    def _row(self, i: Array) -> tuple[list, Array]:
-        start = i * self.row_tile
-        lefts = [_slice(left, start, self.row_tile) for left in self._lefts]
-        return lefts, _slice(self.row_weights, start, self.row_tile)
-
-    def _column(self, t: Array) -> tuple[list, Array]:
-        start = t * self.col_tile
-        rights = [_slice(right, start, self.col_tile, 1) for right in self._rights]
-        return rights, _slice(self.col_weights, start, self.col_tile)
-
-
-class _DifferenceSweep(_Sweep):
-    """Distances by differences, summed in the loop that makes them.
-
-    Values are one sum over each pair of chunks; sums of gradients run along rows. Columns are held
-    by chunk, (d, chunks, points of a chunk), so that what belongs to a chunk is broadcast and not
-    spread out.
-    """
-
-    def _row(self, i: Array) -> tuple[list, Array]:
-        start = i * self.row_tile
-        lefts = [_slice(u, start, self.row_tile).T for u in self.left]
-        return lefts, _slice(self.row_weights, start, self.row_tile)
-
-    def _column(self, t: Array) -> tuple[list, Array]:
-        start, shape = t * self.col_tile, (self.col_chunks, self.cols.chunk)
-        rights = [_slice(u, start, self.col_tile).T.reshape(-1, *shape) for u in self.right]
-        return rights, _slice(self.col_weights, start, self.col_tile).reshape(shape)
-
-    def _chunk_means(self, here: Any, there: Any) -> Array:
-        (lefts, row_weights), (rights, col_weights) = here, there
-        shape = (self.row_chunks, self.rows.chunk)
-        squares = [
-            sum_of_squares(differences(u.reshape(-1, *shape), v))
-            for u, v in zip(lefts, rights, strict=True)
-        ]
-        values = product_values(self.profiles, squares, self.shapes)
-        weights = row_weights.reshape(*shape, 1, 1) * col_weights
-        return jnp.sum(values * weights, (1, 3))
-
-    def gradients(self, cotangent: Array, device: Any, n_devices: int) -> tuple[tuple, tuple]:
-        """Gradients with respect to row inputs and shape parameters."""
-        by_row_chunk = _bags_to_chunks(cotangent.astype(self.dtype), self.rows, 0)
-        shaped = [f for f, p in enumerate(self.profiles) if p.shape_slope is not None]
-        width = sum(u.shape[1] for u in self.left) + len(shaped)
-
-        def row(k: Array, every: Array) -> Array:
-            i = device + k * n_devices
-            lefts, row_weights = self._row(i)
-            chunk_rows = _slice(by_row_chunk, i * self.row_chunks, self.row_chunks)
-            by_chunk = jnp.repeat(_bags_to_chunks(chunk_rows, self.cols, 1), self.rows.chunk, 0)
-
-            def column(t: Array, sums: list) -> list:
-                rights, col_weights = self._column(t)
-                g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1)[:, :, None]
-                g = g * col_weights
-                apart = [differences(u, v) for u, v in zip(lefts, rights, strict=True)]
-                squares = [sum_of_squares(parts) for parts in apart]
-                slopes = product_slopes(self.profiles, squares, self.shapes)
-                terms = [
-                    slope * g * e for (slope, _), d in zip(slopes, apart, strict=True) for e in d
-                ]
-                terms += [by_shape * g for _, by_shape in slopes if by_shape is not None]
-                return [so_far + new for so_far, new in zip(sums, _row_sums(terms), strict=True)]
-
-            start = [jnp.zeros(self.row_tile, self.dtype) for _ in range(width)]
-            sums = jnp.stack(lax.fori_loop(0, self.n_cols, column, start)) * row_weights
-            return lax.dynamic_update_slice_in_dim(every, sums, i * self.row_tile, 1)
-
-        every = jnp.zeros((width, self.rows.points.shape[0]), self.dtype)
-        every = lax.fori_loop(0, self._n_own_rows(device, n_devices), row, every)
-        by_row, start = [], 0
-        for u in self.left:
-            by_row.append(2.0 * every[start : start + u.shape[1]].T)
-            start += u.shape[1]
-        by_shape = [jnp.zeros((), self.dtype) for _ in self.left]
-        for position, f in enumerate(shaped):
-            by_shape[f] = jnp.sum(every[start + position])
-        return tuple(by_row), tuple(by_shape)
-
-
-def _row_sums(terms: list[Array]) -> list[Array]:
-    """Sums over all axes but the first, of all terms in one loop."""
-    zeros = [jnp.zeros((), term.dtype) for term in terms]
-
-    def add(a: list, b: list) -> list:
-        return [x + y for x, y in zip(a, b, strict=True)]
-
-    return list(lax.reduce(terms, zeros, add, tuple(range(1, terms[0].ndim))))
-
-
-def _dot(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
 # --------------------------------------------------------------------------- any kernel
@@ -579,23 +266,23 @@ def _generic_cross(kernel: AbstractKernel, rows: Layout, cols: Layout) -> Array:
 
     @jax.checkpoint
     def block(row_points: Array, row_weights: Array, start: Array) -> Array:
-        points = _slice(cols.points, start, col_tile)
+        points = lax.dynamic_slice_in_dim(cols.points, start, col_tile, 0)
         values = kernel.cross_covariance(row_points, points)
-        weights = _slice(cols.weights, start, col_tile)
-        return _chunk_means(values, row_weights, weights, (rows.chunk, cols.chunk))
+        weights = lax.dynamic_slice_in_dim(cols.weights, start, col_tile, 0)
+        return chunk_means(values, row_weights, weights, (rows.chunk, cols.chunk))
 
     def row(out: Array, inputs: tuple) -> tuple[Array, None]:
         row_points, row_weights, first_chunk = inputs
         blocks = lax.map(lambda start: block(row_points, row_weights, start), starts)
         strip = jnp.moveaxis(blocks, 0, 1).reshape(row_tile // rows.chunk, -1)
-        return _add_rows(out, first_chunk, strip, rows, cols), None
+        return add_rows(out, first_chunk, strip, rows, cols), None
 
     tiles = (
         rows.points.reshape(-1, row_tile, rows.points.shape[1]),
         rows.weights.reshape(-1, row_tile),
         jnp.arange(0, rows.bag.shape[0], row_tile // rows.chunk),
     )
-    return lax.scan(row, _zero_bags(rows, cols), tiles)[0][: rows.n_bags]
+    return lax.scan(row, zero_bags(rows, cols), tiles)[0][: rows.n_bags]
 
 
 def _generic_gram(kernel: AbstractKernel, layout: Layout) -> Array:

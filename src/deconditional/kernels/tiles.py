@@ -155,6 +155,6 @@ def weighted_moments(u: Array, weights: Array) -> Array:
     return jnp.concatenate([u * weights[:, None], weights[:, None]], axis=1)
 
 
-def input_gradient(u: Array, weights: Array, sums: Array) -> Array:
+def input_gradient(u: Array, sums: Array, weights: Array) -> Array:
     r"""From :math:`\sum_j H_{ij} w_j [u_j, 1]` to :math:`2 w_i \sum_j H_{ij} w_j (u_i - u_j)`."""
     return 2.0 * weights[:, None] * (u * sums[:, -1:] - sums[:, :-1])

@@ -19,8 +19,7 @@ from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.bags import Bags
-from deconditional.kernels.layout import CHUNK_SIZES, Layout, layout_bags
+from deconditional.kernels.layout import CHUNK_SIZES, Layout, Ragged, layout_bags
 from deconditional.kernels.radial import GenericTerm, sum_of_products
 from deconditional.kernels.tile_sizes import is_accelerator
 from deconditional.kernels.tiles import (
@@ -54,9 +53,9 @@ class BagPairs(eqx.Module):
     """How often a pair stands: twice for one that also stands for its mirror image."""
 
 
-def own_pairs(bags: Bags) -> BagPairs:
+def own_pairs(bags: Ragged) -> BagPairs:
     """All pairs of points of every bag, mirror images counted rather than repeated."""
-    sizes = bags.sizes
+    sizes = np.bincount(bags.bag, minlength=bags.n_bags)
     layout, _ = layout_bags(bags.points, bags.bag, bags.weights, bags.n_bags, _best_chunk(sizes))
     n_chunks = -(-sizes // layout.chunk)
     starts = np.concatenate([[0], np.cumsum(n_chunks)[:-1]])
@@ -215,7 +214,7 @@ class _Batched:
         row_sums, col_sums, shape_sums = sums
         by_row, by_col = (
             tuple(
-                input_gradient(u, weights, total.reshape(-1, total.shape[-1]))
+                input_gradient(u, total.reshape(-1, total.shape[-1]), weights)
                 for u, total in zip(inputs, totals, strict=True)
             )
             for inputs, weights, totals in (

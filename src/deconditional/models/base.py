@@ -20,10 +20,12 @@ from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, tell_of
-from deconditional.fitting.fit import FitReport, Optimum, at_bounds, maximise, sample_posterior
 from deconditional.fitting.interrupts import Stop, stoppable
+from deconditional.fitting.map import Optimum, at_bounds, maximise
+from deconditional.fitting.nuts import sample_posterior
 from deconditional.fitting.parameters import Parameter, ParameterSet, kernel_template, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
+from deconditional.fitting.report import FitReport
 from deconditional.inference.field import Field
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.inference.problem import BagProblem, ExactProblem, Matched, Mediated, SpreadPrior
@@ -302,7 +304,7 @@ class BagModel(BaseEstimator):
             else None
         )
         return {
-            "layout": bags.layout_for(self._tile_dtype(bags)),
+            "layout": bags.layout,
             "overlap": None if overlap is None else jnp.asarray(overlap),
             "z": jnp.asarray(z),
             "known_noise": jnp.asarray(known),

@@ -20,8 +20,8 @@ from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
 from deconditional.errors import Caution, DegenerateFitWarning, UselessMediatorWarning, tell_of
-from deconditional.fitting.fit import FitReport
 from deconditional.fitting.interrupts import stoppable
+from deconditional.fitting.report import FitReport
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.models.bagg import BaggGP
 from deconditional.models.base import BagModel

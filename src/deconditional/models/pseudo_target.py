@@ -13,8 +13,8 @@ from sklearn.base import BaseEstimator, clone
 
 from deconditional.bags import Bags
 from deconditional.errors import tell_of
-from deconditional.fitting.fit import FitReport
 from deconditional.fitting.interrupts import stoppable
+from deconditional.fitting.report import FitReport
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.models.bagg import BaggGP
 from deconditional.models.cautions import of_pseudo_targets

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from deconditional.bags import Bags
 from deconditional.fitting.draws import PROPOSALS, weighted_draws
-from deconditional.fitting.fit import Optimum
+from deconditional.fitting.map import Optimum
 from deconditional.fitting.parameters import Parameter, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.inference.field import Field

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from jaxtyping import Array
 
 from deconditional.bags import Bags
-from deconditional.fitting.fit import Optimum
 from deconditional.fitting.interrupts import current
+from deconditional.fitting.map import Optimum
 from deconditional.fitting.parameters import IDENTITY, Parameter
 from deconditional.fitting.priors import Flat
 from deconditional.inference.basis import FLOAT32_JITTER, Basis, InducingBasis

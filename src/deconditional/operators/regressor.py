@@ -128,25 +128,13 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         if self.trend not in ("none", "constant"):
             raise ValueError(f"trend must be 'none' or 'constant', not {self.trend!r}.")
         check_bounds("epsilon", self.epsilon, self.epsilon_bounds)
-        bags = _as_bags(bags)
-        z = observations(z)
-        if bags.mediator is None:
-            raise ValueError(
-                "the bags have no mediator, so nothing links them to the observations. Give one "
-                "to Bags.from_points(..., mediator=y)."
-            )
-        if mediator is None and len(z) != bags.n_bags:
-            raise ValueError(
-                f"{len(z)} observations came for {bags.n_bags} bags and no mediator for them. "
-                "Unmatched observations need fit(..., mediator=y_tilde)."
-            )
-        given = bags.mediator if mediator is None else mediator
-        observed = mediators(given, bags.mediator.shape[1])
-        if len(observed) != len(z):
-            raise ValueError(f"{len(z)} observations came with {len(observed)} mediators.")
+        bags, z = _as_bags(bags), observations(z)
+        observed = _observed_mediators(bags, z, mediator)
         mediator_kernel = self.mediator_kernel
         if mediator_kernel is None:
-            mediator_kernel = median_kernel(np.concatenate([bags.mediator, observed]), gk.Matern32)
+            mediator_kernel = median_kernel(
+                np.concatenate([np.asarray(bags.mediator), observed]), gk.Matern32
+            )
         conditional = ConditionalMeanOperator.from_bags(
             bags,
             self.kernel,
@@ -226,6 +214,25 @@ def _as_bags(bags: Any) -> Bags:
         "bags must be a deconditional.Bags or a pair (x, y) of points and mediators, not "
         f"{type(bags).__name__}."
     )
+
+
+def _observed_mediators(bags: Bags, z: Floats, mediator: npt.ArrayLike | None) -> Floats:
+    """The mediators of the observations: those of the bags where none are given."""
+    if bags.mediator is None:
+        raise ValueError(
+            "the bags have no mediator, so nothing links them to the observations. Give one "
+            "to Bags.from_points(..., mediator=y)."
+        )
+    if mediator is None and len(z) != bags.n_bags:
+        raise ValueError(
+            f"{len(z)} observations came for {bags.n_bags} bags and no mediator for them. "
+            "Unmatched observations need fit(..., mediator=y_tilde)."
+        )
+    given = bags.mediator if mediator is None else mediator
+    observed = mediators(given, bags.mediator.shape[1])
+    if len(observed) != len(z):
+        raise ValueError(f"{len(z)} observations came with {len(observed)} mediators.")
+    return observed
 
 
 def _constant(q: Floats, epsilon: float, drift: Floats, z: Floats) -> float:

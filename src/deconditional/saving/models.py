@@ -18,7 +18,6 @@ from paramax import AbstractUnwrappable
 
 from deconditional.bags import Bags
 from deconditional.errors import SavedModelError
-from deconditional.fitting.fit import FitReport
 from deconditional.fitting.parameters import (
     IDENTITY,
     LOG,
@@ -27,6 +26,7 @@ from deconditional.fitting.parameters import (
     ParameterSet,
     interval,
 )
+from deconditional.fitting.report import FitReport
 from deconditional.inference.basis import FourierBasis, InducingBasis
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.exact import Conditioned
@@ -537,7 +537,7 @@ def _read_problem(node: Node, bags: Bags, supplied: Supplied) -> Any:
     )
     tiles = TILES[node.choice("tiles", tuple(TILES))]
     parts: dict[str, Any] = {
-        "layout": bags.layout_for(tiles),
+        "layout": bags.layout,
         "overlap": None if node.is_null("overlap") else node.matrix_or_diagonal("overlap", "N"),
         "z": z,
         "known_noise": node.matrix_or_diagonal("known_noise", "M"),
