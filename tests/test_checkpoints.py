@@ -114,7 +114,7 @@ MODELS = {
 def learnt(model):
     """Everything that a fit learnt, in one array for each stage."""
     stages = [model.regressor_, model.model_] if hasattr(model, "regressor_") else [model]
-    return [np.asarray(stage._vectors_) for stage in stages]
+    return [np.asarray(stage.fitted_.vectors) for stage in stages]
 
 
 def fitted(name, listener=lambda step: None, **options):
@@ -210,7 +210,7 @@ def test_stages_of_float32_and_float64_are_told_apart(tmp_path, monkeypatch):
         model.fit(BAGS, Z, checkpoint=kept)
     found = sections(kept.path)
     assert sorted(found) == ["map in float32", "map in float64"]
-    first = [state["evaluations"][0, model._vectors_.shape[1]] for state in found.values()]
+    first = [state["evaluations"][0, model.fitted_.vectors.shape[1]] for state in found.values()]
     assert first[0] == pytest.approx(first[1], abs=0.1) and first[0] != first[1]
 
 
@@ -310,7 +310,7 @@ def test_an_interrupted_fit_has_the_best_parameters_so_far(at, evaluated):
     best = max(value for _, value in evaluated)
     assert report.log_posterior == pytest.approx(best, abs=1e-9)
     np.testing.assert_array_equal(
-        model._vectors_[0], next(v for v, value in evaluated if value == best)
+        model.fitted_.vectors[0], next(v for v, value in evaluated if value == best)
     )
     # Threads that were evaluating may end what they began, and no more.
     assert at <= len(evaluated) <= at + 1 + (os.cpu_count() or 1)
@@ -335,7 +335,7 @@ def test_nuts_without_enough_draws_falls_back_on_the_optimum(what, tmp_path):
     with listening(pressing(2, what)), pytest.warns(dc.FitWarning, match="interrupted after"):
         model = make().fit(*data)
     assert model.fit_report_.method == "map" and not model.fit_report_.converged
-    assert model._vectors_.shape[0] == 1
+    assert model.fitted_.vectors.shape[0] == 1
     assert not hasattr(model, "nuts_diagnostics_")
     again = dc.load(model.save(tmp_path / "model.npz"))
     np.testing.assert_array_equal(again.predict([[1.0]]).mean, model.predict([[1.0]]).mean)
@@ -346,9 +346,9 @@ def test_nuts_with_enough_draws_keeps_them(monkeypatch, undisturbed):
     alone, _ = undisturbed("nuts")
     # Past the warm-up of 12 steps and some draws of the first chain, in blocks of three at most.
     stopped, _ = fitted("nuts", pressing(8, "steps of NUTS"))
-    n = len(stopped._vectors_)
+    n = len(stopped.fitted_.vectors)
     assert 5 <= n < 12
-    np.testing.assert_array_equal(stopped._vectors_, alone._vectors_[:n])
+    np.testing.assert_array_equal(stopped.fitted_.vectors, alone.fitted_.vectors[:n])
     assert stopped.fit_report_.method == "nuts" and not stopped.fit_report_.converged
     assert f"interrupted after {n} of 24 draws" in stopped.fit_report_.notes[0]
 

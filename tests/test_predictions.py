@@ -7,6 +7,10 @@ import pytest
 
 import predictions
 
+ROUNDED = ("bagg, float32: bag means", "bagg, float32: bag covariance")
+"""Sums of float32 kernel values, which hang on which points share a tile: new bags have tiles of
+their own now, where they used to be laid out together with those of the fit."""
+
 BEFORE = Path(__file__).parent / "fixtures" / "predictions.npz"
 
 
@@ -16,8 +20,9 @@ def compare(found, prefix):
     assert set(found) == set(before)
     for name, values in before.items():
         scale = np.nanmax(np.abs(values))
+        tolerance = 1e-6 if name in ROUNDED else 1e-10
         np.testing.assert_allclose(
-            found[name], values, rtol=1e-10, atol=1e-10 * scale, err_msg=name
+            found[name], values, rtol=tolerance, atol=tolerance * scale, err_msg=name
         )
 
 

@@ -182,8 +182,8 @@ def assert_same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     assert set(vars(one)) == set(vars(other))
     for a, b in zip(stages(one), stages(other), strict=True):
-        assert leaves((a._problem_, a._solved_)) == leaves((b._problem_, b._solved_))
-        assert np.array_equal(a._vectors_, b._vectors_)
+        assert leaves((a.fitted_.problem, a._solved_)) == leaves((b.fitted_.problem, b._solved_))
+        assert np.array_equal(a.fitted_.vectors, b.fitted_.vectors)
         assert a.bags_.ids == b.bags_.ids
         assert leaves((a.kernel_, getattr(a, "mediator_kernel_", None))) == leaves(
             (b.kernel_, getattr(b, "mediator_kernel_", None))
@@ -547,7 +547,7 @@ def test_a_prior_of_ones_own_is_missed_when_it_is_needed(tmp_path: Path) -> None
     assert np.array_equal(again.predict(NEW).mean, model.predict(NEW).mean)
     assert again.priors == {"noise_std": UnsavedPrior("Mine()")}
     with pytest.raises(SavedModelError, match=r"the prior Mine\(\) was not saved"):
-        again._problem_.log_posterior(jnp.asarray(again._vectors_[0]))
+        again.fitted_.problem.log_posterior(jnp.asarray(again.fitted_.vectors[0]))
 
 
 def test_labels_and_times_come_back() -> None:

@@ -60,8 +60,8 @@ def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data, model):
     every = dc.Downscaler(*NAMES, model=model, points_per_bag=None)
     every._prepare(data.fine, data.coarse)
     bags = every._data(model).bags
-    problem = inner._problem_
-    vector = inner._vectors_[0]
+    problem = inner.fitted_.problem
+    vector = inner.fitted_.vectors[0]
     whole = type(inner)(**inner.get_params())._problem(
         bags, np.asarray(problem.z), *_rest(every, model, problem)
     )
@@ -70,7 +70,7 @@ def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data, model):
     whole = replace(
         whole, locations=problem.locations, trend=problem.trend, trend_means=trend_means
     )
-    known = inner._solved_[0][0]
+    known = inner.fitted_.pieces[0]
     pieces = replace(whole.pieces(values), weights=known.weights, noise=known.noise, residual=None)
     expected = dc.Posterior([whole.field(values, pieces)], x, False)
     posterior = inner.predict(x)

@@ -65,12 +65,14 @@ class Coefficients(eqx.Module):
         if self.explained is not None:
             return self.explained
         assert self.precision_root is not None
-        values, directions = _explained_directions(self.precision_root)
-        values = np.asarray(values)
+        shares, directions = _explained_directions(self.precision_root)
+        values = np.asarray(shares)
         if values[0] < -ROUNDING:
             return None
         quarter = -(-len(values) // 4)
-        kept = min(len(values), -(-max(np.sum(values > LEAST_EXPLAINED), 1) // quarter) * quarter)
+        kept = min(
+            len(values), -(-max(int(np.sum(values > LEAST_EXPLAINED)), 1) // quarter) * quarter
+        )
         return directions[:, len(values) - kept :]
 
     def variance(self, features: Float[Array, "m D"]) -> Float[Array, " m"]:
@@ -80,23 +82,15 @@ class Coefficients(eqx.Module):
         assert self.precision_root is not None
         return jnp.sum(whiten(self.precision_root, features.T) ** 2, 0)
 
-    def covariance(self, features: Float[Array, "m D"]) -> Float[Array, "m m"]:
-        """Covariance of linear functions of v."""
-        if self.explained is not None:
-            known = features @ self.explained
-            return features @ features.T - known @ known.T
-        assert self.precision_root is not None
-        white = whiten(self.precision_root, features.T)
-        return white.T @ white
-
-    def cross_covariance(
-        self, first: Float[Array, "m D"], second: Float[Array, "k D"]
+    def covariance(
+        self, features: Float[Array, "m D"], others: Float[Array, "k D"] | None = None
     ) -> Float[Array, "m k"]:
-        """Covariance between two sets of linear functions of v."""
+        """Covariance of linear functions of v with others, or with themselves."""
+        others = features if others is None else others
         if self.explained is not None:
-            return first @ second.T - (first @ self.explained) @ (second @ self.explained).T
+            return features @ others.T - (features @ self.explained) @ (others @ self.explained).T
         assert self.precision_root is not None
-        return whiten(self.precision_root, first.T).T @ whiten(self.precision_root, second.T)
+        return whiten(self.precision_root, features.T).T @ whiten(self.precision_root, others.T)
 
     def sample(self, key: Any, n: int) -> Float[Array, "D n"]:
         """Draws of v."""
