@@ -384,7 +384,7 @@ def test_mediators_that_carry_information_are_not_warned_of(name):
         shifted = shift.observations_outside(bags.mediator, y)
         outcomes["warned of a useless mediator"] += bool(useless)
         outcomes["warned of a shift"] += bool(shifted) and not useless
-        outcomes["no warning"] += not useless and not shift
+        outcomes["no warning"] += not useless and not shifted
     record("guard rails", f"useful mediator, {name}", n, outcomes)
     assert outcomes["warned of a useless mediator"] <= 0.02 * n
     assert outcomes["warned of a shift"] <= 0.05 * n
