@@ -47,9 +47,11 @@ reliability: $(STAMP) ## try every fault of docs/reliability.md, as often as it 
 compat: ## test the lowest and the newest allowed dependencies (COMPAT_ARGS: lowest, ...)
 	@$(PYTHON) tools/compatibility.py $(COMPAT_ARGS)
 
-lint: $(STAMP) ## check style, formatting and types
+lint: $(STAMP) ## check style, formatting, layers, the rules of the house and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tools/house.py
 	@$(BIN)/mypy
 
 types: $(STAMP) ## check types alone

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deconditional.cli import field_commands
-from deconditional.cli.options import nothing_kept, positive, runs, whole
+from deconditional.cli.options import nothing_kept, positive, require, runs, whole
 from deconditional.saving.outputs import output_folder, write_atomically
 from studies.swiss_roll import MATCHINGS, MODELS
 
@@ -83,7 +82,7 @@ def _all(args: argparse.Namespace, command: str) -> int:
     from deconditional.fitting.workers import check_jobs
 
     drawing = () if args.no_figures else ("matplotlib",)
-    field_commands.require("demo", "xarray", "cf_xarray", "itur", *drawing)
+    require("demo", "xarray", "cf_xarray", "itur", *drawing)
     check_jobs(args.jobs)
     folder = output_folder(args.out)
     lines = ["# Experiments", "", f"Made by `{command}`.", ""]
@@ -266,7 +265,7 @@ def _global_fields_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _global_fields(args: argparse.Namespace, command: str) -> int:
-    field_commands.require("demo", "xarray", "cf_xarray", "itur")
+    require("demo", "xarray", "cf_xarray", "itur")
     from studies import global_fields
 
     results = global_fields.run(
@@ -294,7 +293,7 @@ def _mediation_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _mediation(args: argparse.Namespace, command: str) -> int:
-    field_commands.require("demo", "xarray", "cf_xarray", "itur")
+    require("demo", "xarray", "cf_xarray", "itur")
     from studies import mediation
 
     results = mediation.run(
@@ -345,9 +344,9 @@ def _points(text: str) -> int | None:
 
 def _climate(args: argparse.Namespace, command: str) -> int:
     if args.data is None:
-        field_commands.require("demo", "xarray", "cf_xarray", "itur")
+        require("demo", "xarray", "cf_xarray", "itur")
     else:
-        field_commands.require("fields", "xarray", "cf_xarray", "netCDF4")
+        require("fields", "xarray", "cf_xarray", "netCDF4")
     from studies import climate
 
     results = climate.run(

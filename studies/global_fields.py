@@ -29,7 +29,8 @@ import numpy as np
 from deconditional import __version__
 from deconditional.errors import UsageError
 from deconditional.fitting.workers import carry_out, check_jobs
-from deconditional.saving.outputs import can_draw, output_folder, write_atomically
+from deconditional.saving.outputs import output_folder, write_atomically
+from studies.plots import can_draw
 from studies.provenance import code_digest, provenance_lines
 from studies.records import (
     Record,

@@ -228,10 +228,10 @@ def stored(path, names):
 
 def report(case):
     """A result read, and all of its page but the drawing of figures."""
-    from deconditional.report import field_plots
+    from deconditional.report import plots
 
     picture = b"\x89PNG" + bytes(12) + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
-    field_plots.png = lambda figure, dpi=150: picture
+    plots.png = lambda figure, dpi=150: picture
     os.chdir(case["folder"])
     answer = commanded(["report", case["result"], "--out", "page.html"])
     if answer["code"] == 0:

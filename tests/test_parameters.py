@@ -16,9 +16,9 @@ from deconditional import DeepKernel, LogNormal, Normal
 from deconditional.fitting.parameters import (
     IDENTITY,
     LOG,
+    Interval,
     Parameter,
     ParameterSet,
-    interval,
     kernel_template,
     positive,
     typical_distance,
@@ -91,7 +91,7 @@ def test_priors_of_arrays_are_drawn_entry_by_entry():
 
 
 @pytest.mark.parametrize(
-    "transform", [LOG, IDENTITY, interval(-1.0, 3.0)], ids=["log", "id", "int"]
+    "transform", [LOG, IDENTITY, Interval(-1.0, 3.0)], ids=["log", "id", "int"]
 )
 def test_transforms_invert_and_know_their_slope(transform):
     u = jnp.array([-2.0, 0.1, 1.5])
@@ -107,7 +107,7 @@ def some_parameters():
     return [
         positive("noise", 0.3, 1.0),
         positive("scales", [1.0, 2.0], 0.5),
-        Parameter("bounded", np.asarray(0.5), Normal(0.0, 1.0), interval(0.0, 2.0)),
+        Parameter("bounded", np.asarray(0.5), Normal(0.0, 1.0), Interval(0.0, 2.0)),
         Parameter("offset", np.asarray(0.2), Normal(0.0, 2.0), IDENTITY),
     ]
 

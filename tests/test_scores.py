@@ -1,12 +1,17 @@
 """Scores against numerical integration, Monte Carlo and SciPy."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import norm, spearmanr
+from scipy.optimize import brentq
+from scipy.stats import kstest, lognorm, norm, spearmanr
 
 from deconditional import scores
 from deconditional.inference.posterior import Gaussians
+from deconditional.scores import distributions
+from deconditional.scores.marginals import Marginals
 
 MEANS = np.array([[0.0, 1.0, -2.0], [1.5, 1.0, 4.0], [-0.5, 0.0, 0.0]])
 STDS = np.array([[1.0, 0.3, 2.0], [0.2, 1.0, 0.5], [0.7, 0.1, 1.0]])
@@ -47,8 +52,34 @@ def test_correlation_with_a_constant_is_undefined():
 
 
 def test_crps_of_mixtures_is_the_integral_of_its_definition():
-    expected = np.mean([crps_by_integration(column) for column in range(3)])
-    assert scores.crps_mixture(MEANS, STDS**2, TRUTH) == pytest.approx(expected, abs=1e-7)
+    expected = [crps_by_integration(column) for column in range(3)]
+    found = scores.crps_each(Gaussians(MEANS, STDS**2), TRUTH)
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+    assert scores.crps_mixture(MEANS, STDS**2, TRUTH) == pytest.approx(np.mean(expected), abs=1e-7)
+
+
+def test_distribution_of_mixtures_is_the_integral_of_the_density():
+    for column in range(3):
+        density = lambda t, c=column: norm.pdf(t, MEANS[:, c], STDS[:, c]).mean()  # noqa: E731
+        below = quad(density, -30, TRUTH[column], limit=400, points=MEANS[:, column])[0]
+        assert scores.pit(Gaussians(MEANS, STDS**2), TRUTH)[column] == pytest.approx(
+            below, abs=1e-7
+        )
+
+
+@pytest.mark.parametrize("level", [0.001, 0.3, 0.5, 0.975])
+def test_quantiles_of_mixtures_invert_the_distribution(level):
+    found = scores.mixture_quantile(MEANS, STDS**2, level)
+    root = [brentq(lambda t, c=c: mixture_cdf(t, c) - level, -30, 30, xtol=1e-13) for c in range(3)]
+    np.testing.assert_allclose(found, root, atol=1e-10)
+    one = scores.mixture_quantile(MEANS[:1], STDS[:1] ** 2, level)
+    np.testing.assert_allclose(one, norm.ppf(level, MEANS[0], STDS[0]))
+
+
+def test_without_variance_the_distribution_is_a_step():
+    means, none = np.zeros((1, 3)), np.zeros((1, 3))
+    np.testing.assert_array_equal(scores.mixture_cdf(means, none, [-1.0, 0.0, 1.0]), [0, 0.5, 1])
+    np.testing.assert_array_equal(scores.mixture_quantile(means, none, 0.9), np.zeros(3))
 
 
 def test_crps_of_mixtures_against_monte_carlo():
@@ -79,7 +110,7 @@ def test_crps_without_spread_is_the_absolute_error():
 
 def test_crps_does_not_depend_on_the_blocks(monkeypatch):
     whole = scores.crps_mixture(MEANS, STDS**2, TRUTH)
-    monkeypatch.setattr(scores, "BLOCK", 2)
+    monkeypatch.setattr(distributions, "BLOCK", 2)
     assert scores.crps_mixture(MEANS, STDS**2, TRUTH) == pytest.approx(whole, rel=1e-14)
 
 
@@ -136,6 +167,67 @@ def test_crps_prefers_the_right_spread():
 def test_wrong_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# --- positive and bounded cells -------------------------------------------------------------------
+
+LAWS = {
+    "normal": (Marginals("normal", np.array([1.0]), np.array([0.7])), norm(1.0, 0.7).cdf),
+    "lognormal": (
+        Marginals("lognormal", np.array([0.3]), np.array([0.6])),
+        lognorm(0.6, scale=np.exp(0.3)).cdf,
+    ),
+    "rectified": (
+        Marginals("rectified normal", np.array([0.5]), np.array([0.8]), 0.0, 1.2),
+        lambda x: np.where(x < 0, 0.0, np.where(x >= 1.2, 1.0, norm.cdf(x, 0.5, 0.8))),
+    ),
+    "rectified below": (
+        Marginals("rectified normal", np.array([-0.2]), np.array([1.0]), 0.0),
+        lambda x: np.where(x < 0, 0.0, norm.cdf(x, -0.2, 1.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("truth", [-1.0, 0.0, 0.4, 1.2, 3.0])
+def test_crps_is_the_integral_that_defines_it(law, truth):
+    marginals, cdf = LAWS[law]
+    kinks = sorted({-9.0, 0.0, truth, 1.2, 12.0})
+    wanted = sum(
+        quad(lambda x: (cdf(x) - (x >= truth)) ** 2, low, high)[0] for low, high in pairwise(kinks)
+    )
+    assert marginals.crps(np.array([truth])) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_cells_without_spread_are_scored_as_points():
+    at = np.array([2.0, 2.0]), np.zeros(2)
+    for marginals in (
+        Marginals("normal", *at),
+        Marginals.lognormal(*at),
+        Marginals("rectified normal", *at, 0.0),
+    ):
+        assert marginals.crps(np.array([2.0, 5.0])) == pytest.approx(1.5)
+        np.testing.assert_allclose(marginals.pit(np.array([1.0, 5.0])), [0.0, 1.0])
+
+
+def test_lognormal_has_the_moments_given():
+    marginals = Marginals.lognormal(np.array([3.0]), np.array([2.0]))
+    law = lognorm(marginals.scale[0], scale=np.exp(marginals.location[0]))
+    assert (law.mean(), law.std()) == pytest.approx((3.0, 2.0))
+    assert marginals.quantile(0.9)[0] == pytest.approx(law.ppf(0.9))
+
+
+@pytest.mark.parametrize("kind", ["normal", "lognormal", "rectified normal"])
+def test_pit_of_draws_is_uniform(kind):
+    rng = np.random.default_rng(3)
+    location, scale = rng.normal(size=4000), rng.uniform(0.3, 1.0, 4000)
+    draws = location + scale * rng.standard_normal(4000)
+    if kind == "lognormal":
+        draws = np.exp(draws)
+    low, high = (-0.5, 0.8) if kind == "rectified normal" else (-np.inf, np.inf)
+    pit = Marginals(kind, location, scale, low, high).pit(np.clip(draws, low, high))
+    assert kstest(pit, "uniform").pvalue > 0.01
+    np.testing.assert_allclose(scores.pit_coverage(pit, [0.5, 0.9]), [0.5, 0.9], atol=0.025)
 
 
 # --- structural similarity ------------------------------------------------------------------------

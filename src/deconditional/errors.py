@@ -6,9 +6,11 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import NamedTuple
 
 __all__ = [
+    "VERSION",
     "Caution",
     "CheckpointError",
     "CheckpointWarning",
@@ -28,6 +30,9 @@ __all__ = [
     "tell_of",
     "visible",
 ]
+
+VERSION = version("deconditional")
+"""Of this package."""
 
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"

@@ -74,6 +74,24 @@ class Bags:
     mediator: Floats | None
     point: Ints
 
+    @property
+    def arrays(self) -> list[Any]:
+        """What they are made of, labels apart."""
+        return [self.points, self.bag, self.weights, self.mediator, self.point]
+
+    def __loaded__(self) -> Bags:
+        """The bags themselves, once what a file says of them is known to be possible."""
+        counts = {len(each) for each in (self.points, self.bag, self.weights, self.point)}
+        n = len(set(self.ids))
+        if len(counts) > 1 or n != len(self.ids) or set(self.bag.tolist()) != set(range(n)):
+            raise ValueError("its bags do not have a label each, or no points")
+        if self.mediator is not None and (self.mediator.ndim, len(self.mediator)) != (2, n):
+            raise ValueError("its bags do not have a mediator each")
+        positive = np.isfinite(self.weights) & (self.weights >= 0)
+        if self.points.ndim != 2 or not (np.isfinite(self.points).all() and positive.all()):
+            raise ValueError("its bags have points or weights that are no numbers")
+        return self
+
     # ------------------------------------------------------------------ constructors
 
     @classmethod

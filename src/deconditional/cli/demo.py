@@ -12,17 +12,27 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray as xr
+from rich.table import Table
+from sklearn.base import clone
 
+from deconditional import datasets
+from deconditional.cli.console import new_console, say
+from deconditional.errors import FitWarning
+from deconditional.fields import Downscaler
+from deconditional.fields.files import write_fields
+from deconditional.fields.interpolation import bilinear
+from deconditional.report import write_report
+from deconditional.report.maps import demo_maps
+from deconditional.report.plots import save
 from deconditional.saving.outputs import output_folder, write_atomically
-
-if TYPE_CHECKING:
-    import xarray as xr
+from deconditional.scores import bias, mae, rmse
+from deconditional.scores.marginals import Marginals
 
 __all__ = ["compare", "fields", "run"]
 
@@ -32,19 +42,12 @@ MEDIATORS = ("water_vapour",)
 BASELINE = "bagg-gp"
 """On unmatched data it reaches the bags by pseudo-targets."""
 
-
-def fields(month: int, synthetic: bool) -> tuple[xr.Dataset, int, str]:
-    """Fields, cells along the side of a coarse cell, and a name for them."""
-    from deconditional import datasets
-
-    if synthetic:
-        return datasets.synthetic_fields(60, 120, seed=month), 6, "synthetic fields"
-    return datasets.global_fields(month), 12, f"global climatology, month {month}"
+Scores = Mapping[str, Mapping[str, float]]
 
 
 def run(
     out: str | Path, month: int = 1, synthetic: bool = False, seed: int = 0, command: str = ""
-) -> dict[str, Any]:
+) -> Scores:
     """Downscale, compare, draw, report; prints the paths of what it wrote.
 
     Parameters
@@ -60,19 +63,9 @@ def run(
     command
         What the history of the result says.
     """
-    from rich.console import Console
-    from sklearn.base import clone
-
-    from deconditional import datasets
-    from deconditional.cli.field_commands import say
-    from deconditional.errors import FitWarning
-    from deconditional.fields import Downscaler
-    from deconditional.fields.files import write_fields
-    from deconditional.report import field_plots, write_report
-
     began = time.perf_counter()
     folder = output_folder(out)
-    console = Console(highlight=False, soft_wrap=True)
+    console = new_console()
     if not synthetic and find_spec("itur") is None:
         console.print(
             "The package itur, which has the global fields, is not installed; using synthetic "
@@ -86,6 +79,33 @@ def run(
         f"other half their mean {TARGET}, linked by {', '.join(MEDIATORS)}."
     )
     example = datasets.split_cells(data, TARGET, COVARIATES, MEDIATORS, block=block, seed=seed)
+    downscaler, baseline = fitted(example, seed)
+    for label, text in downscaler.pairing_.understood:
+        say(console, label, text)
+    console.print(str(downscaler.comparison_))
+    chosen = downscaler.model_name_
+    results = {
+        which: downscaler.using(which).predict(example.everywhere, command=command or "demo")
+        for which in downscaler.candidates_
+    } | {BASELINE: baseline.predict(example.everywhere)}
+    scores = compare(results, example.coarse[TARGET], example.truth)
+    console.print(table(scores, chosen, str(example.truth.attrs.get("units", ""))))
+    title = f"{name}: {chosen}, RMSE {scores[chosen]['rmse']:.2f}"
+    for file in written(folder, results[chosen], example, scores, title):
+        say(console, "written", str(file))
+    say(console, "seconds", f"{time.perf_counter() - began:.0f}")
+    return scores
+
+
+def fields(month: int, synthetic: bool) -> tuple[xr.Dataset, int, str]:
+    """Fields, cells along the side of a coarse cell, and a name for them."""
+    if synthetic:
+        return datasets.synthetic_fields(60, 120, seed=month), 6, "synthetic fields"
+    return datasets.global_fields(month), 12, f"global climatology, month {month}"
+
+
+def fitted(example: datasets.FieldsExample, seed: int) -> tuple[Downscaler, Downscaler]:
+    """The models to choose from, and the baseline, learnt from the same cells."""
     downscaler = Downscaler(
         TARGET,
         COVARIATES,
@@ -100,45 +120,26 @@ def run(
         warnings.simplefilter("ignore", FitWarning)  # notes are in the report
         for each in (downscaler, baseline):
             each.fit(example.fine, example.coarse)
-    for label, text in downscaler.pairing_.understood:
-        say(console, label, text)
-    console.print(str(downscaler.comparison_))
-    results = {
-        which: downscaler.using(which).predict(example.everywhere, command=command or "demo")
-        for which in downscaler.candidates_
-    }
-    results[BASELINE] = baseline.predict(example.everywhere)
-    result = results[downscaler.model_name_]
-    scores = compare(results, example.coarse[TARGET], example.truth)
-    console.print(table(scores, downscaler.model_name_, str(data[TARGET].attrs.get("units", ""))))
-    files = [write_fields(result, folder / "demo.nc"), folder / "maps.png"]
-    mean = result["mean"]
-    figure = field_plots.demo_maps(
-        example.truth,
-        example.coarse[TARGET],
-        mean,
-        2 * 1.96 * result["std"],
-        mean - example.truth,
-        str(data[TARGET].attrs.get("units", "")),
-        f"{name}: {downscaler.model_name_}, RMSE {scores[downscaler.model_name_]['rmse']:.2f}",
-    )
-    files[1].write_bytes(field_plots.png(figure))
-    files.append(write_report(result, folder / "report.html", example.truth))
+    return downscaler, baseline
+
+
+def written(
+    folder: Path, result: xr.Dataset, example: datasets.FieldsExample, scores: Scores, title: str
+) -> Iterator[Path]:
+    """Write the result, its maps, its report and the scores, one after the other."""
+    yield write_fields(result, folder / "demo.nc")
+    mean, units = result["mean"], str(example.truth.attrs.get("units", ""))
+    width, error = 2 * 1.96 * result["std"], mean - example.truth
+    coarse = example.coarse[TARGET]
+    figure = demo_maps(example.truth, coarse, mean, width, error, units, title)
+    yield save(figure, folder / "maps.png", dpi=150)
+    yield write_report(result, folder / "report.html", example.truth)
     write_atomically(folder / "scores.json", json.dumps(scores, indent=1))
-    files.append(folder / "scores.json")
-    for file in files:
-        say(console, "written", str(file))
-    say(console, "seconds", f"{time.perf_counter() - began:.0f}")
-    return scores
+    yield folder / "scores.json"
 
 
-def compare(
-    results: Mapping[str, xr.Dataset], coarse: xr.DataArray, truth: xr.DataArray
-) -> dict[str, dict[str, float]]:
+def compare(results: Mapping[str, xr.Dataset], coarse: xr.DataArray, truth: xr.DataArray) -> Scores:
     """Scores of posteriors, and of bilinear interpolation, against the truth, over all cells."""
-    from deconditional.fields.interpolation import bilinear
-    from deconditional.report.marginals import Marginals
-
     known = np.isfinite(truth.values)
     f = truth.values[known]
     scores = {}
@@ -146,19 +147,12 @@ def compare(
         mean, std = (result[part].transpose(*truth.dims).values[known] for part in ("mean", "std"))
         scores[name] = Marginals("normal", mean, std).score(mean, f)
     plain = bilinear(coarse, truth).transpose(*truth.dims).values[known]
-    error = plain - f
-    scores["bilinear"] = {
-        "rmse": float(np.sqrt(np.mean(error**2))),
-        "mae": float(np.mean(np.abs(error))),
-        "bias": float(np.mean(error)),
-    }
+    scores["bilinear"] = {"rmse": rmse(plain, f), "mae": mae(plain, f), "bias": bias(plain, f)}
     return scores
 
 
-def table(scores: Mapping[str, Mapping[str, float]], chosen: str, units: str) -> Any:
+def table(scores: Scores, chosen: str, units: str) -> Table:
     """The scores as a table."""
-    from rich.table import Table
-
     drawn = Table(title=f"against the truth ({units})", title_justify="left")
     columns = ("rmse", "mae", "bias", "crps", "coverage95")
     drawn.add_column("")

@@ -12,18 +12,24 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from deconditional import __version__
-from deconditional.cli import field_commands
-from deconditional.cli.options import nothing_kept, runs, whole
+from deconditional.cli import downscale_options
+from deconditional.cli.options import nothing_kept, require, runs, whole
 from deconditional.errors import UsageError, shortened, visible
 from deconditional.fitting.interrupts import aborting
-from deconditional.kernels.compilation_cache import keep_compiled
 
 __all__ = ["main"]
 
 TRACEBACK = "DECONDITIONAL_TRACEBACK"
+
+REPORT_EXAMPLES = """\
+examples:
+    deconditional report tas_fine.nc
+    deconditional report tas_fine.nc --truth station_grid.nc --out tas.html
+"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -104,13 +110,31 @@ def _carry_out(args: argparse.Namespace, command: str) -> int:
 # ---------------------------------------------------------------------- commands
 
 
-def _demo(args: argparse.Namespace, command: str) -> int:
-    field_commands.require("demo", "xarray", "cf_xarray", "netCDF4", "matplotlib", "jinja2")
-    from deconditional.cli import demo
+FIELDS = ("xarray", "cf_xarray", "netCDF4")
+PAGES = (*FIELDS, "matplotlib", "jinja2")
+"""Packages without which commands cannot begin."""
 
-    keep_compiled()
-    demo.run(args.out, args.month, args.synthetic, args.seed, command)
+
+def _demo(args: argparse.Namespace, command: str) -> int:
+    require("demo", *PAGES)
+    from deconditional.cli.demo import run
+
+    run(args.out, args.month, args.synthetic, args.seed, command)
     return 0
+
+
+def _downscale(args: argparse.Namespace, command: str) -> int:
+    require("fields", *FIELDS)
+    from deconditional.cli.downscale import downscale
+
+    return downscale(args, command)
+
+
+def _report(args: argparse.Namespace, command: str) -> int:
+    require("report", *PAGES)
+    from deconditional.cli.report import report
+
+    return report(args, command)
 
 
 # ---------------------------------------------------------------------- what an interrupt leaves
@@ -169,11 +193,11 @@ def _add_downscale(commands: argparse._SubParsersAction[_Parser]) -> None:
         description="Downscale a coarse target with fine covariates. Coarse cells with fine "
         "covariates and coarse cells with a target need not be the same, in place or in time: "
         "mediators, known in both, link them.",
-        epilog=field_commands.DOWNSCALE_EXAMPLES,
+        epilog=downscale_options.EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    field_commands.add_downscale_options(parser)
-    runs(parser, field_commands.downscale, _output_untouched)
+    downscale_options.add_options(parser)
+    runs(parser, _downscale, _output_untouched)
 
 
 def _add_report(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -182,8 +206,12 @@ def _add_report(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="an HTML page about a downscaled field",
         description="Write a self-contained HTML page about what deconditional downscale wrote: "
         "maps, calibration, scales, residuals, parameters, comparison of models.",
-        epilog=field_commands.REPORT_EXAMPLES,
+        epilog=REPORT_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    field_commands.add_report_options(parser)
-    runs(parser, field_commands.report, _output_untouched)
+    parser.add_argument("result", metavar="OUT.nc", help="what deconditional downscale wrote")
+    parser.add_argument("--truth", nargs="+", metavar="FILE", help="the fine field, if it is known")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.html", help="default: OUT.html beside the result"
+    )
+    runs(parser, _report, _output_untouched)

@@ -61,6 +61,7 @@ from deconditional.models import MeasuredGP, VarCentroidGP
 from deconditional.models.cautions import extrapolated
 from deconditional.models.regression import bag_gap
 from deconditional.models.variational import VariationalModel
+from deconditional.saving.api import FittedData, Savable
 from deconditional.saving.resume import Checkpoint, Part, opened, whole, within
 
 __all__ = ["Downscaler", "FitData", "quantile_levels"]
@@ -92,7 +93,7 @@ class FitData:
         return found if self.own_bag is None else {**found, "own_bag": self.own_bag}
 
 
-class Downscaler(BaseEstimator):
+class Downscaler(Savable, BaseEstimator):
     """Fine field of a coarse target, from fine covariates that need not be in the same cells.
 
     Parameters
@@ -395,7 +396,7 @@ class Downscaler(BaseEstimator):
         known = both[np.isfinite(both).all(1)]
         known = known if len(known) else np.zeros((1, both.shape[1]))
         self.mediator_scaling_ = InputScaling.of(Spread.of(known), pairing.n_position, spherical)
-        self.coarse_ = coarse
+        self.coarse_ = coarse[[self.target]]
         self._blocks: Blocks | None = None
         n_places = len(np.unique(pairing.observed_unit % pairing.coarse.n_cells))
         if len(pairing.z) >= 2 * self.folds and n_places > 1:
@@ -778,11 +779,17 @@ class Downscaler(BaseEstimator):
             unit_time = np.full(grid.n_times, -1)
         return Reader(grid, p.coarse, p.question, unit_time, p.target.size // p.coarse.n_cells)
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the fitted downscaler to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving.api import save
-
-        return save(self, path, overwrite=overwrite)
+    def _fitted_data(self) -> FittedData:
+        self._check_fitted()
+        p = self.pairing_
+        facts = {
+            "target": self.target,
+            "units": str(self.coarse_[p.question.target].attrs.get("units", "")),
+            "model": self.model_name_,
+            "understood": dict(p.understood),
+            "observations": len(p.z),
+        }
+        return FittedData(facts, [*p.bags.arrays, p.bag_mediator, p.z, p.mediator, p.own_bag])
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "model_"):

@@ -16,6 +16,7 @@ from rich.console import Console
 from deconditional.errors import UsageError
 from deconditional.fields.downscaler import Downscaler, quantile_levels
 from deconditional.fields.grids import span
+from deconditional.fields.mapped import combined, downscale_slices, slices
 from deconditional.fitting.workers import check_jobs
 from deconditional.saving.resume import Checkpoint, opened, whole
 
@@ -126,8 +127,6 @@ def _mapped(
     progress: bool,
     options: Mapping[str, Any],
 ) -> xr.Dataset:
-    from deconditional.fields.mapped import combined, downscale_slices, slices
-
     check_jobs(jobs)
     if isinstance(map_over, Mapping):
         for name, choices in map_over.items():
@@ -137,7 +136,7 @@ def _mapped(
     console = Console(stderr=True, quiet=not progress)
     with ExitStack() as stack:
         folder = store or stack.enter_context(TemporaryDirectory())
-        done, failed = downscale_slices(cut, folder, jobs, console)
+        done, failed = downscale_slices(cut, folder, downscale, jobs, console)
         return combined(dim, values, cut, done, failed)
 
 

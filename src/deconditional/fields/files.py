@@ -29,7 +29,7 @@ from deconditional.fields.declared import (
     declared,
     shown_bytes,
 )
-from deconditional.saving.outputs import check_folder, check_name, check_place
+from deconditional.saving.outputs import check_folder, check_name, check_place, replacing
 
 __all__ = [
     "UnreadableError",
@@ -364,13 +364,12 @@ def write_fields(dataset: xr.Dataset, path: Path) -> Path:
     path = path.absolute() if str(path).startswith("~") else path
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        _store(dataset, part, path)
         if path.suffix == ".zarr":
+            _store(dataset, part, path)
             swap_folders(part, path)
         else:
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(part, path)
+            with replacing(path) as part:
+                _store(dataset, part, path)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"could not write {str(path)!r} ({one_line(error)}); what was there has not changed. "

@@ -7,7 +7,7 @@ with a target is an observation; a unit with both is matched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class Fine:
     known: float
     n_cells: int
     spread: Spread
-    chunks: Any = None
+    chunks: Any = field(default=None, metadata={"left_behind": "the chunked fine data of the fit"})
 
 
 @dataclass(frozen=True)

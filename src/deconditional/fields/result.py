@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from deconditional import __version__
+from deconditional.errors import VERSION
 from deconditional.fields.fine_points import FinePoints
 from deconditional.fields.grids import Grid
 from deconditional.fields.pairing import Pairing
@@ -30,12 +30,12 @@ PACKAGES = ("jax", "gpjax", "numpy", "scipy", "xarray")
 
 def versions() -> dict[str, str]:
     """Of this package and of what it computes with."""
-    return {"deconditional": __version__, **{name: metadata.version(name) for name in PACKAGES}}
+    return {"deconditional": VERSION, **{name: metadata.version(name) for name in PACKAGES}}
 
 
 def history_line(command: str) -> str:
     """One line of a CF history."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} deconditional {__version__}: {command}"
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} deconditional {VERSION}: {command}"
 
 
 def as_dataset(

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
@@ -29,34 +29,81 @@ from deconditional.kernels.radial import DeepKernel
 __all__ = ["KernelTemplate", "Parameter", "ParameterSet", "kernel_template", "typical_distance"]
 
 
-class Transform(NamedTuple):
+class Transform(Protocol):
     """A bijection between a parameter and the unconstrained number that is optimised."""
 
-    forward: Callable[[Any], Any]
-    inverse: Callable[[Any], Any]
-    log_slope: Callable[[Any], Any]
-    """log |d forward / d u| as a function of u."""
+    def forward(self, u: Any) -> Any:
+        """The parameter."""
+
+    def inverse(self, v: Any) -> Any:
+        """The unconstrained number."""
+
+    def log_slope(self, u: Any) -> Any:
+        """Log |d forward / d u|."""
 
 
-LOG = Transform(jnp.exp, jnp.log, lambda u: u)
-IDENTITY = Transform(lambda u: u, lambda v: v, jnp.zeros_like)
+@dataclass(frozen=True)
+class Log:
+    """Positive parameters by their logarithm."""
+
+    def forward(self, u: Any) -> Any:
+        """The parameter."""
+        return jnp.exp(u)
+
+    def inverse(self, v: Any) -> Any:
+        """Its logarithm."""
+        return jnp.log(v)
+
+    def log_slope(self, u: Any) -> Any:
+        """The logarithm of exp(u)."""
+        return u
 
 
-@lru_cache
-def interval(low: float, high: float) -> Transform:
+@dataclass(frozen=True)
+class Identity:
+    """Parameters of either sign as they are."""
+
+    def forward(self, u: Any) -> Any:
+        """The parameter."""
+        return u
+
+    def inverse(self, v: Any) -> Any:
+        """The parameter."""
+        return v
+
+    def log_slope(self, u: Any) -> Any:
+        """Zero."""
+        return jnp.zeros_like(u)
+
+
+@dataclass(frozen=True)
+class Interval:
     """The logistic map onto (low, high)."""
 
-    def forward(u: Any) -> Any:
-        return low + (high - low) * jax.nn.sigmoid(u)
+    low: float
+    high: float
 
-    def inverse(v: Any) -> Any:
-        share = (v - low) / (high - low)
+    def __loaded__(self) -> Interval:
+        """The interval itself, once it is known to be one."""
+        if not -np.inf < self.low < self.high < np.inf:
+            raise ValueError("an interval has no ends")
+        return self
+
+    def forward(self, u: Any) -> Any:
+        """The parameter."""
+        return self.low + (self.high - self.low) * jax.nn.sigmoid(u)
+
+    def inverse(self, v: Any) -> Any:
+        """The logit of its share of the interval."""
+        share = (v - self.low) / (self.high - self.low)
         return jnp.log(share) - jnp.log1p(-share)
 
-    def log_slope(u: Any) -> Any:
-        return jnp.log(high - low) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
+    def log_slope(self, u: Any) -> Any:
+        """The logarithm of the logistic map's slope."""
+        return jnp.log(self.high - self.low) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
 
-    return Transform(forward, inverse, log_slope)
+
+LOG, IDENTITY = Log(), Identity()
 
 
 @partial(
@@ -249,10 +296,10 @@ def _fixed_value(parameter: Parameter, value: Any) -> np.ndarray:
         raise ValueError(
             f"fixed[{parameter.name!r}] = {value!r} lies outside the interval of the parameter."
         )
-    if not np.isfinite(array).all() or (parameter.transform is LOG and (array < 0).any()):
+    if not np.isfinite(array).all() or (parameter.transform == LOG and (array < 0).any()):
         raise ValueError(
             f"fixed[{parameter.name!r}] = {value!r}: it must be finite"
-            + (" and not negative." if parameter.transform is LOG else ".")
+            + (" and not negative." if parameter.transform == LOG else ".")
         )
     return array
 
@@ -376,7 +423,7 @@ def _kernel_parameter(
     current = np.asarray(val(leaf), dtype=float)
     if isinstance(leaf, SigmoidBounded):
         middle = Normal(0.5 * (leaf.low + leaf.high), 0.5 * (leaf.high - leaf.low))
-        return Parameter(name, current, middle, interval(leaf.low, leaf.high))
+        return Parameter(name, current, middle, Interval(leaf.low, leaf.high))
     if isinstance(leaf, PositiveReal | NonNegativeReal):
         median = np.broadcast_to(typical.get(".".join(keys), current), current.shape)
         if keys[-1] == "lengthscale":

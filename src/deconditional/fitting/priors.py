@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Key
 
-import deconditional.kernels._double  # noqa: F401
+import deconditional.kernels.jax_setup  # noqa: F401
 
 __all__ = ["Flat", "LogNormal", "Normal", "Prior", "SplitLogNormal"]
 

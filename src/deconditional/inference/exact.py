@@ -10,6 +10,7 @@ r"""Exact inference: the evidence, and the deconditional posterior itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.trend import Trend
 from deconditional.inference.waves import Waves
+from deconditional.kernels.devices import settled
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import JITTER, as_matrix, whiten
 from deconditional.kernels.radial import prior_variance
@@ -163,6 +165,12 @@ class ExactField(eqx.Module):
     trend_means: Float[Array, "N q"]
     fine_noise_variance: Float[Array, ""]
     dtype: Any = eqx.field(static=True)
+
+    def __loaded__(self) -> ExactField:
+        """The field, its bags laid out for the devices of this machine."""
+        if self.weights is None and len(self.z) != self.layout.n_bags:
+            raise ValueError("its observations are not those of its bags")
+        return replace(self, layout=settled(self.layout))
 
     @property
     def log_evidence(self) -> Array:

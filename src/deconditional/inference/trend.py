@@ -27,6 +27,13 @@ class Trend(eqx.Module):
     scale: Array
     prior_std: Float[Array, " q"]
 
+    def __loaded__(self) -> Trend:
+        """The trend itself, once its parts are known to have a size for each other."""
+        q = {"none": 0, "constant": 1, "linear": 1 + len(self.centre)}[self.kind]
+        if self.prior_std.shape != (q,) or self.centre.shape != self.scale.shape:
+            raise ValueError(f"it has no {self.kind} trend")
+        return self
+
     def features(self, x: Float[Array, "m d"]) -> Float[Array, "m q"]:
         """H at every row of x."""
         if self.kind == "none":

@@ -21,10 +21,10 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from deconditional.kernels.layout import Layout
-from deconditional.kernels.tile_sizes import is_accelerator
+from deconditional.kernels.layout import Layout, layout_bags
+from deconditional.kernels.tile_sizes import is_accelerator, tiles_for
 
-__all__ = ["current_mesh", "spread", "summed", "use_devices"]
+__all__ = ["current_mesh", "settled", "spread", "summed", "use_devices"]
 
 AXIS = "devices"
 
@@ -114,6 +114,15 @@ def spread(layout: Layout) -> Layout:
     divided = replace(layout, row_tile=_row_tile(layout, TILES_PER_DEVICE * mesh.size), mesh=mesh)
     with jax.ensure_compile_time_eval():
         return jax.device_put(divided, NamedSharding(mesh, PartitionSpec()))
+
+
+def settled(layout: Layout) -> Layout:
+    """A layout that another machine made, as the devices in use would have it."""
+    if tiles_for(len(layout.points)).form != layout.form:
+        points, weights = np.asarray(layout.points), np.asarray(layout.weights)
+        bag, real = np.repeat(np.asarray(layout.bag), layout.chunk), weights != 0
+        layout, _ = layout_bags(points[real], bag[real], weights[real], layout.n_bags)
+    return spread(layout)
 
 
 def _row_tile(layout: Layout, wanted: int) -> int:

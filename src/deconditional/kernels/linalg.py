@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-import deconditional.kernels._double  # noqa: F401
+import deconditional.kernels.jax_setup  # noqa: F401
 
 __all__ = [
     "JITTER",

@@ -26,7 +26,7 @@ from gpjax.kernels.base import AbstractKernel, Constant, ProductKernel, SumKerne
 from gpjax.parameters import val
 from jaxtyping import Array, Float, Key
 
-import deconditional.kernels._double  # noqa: F401
+import deconditional.kernels.jax_setup  # noqa: F401
 
 __all__ = [
     "DeepKernel",

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-import deconditional.kernels._double  # noqa: F401
+import deconditional.kernels.jax_setup  # noqa: F401
 
 __all__ = ["Tiles", "is_accelerator", "tiles_for"]
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
+from deconditional.errors import VERSION
 from deconditional.fitting.report import FitReport
 from deconditional.inference.field import Field
 from deconditional.inference.learn import Fitted, Learning, Stages, learn
@@ -26,14 +27,16 @@ from deconditional.models.problems import own_starts, problem_parts
 from deconditional.models.report import learnt_attributes, reported
 from deconditional.models.solvers import Exact, Variational
 from deconditional.observations.kinds import Mediated, Observation
-from deconditional.saving.resume import Part, digest, plain
+from deconditional.saving.api import FittedData, Savable
+from deconditional.saving.identity import digest, plain
+from deconditional.saving.resume import Part
 
 __all__ = ["BagModel", "learning", "learnt", "stages", "take"]
 
 Model = TypeVar("Model", bound="BagModel")
 
 
-class BagModel(BagOptions):
+class BagModel(Savable, BagOptions):
     """Base of the models of bags: what one can ask of a model that was fitted.
 
     Attributes
@@ -118,11 +121,25 @@ class BagModel(BagOptions):
             raise ValueError(f"folds must divide the {m} observations into two parts or more.")
         return Gaussians(*stacked(fitted.held_out(labels)))
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the fitted model to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving.api import save
+    def _fitted_data(self) -> FittedData:
+        fitted, bags = self.check_fitted(), self.bags_
+        problem = fitted.problem
+        arrays = [*bags.arrays, problem.z, problem.known_noise]
+        if isinstance(problem.mediation, Mediated):
+            arrays += [problem.mediation.observed_mediator, problem.mediation.own_bag]
+        return FittedData({"bags": repr(bags), "observations": len(problem.z)}, arrays)
 
-        return save(self, path, overwrite=overwrite)
+    def __loaded__(self) -> Self:
+        """The model itself, once its posterior is known to be one of its covariates."""
+        self.check_options()
+        if not hasattr(self, "fitted_"):  # a part of another, to be fitted by it
+            return self
+        x, fields = jnp.zeros((1, self.bags_.points.shape[1])), self.fitted_.fields
+        shapes = {str(jax.tree.map(np.shape, field)) for field in fields}
+        mean, _ = eqx.filter_eval_shape(lambda field: field.moments(x), fields[0])
+        if len(shapes) > 1 or mean.shape != (1,) or self.n_features_in_ != x.shape[1]:
+            raise ValueError("its posterior is not one of its covariates")
+        return self
 
     def check_fitted(self) -> Fitted:
         """What was learnt; an error before `fit`."""
@@ -181,24 +198,24 @@ def take(
 
 
 def stages(model: BagModel, bags: Bags, problem: Any, kept: Part | None) -> Stages:
-    """The stages of a fit, with what a checkpoint has to agree with."""
-    if kept is None:
-        return Stages()
-    from deconditional import __version__
+    """The stages of a fit, and where they are kept."""
+    return Stages() if kept is None else Stages(kept, identity(model, bags, problem))
 
+
+def identity(model: BagModel, bags: Bags, problem: Any) -> str:
+    """What a checkpoint has to agree with: data, model, options and version."""
     parameters, mediation = problem.parameters, problem.mediation
     linked: list[Any] = []
     if isinstance(mediation, Mediated):
         linked = [mediation.bag_mediator, mediation.observed_mediator, mediation.own_bag]
     fixed = [np.asarray(value) for _, value in sorted(parameters.fixed.items())]
-    identity = digest(
-        f"{__version__} {type(model).__name__} {plain(model.get_params(deep=False))}",
+    return digest(
+        f"{VERSION} {type(model).__name__} {plain(model.get_params(deep=False))}",
         f"{parameters.names()} {sorted(parameters.fixed)}",
         *(bags.points, bags.bag, bags.weights, problem.z, problem.known_noise),
         *(*problem.more_data(), *linked, *fixed),
         *(parameters.start(), *parameters.bounds()),
     )
-    return Stages(kept, identity)
 
 
 def stacked(moments: list[tuple[Any, Any]]) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +30,7 @@ from deconditional.models.cmp import CMP
 from deconditional.models.links import MAY_BE_NARROW, PRIOR_IS_LEFT, no_link
 from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.regression import Measurements, Unmatched, bag_gap, explained_share
+from deconditional.saving.api import FittedData, Savable
 from deconditional.saving.resume import Checkpoint, Part, opened, within
 
 __all__ = ["PARTS", "MediatedGP"]
@@ -78,7 +78,7 @@ MOST_GAP = 2.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MediatedGP(BaseEstimator):
+class MediatedGP(Savable, BaseEstimator):
     r"""The fine field from unmatched observations: the model to begin with.
 
     A regression of the observations on their mediators says what bag means may be. Observations
@@ -315,11 +315,10 @@ class MediatedGP(BaseEstimator):
         self._fitted()
         return self.regressor_.predict_held_out(folds)
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write all fitted members to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving.api import save
-
-        return save(self, path, overwrite=overwrite)
+    def _fitted_data(self) -> FittedData:
+        self._fitted()
+        facts, arrays = self.model_._fitted_data()
+        return FittedData(facts, [*arrays, *self.regressor_._fitted_data().arrays])
 
     @property
     def model_(self) -> BagModel:

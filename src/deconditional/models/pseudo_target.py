@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy.typing as npt
@@ -20,13 +19,14 @@ from deconditional.inference.posterior import CoarsePosterior, Gaussians, Poster
 from deconditional.models.bagg import BaggGP
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.regression import Unmatched
+from deconditional.saving.api import FittedData, Savable
 from deconditional.saving.resume import Checkpoint, Part, opened, within
 
 __all__ = ["PseudoTarget"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PseudoTarget(BaseEstimator):
+class PseudoTarget(Savable, BaseEstimator):
     """A matched model made mediated: the fair version of the paper's baselines.
 
     A Gaussian process g with kernel ℓ is fitted to the observations and their mediators. Its
@@ -152,11 +152,10 @@ class PseudoTarget(BaseEstimator):
         self._fitted()
         return self.regressor_.predict_held_out(folds)
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write both fitted stages to an .npz file; see :func:`deconditional.load`."""
-        from deconditional.saving.api import save
-
-        return save(self, path, overwrite=overwrite)
+    def _fitted_data(self) -> FittedData:
+        self._fitted()
+        facts, arrays = self.model_._fitted_data()
+        return FittedData(facts, [*arrays, *self.regressor_._fitted_data().arrays])
 
     def _fitted(self) -> Any:
         if not hasattr(self, "model_"):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from deconditional.errors import UsageError, shortened, visible
-from deconditional.report import field_plots
+from deconditional.report import plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "Block",
     "Picture",
     "Pictures",
     "Quote",
@@ -92,7 +93,7 @@ class Picture:
     @classmethod
     def of(cls, figure: Figure, alt: str, caption: str = "") -> Picture:
         """A figure as PNG within the page."""
-        png = field_plots.png(figure)
+        png = plots.png(figure)
         # Width and height of a PNG stand at fixed places in its header.
         width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
         source = "data:image/png;base64," + base64.b64encode(png).decode("ascii")
@@ -107,13 +108,16 @@ class Pictures:
     pictures: Sequence[Picture]
 
 
+Block = Text | Quote | Warnings | Table | Pictures
+
+
 @dataclass(frozen=True)
 class Section:
     """A part of the page with a heading."""
 
     anchor: str
     title: str
-    blocks: Sequence[Any] = field(default_factory=list)
+    blocks: Sequence[Block]
 
 
 def render(heading: str, summary: Text, sections: Sequence[Section], note: str) -> str:

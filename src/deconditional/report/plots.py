@@ -1,48 +1,32 @@
-"""Figures of data and posteriors.
+"""How figures are made, look and are written; what they show stands in ``maps`` and ``curves``.
 
-Functions return a :class:`matplotlib.figure.Figure`, made without pyplot, so no window opens and no
-global state changes; :func:`save` writes it as PNG. Colour maps keep their order in grey and for
-colour-blind readers. Matplotlib is an optional dependency and is imported when a figure is drawn.
+Figures are made without pyplot, so no window opens and no global state changes. Colour maps keep
+their order in grey and for colour-blind readers. Texts are drawn as they are given: a dollar sign
+starts no formula. Matplotlib is an optional dependency and is imported when a figure is drawn.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from deconditional.saving.outputs import write_atomically
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from deconditional.datasets.surfaces import CutSurface
+__all__ = ["new_figure", "plain_text", "png", "require_matplotlib", "save"]
 
-__all__ = [
-    "calibration",
-    "curves",
-    "map_panels",
-    "points_panels",
-    "posterior_panels",
-    "require_matplotlib",
-    "roll",
-    "roll_bags",
-    "save",
-]
+SEQUENTIAL, SPREAD, DIVERGING = "viridis", "cividis", "PuOr"
+"""Colour maps of values, of spreads from zero up, and of differences around zero."""
 
-SEQUENTIAL = "viridis"
-SPREAD = "cividis"
-DIVERGING = "PuOr"
 GAP = "0.75"
 """Grey of cells without a value."""
 
-LEVELS = np.array([0.05, *np.arange(0.1, 0.91, 0.1), 0.95, 0.99])
+BLUE, ORANGE, GREEN, VERMILION = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 
 
 def require_matplotlib() -> None:
@@ -55,299 +39,70 @@ def require_matplotlib() -> None:
         ) from None
 
 
+def new_figure(width: float, height: float, title: str = "") -> Figure:
+    r"""An empty figure, in inches, whose panels make room for their labels.
+
+    Examples
+    --------
+    >>> new_figure(4.0, 3.0, "cost in $").get_suptitle()
+    'cost in \\$'
+    """
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
+    if title:
+        figure.suptitle(plain_text(title, 110), fontsize=13)
+    return figure
+
+
+def png(figure: Figure, dpi: int = 150) -> bytes:
+    """A figure as PNG.
+
+    Examples
+    --------
+    >>> png(new_figure(1.0, 1.0))[1:4]
+    b'PNG'
+    """
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        # Names may be in any script; what the font lacks is drawn as a box.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        # Cut to what is drawn: maps of fixed aspect leave room on one side and lack it on another.
+        figure.savefig(
+            file,
+            dpi=dpi,
+            format="png",
+            metadata={"Software": None},
+            bbox_inches="tight",
+            pad_inches=0.1,
+        )
+    return file.getvalue()
+
+
 def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 130) -> Path:
     """Write a figure as PNG.
 
     Examples
     --------
     >>> import tempfile
-    >>> from deconditional.datasets import swiss_roll
     >>> with tempfile.TemporaryDirectory() as here:
-    ...     save(roll(swiss_roll(200, 8)), Path(here) / "roll.png").stat().st_size > 1000
+    ...     save(new_figure(1.0, 1.0), Path(here) / "empty.png").stat().st_size > 100
     True
     """
-    path, content = Path(path), io.BytesIO()
-    figure.savefig(content, dpi=dpi, format="png")
-    write_atomically(path, content.getvalue())
-    return path
+    write_atomically(Path(path), png(figure, dpi))
+    return Path(path)
 
 
-def roll(data: CutSurface, title: str = "Swiss roll") -> Figure:
-    """The roll coloured by its truth, in space and seen along its axis.
+def plain_text(text: Any, width: int = 60) -> str:
+    r"""Text for a figure, on one line, shortened, with no sign taken for the start of a formula.
 
     Examples
     --------
-    >>> from deconditional.datasets import swiss_roll
-    >>> len(roll(swiss_roll(200, 8)).axes)
-    3
+    >>> plain_text("price in $ or $")
+    'price in \\$ or \\$'
     """
-    figure = _figure(10, 4.8, title)
-    from matplotlib.ticker import MaxNLocator  # only once matplotlib is known to be there
-
-    space: Any = figure.add_subplot(1, 2, 1, projection="3d")
-    drawn = space.scatter(*data.x[:, [0, 1, 2]].T, c=data.f, cmap=SEQUENTIAL, s=4)
-    space.set(xlabel="x₁", ylabel="x₂", zlabel="x₃", title="in space")
-    space.view_init(elev=18, azim=-72)
-    space.set_box_aspect(None, zoom=0.9)  # room for the label of the vertical axis
-    for axis in (space.xaxis, space.yaxis, space.zaxis):
-        axis.set_major_locator(MaxNLocator(4))
-    side = figure.add_subplot(1, 2, 2)
-    side.scatter(data.x[:, 0], data.x[:, 2], c=data.f, cmap=SEQUENTIAL, s=4)
-    side.set(xlabel="x₁", ylabel="x₃", title="along its axis", aspect="equal")
-    figure.colorbar(drawn, ax=side, label="f, position along the roll", shrink=0.9)
-    return figure
-
-
-def roll_bags(rolls: Sequence[CutSurface], title: str = "Bags") -> Figure:
-    """The bags of one or more rolls, and the coarse observations against the mediator.
-
-    Above, every point by its bag, grey where the bag's points are not given; below, the
-    observations, with the true means of the bags as a line.
-
-    Examples
-    --------
-    >>> from deconditional.datasets import swiss_roll
-    >>> len(roll_bags([swiss_roll(200, 8), swiss_roll(200, 8, "indirect")]).axes)
-    4
-    """
-    figure = _figure(5.6 * len(rolls), 8.6, title)
-    grid: Any = figure.subplots(
-        2, len(rolls), squeeze=False, sharex="row", sharey="row", height_ratios=[1.25, 1]
-    )
-    for column, data in enumerate(rolls):
-        _bag_members(grid[0, column], data)
-        _observations(grid[1, column], data)
-    return figure
-
-
-def _bag_members(axes: Axes, data: CutSurface) -> None:
-    # A permuted order of colours sets neighbouring bags apart.
-    n_bags = int(data.bag_of.max()) + 1
-    colour = np.random.default_rng(0).permutation(n_bags)[data.bag_of]
-    kept = np.isin(data.bag_of, np.array(data.bags.ids))
-    x, height = data.x[:, 0], data.x[:, 2]
-    axes.scatter(x[~kept], height[~kept], color=GAP, s=4)
-    axes.scatter(x[kept], height[kept], c=colour[kept], cmap=SEQUENTIAL, s=4)
-    for edge in np.linspace(height.min(), height.max(), n_bags + 1):
-        axes.axhline(edge, color="0.3", linewidth=0.3, zorder=0)
-    title = f"{data.matching}: {data.bags.n_bags} of {n_bags} bags keep their points"
-    if not kept.all():
-        title += "\n(the others' are grey)"
-    axes.set(xlabel="x₁", ylabel="x₃, cut into levels", title=title, aspect="equal")
-
-
-def _observations(axes: Axes, data: CutSurface) -> None:
-    counts = np.bincount(data.bag_of)
-    means = np.bincount(data.bag_of, weights=data.f) / counts
-    low, high = data.x[:, 2].min(), data.x[:, 2].max()
-    middle = low + (np.arange(len(counts)) + 0.5) * (high - low) / len(counts)
-    axes.plot(middle, means, color="0.6", linewidth=1, label="true mean of f")
-    axes.plot(data.mediator[:, 0], data.z, "o", color="#0072b2", markersize=4, label="z observed")
-    keeps = np.isin(np.arange(len(counts)), np.array(data.bags.ids))
-    if not keeps.all():
-        floor = np.full(keeps.sum(), min(means.min(), data.z.min()) - 0.25)
-        axes.plot(
-            middle[keeps], floor, "|", color="#d55e00", markersize=9, label="points x given, no z"
-        )
-    axes.set(
-        xlabel="y, mid-height of the bag",
-        ylabel="mean of f over the bag",
-        title=f"{data.matching}: {len(data.z)} observations",
-    )
-    axes.legend(loc="best", framealpha=0.9)
-
-
-def posterior_panels(
-    coordinates: npt.ArrayLike,
-    truth: npt.ArrayLike,
-    posterior: Any,
-    title: str,
-    axes: tuple[str, str] = ("first covariate", "second covariate"),
-) -> Figure:
-    """A posterior against the truth in a plane: mean, error, spread and calibration.
-
-    Parameters
-    ----------
-    coordinates : (m, 2)
-        Where each query point is drawn.
-    truth : (m,)
-        The true field there.
-    posterior
-        A :class:`~deconditional.Posterior` at the same points.
-    title, axes
-        Title of the figure and names of the two coordinates.
-
-    Examples
-    --------
-    >>> from deconditional.inference.posterior import Gaussians
-    >>> x = np.random.default_rng(0).normal(size=(50, 2))
-    >>> figure = posterior_panels(x, x[:, 0], Gaussians(x[:, :1].T, np.ones((1, 50))), "example")
-    >>> [panel.get_title() for panel in figure.axes[:3]]
-    ['truth', 'posterior mean', 'mean − truth']
-    """
-    xy, f = np.asarray(coordinates), np.asarray(truth)
-    mean, std = posterior.mean, posterior.std
-    error = mean - f
-    rmse = float(np.sqrt(np.mean(error**2)))
-    low, high = min(f.min(), mean.min()), max(f.max(), mean.max())
-    largest = float(np.abs(error).max()) or 1.0
-    figure = _figure(12.5, 7.8, f"{title}: RMSE {rmse:.3f}")
-    grid: Any = figure.subplots(2, 3)
-    shared = {"cmap": SEQUENTIAL, "vmin": low, "vmax": high}
-    around_zero = {"cmap": DIVERGING, "vmin": -largest, "vmax": largest}
-    for panel, colour, style, name in (
-        (grid[0, 0], f, shared, "truth"),
-        (grid[0, 1], mean, shared, "posterior mean"),
-        (grid[0, 2], error, around_zero, "mean − truth"),
-        (grid[1, 0], std, {"cmap": SPREAD, "vmin": 0.0}, "posterior standard deviation"),
-    ):
-        drawn = panel.scatter(xy[:, 0], xy[:, 1], c=colour, s=5, **style)
-        panel.set(xlabel=axes[0], ylabel=axes[1], title=name, aspect="equal")
-        if panel is not grid[0, 0]:  # truth and mean share one scale, drawn beside the mean
-            figure.colorbar(drawn, ax=panel, shrink=0.85)
-    _truth_against_mean(grid[1, 1], f, mean)
-    calibration(grid[1, 2], posterior, f)
-    return figure
-
-
-def _truth_against_mean(axes: Axes, truth: np.ndarray, mean: np.ndarray) -> None:
-    ends = [min(truth.min(), mean.min()), max(truth.max(), mean.max())]
-    axes.plot(ends, ends, color="0.3", linewidth=1)
-    axes.plot(mean, truth, ".", color="#0072b2", markersize=2, alpha=0.4, rasterized=True)
-    axes.set(xlabel="posterior mean", ylabel="truth", title="truth against mean", aspect="equal")
-
-
-def calibration(axes: Axes, posterior: Any, truth: np.ndarray) -> None:
-    """Draw the share of truth inside central intervals against their probability."""
-    inside = [
-        float(np.mean((lower <= truth) & (truth <= upper)))
-        for lower, upper in (posterior.interval(float(level)) for level in LEVELS)
-    ]
-    axes.plot([0, 1], [0, 1], color="0.3", linewidth=1, label="calibrated")
-    axes.plot(LEVELS, inside, "o-", color="#d55e00", markersize=4, label="this posterior")
-    axes.set(
-        xlabel="probability of the interval",
-        ylabel="share of truth inside",
-        title="calibration",
-        xlim=(0, 1),
-        ylim=(0, 1.02),
-        aspect="equal",
-    )
-    axes.legend(loc="best")
-
-
-def map_panels(
-    panels: Sequence[Mapping[str, Any]],
-    title: str,
-    columns: int = 3,
-    extent: tuple[float, float, float, float] | None = None,
-    axes: tuple[str, str] = ("easting", "northing"),
-) -> Figure:
-    """Gridded fields side by side.
-
-    Parameters
-    ----------
-    panels
-        For each a mapping with ``values`` (rows from south to north; NaN is drawn grey), ``title``,
-        and optionally ``label`` for the colour bar and ``style`` for ``imshow`` (``cmap``,
-        ``vmin``, ``vmax``).
-    title, columns
-        Of the figure.
-    extent
-        West, east, south and north ends of the grid.
-    axes
-        Names of the coordinates.
-
-    Examples
-    --------
-    >>> figure = map_panels([{"values": np.eye(3), "title": "one"}], "example")
-    >>> figure.axes[0].get_title()
-    'one'
-    """
-    columns = min(columns, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = _figure(4.2 * columns, 3.7 * rows + 0.4, title)
-    grid: Any = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for place, panel in zip(grid.flat, panels, strict=False):
-        field = np.ma.masked_invalid(np.asarray(panel["values"], dtype=float))
-        style = {"cmap": SEQUENTIAL, **panel.get("style", {})}
-        place.set_facecolor(GAP)
-        image = place.imshow(field, origin="lower", extent=extent, interpolation="nearest", **style)
-        place.set_title(panel["title"])
-        figure.colorbar(image, ax=place, label=panel.get("label", ""), shrink=0.85)
-    for place in grid.flat[len(panels) :]:
-        place.remove()
-    for place in figure.axes:
-        if place in grid[-1]:
-            place.set_xlabel(axes[0])
-        if place in grid[:, 0]:
-            place.set_ylabel(axes[1])
-    return figure
-
-
-def points_panels(
-    panels: Sequence[tuple[npt.ArrayLike, npt.ArrayLike, str, str]], title: str = ""
-) -> Figure:
-    """Scatter plots side by side, from x, y and the names of both.
-
-    Examples
-    --------
-    >>> len(points_panels([([1, 2], [3, 4], "a", "b")]).axes)
-    1
-    """
-    figure = _figure(4.6 * len(panels), 4.2, title)
-    for place, (x, y, across, up) in enumerate(panels):
-        axes = figure.add_subplot(1, len(panels), place + 1)
-        axes.plot(x, y, ".", ms=2, alpha=0.5, color="C0")
-        axes.set(xlabel=across, ylabel=up)
-        axes.grid(alpha=0.3)
-    return figure
-
-
-def curves(
-    panels: Sequence[Mapping[str, Any]], title: str = "", width: float = 4.6, height: float = 4.0
-) -> Figure:
-    """Panels of lines side by side.
-
-    Parameters
-    ----------
-    panels
-        Each with ``lines``, a mapping from label to (x, y), and what the axes understand, such as
-        ``title``, ``xlabel``, ``ylabel``, ``xscale`` and ``yscale``. A y of several rows is drawn
-        as its mean within the range of its rows. ``level`` draws a horizontal line.
-
-    Examples
-    --------
-    >>> panel = {"lines": {"a": ([1, 2], [3.0, 4.0])}, "xlabel": "x", "level": ("goal", 5.0)}
-    >>> len(curves([panel]).axes)
-    1
-    """
-    figure = _figure(width * len(panels), height, title)
-    for place, panel in enumerate(panels):
-        settings = dict(panel)
-        axes = figure.add_subplot(1, len(panels), place + 1)
-        for index, (label, (x, y)) in enumerate(settings.pop("lines").items()):
-            rows = np.atleast_2d(np.asarray(y, dtype=float))
-            colour = f"C{index}"
-            many = rows.shape[1] > 30
-            axes.plot(x, rows.mean(0), color=colour, marker="" if many else "o", ms=4, label=label)
-            if len(rows) > 1:
-                axes.fill_between(x, rows.min(0), rows.max(0), color=colour, alpha=0.2, lw=0)
-        level = settings.pop("level", None)
-        if level is not None:
-            axes.axhline(level[1], color="0.3", ls="--", lw=1, label=level[0])
-        axes.set(**settings)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    return figure
-
-
-def _figure(width: float, height: float, title: str) -> Figure:
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height))
-    # Panels of fixed aspect let labels run over the default margin.
-    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
-    figure.suptitle(title, fontsize=13)
-    return figure
+    line = " ".join(str(text).split())
+    line = line if len(line) <= width else line[: width - 1] + "…"
+    return line.replace("$", r"\$")

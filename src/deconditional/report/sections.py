@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import xarray as xr
 
 from deconditional.errors import shortened
-from deconditional.report import field_plots
-from deconditional.report.grids import area_weights, horizontal_dims, plane, time_dim
-from deconditional.report.marginals import Marginals, actual_coverage
-from deconditional.report.material import Material
+from deconditional.report import pictures
 from deconditional.report.page import (
-    Picture,
+    Block,
     Pictures,
     Quote,
     Section,
@@ -25,112 +22,91 @@ from deconditional.report.page import (
     share,
     shown,
 )
-from deconditional.report.result import ROLES, Result
-from deconditional.report.variogram import distance_bins, semivariogram
-
-if TYPE_CHECKING:
-    import xarray as xr
+from deconditional.report.result import Result, floats
 
 __all__ = ["sections", "summary"]
 
-Block = Text | Quote | Warnings | Table | Pictures
-Floats = npt.NDArray[np.float64]
 
-SAMPLES_DRAWN = 20
-"""Samples in the figure over time."""
+def sections(result: Result) -> list[Section]:
+    """Every section of the report, in order."""
+    return [
+        Section("asked", "What was asked", _asked(result)),
+        Section("coverage", "Data coverage", _coverage(result)),
+        Section("posterior", "Posterior", _posterior(result)),
+        Section("calibration", "Calibration", _calibration(result)),
+        Section("scales", "Scales", _scales(result)),
+        Section("agreement", "Agreement with the coarse observations", _agreement(result)),
+        Section("parameters", "Hyper-parameters and fit", _parameters(result)),
+        Section("comparison", "Model comparison", _comparison(result)),
+        Section("provenance", "Timings and versions", _provenance(result)),
+    ]
 
 
 # ---------------------------------------------------------------------- summary
 
 
-def summary(material: Material) -> Text:
+def summary(result: Result) -> Text:
     """The result in one paragraph."""
-    result = material.result
     predicted = int(np.isfinite(result.mean.values).sum())
     units = f", in {result.units}" if result.units else ""
     where = "fine cells" if result.time is None else "values (fine cells at all times)"
     model = result.facts.get("model")
-    by = f"The model {model} predicts" if model else "The model predicts"
     sentences = [
-        f"{by} {result.name} ({result.target}{units}) in {number(predicted)} of "
-        f"{number(result.mean.size)} {where}."
+        f"The model {f'{model} ' if model else ''}predicts {result.name} ({result.target}{units}) "
+        f"in {number(predicted)} of {number(result.mean.size)} {where}."
     ]
     roles = result.roles()
     if roles is not None:
         sentences.append(_matching(roles))
-    rmse = material.residuals.get("rmse")
+    rmse = result.residuals.get("rmse")
     if rmse is not None and np.isfinite(rmse):
         sentences.append(
             "Averaged over coarse cells, the posterior mean differs from what was observed there "
-            f"by {material.with_units(rmse, 3)} (root mean square)."
+            f"by {result.with_units(rmse, 3)} (root mean square)."
         )
-    if material.scores is not None:
-        found = material.scores
+    if result.scores is not None:
+        rmse, bias, crps = (
+            result.with_units(result.scores[name], 3) for name in ("rmse", "bias", "crps")
+        )
         sentences.append(
-            f"Against the truth given, the mean has a root mean squared error of "
-            f"{material.with_units(found['rmse'], 3)} and a bias of "
-            f"{material.with_units(found['bias'], 3)}, the continuous ranked probability score is "
-            f"{material.with_units(found['crps'], 3)}, and the 95% intervals hold "
-            f"{share(found['coverage95'])} of the truth."
+            f"Against the truth given, the mean has a root mean squared error of {rmse} and a bias "
+            f"of {bias}, the continuous ranked probability score is {crps}, and the 95% intervals "
+            f"hold {share(result.scores['coverage95'])} of the truth."
         )
     return Text(" ".join(sentences))
 
 
 def _matching(roles: list[int]) -> str:
+    """How many cells gave what, and whether they are the same."""
     _, covariates, target, both = roles
     bags, observations = covariates + both, target + both
-    counted = (
-        f"It learnt from the fine covariates of {number(bags)} coarse cells (bags) and from "
-        f"observations in {number(observations)} coarse cells"
-    )
     if both == 0:
-        return (
-            f"{counted}; no cell has both, so the data are unmatched and the mediators link them."
-        )
-    if both == observations:
-        return (
-            f"{counted}; every observed cell has its own fine covariates, so the data are matched."
-        )
-    return f"{counted}; {number(both)} cells have both, so the data are matched in part."
+        how = "no cell has both, so the data are unmatched and the mediators link them."
+    elif both == observations:
+        how = "every observed cell has its own fine covariates, so the data are matched."
+    else:
+        how = f"{number(both)} cells have both, so the data are matched in part."
+    return (
+        f"It learnt from the fine covariates of {number(bags)} coarse cells (bags) and from "
+        f"observations in {number(observations)} coarse cells; {how}"
+    )
 
 
-# ---------------------------------------------------------------------- sections
+# ---------------------------------------------------------------------- what was asked and given
 
 
-def sections(material: Material) -> list[Section]:
-    """Every section of the report, in order."""
-    return [
-        Section("asked", "What was asked", _asked(material)),
-        Section("coverage", "Data coverage", _coverage(material)),
-        Section("posterior", "Posterior", _posterior(material)),
-        Section("calibration", "Calibration", _calibration(material)),
-        Section("scales", "Scales", _scales(material)),
-        Section("agreement", "Agreement with the coarse observations", _agreement(material)),
-        Section("parameters", "Hyper-parameters and fit", _parameters(material)),
-        Section("comparison", "Model comparison", _comparison(material)),
-        Section("provenance", "Timings and versions", _provenance(material)),
-    ]
-
-
-def _distribution(material: Material) -> str:
-    kind = material.result.distribution
-    if material.result.facts.get("model") in ("mediated", "MediatedGP"):
-        return f"a mixture, taken here for {kind} with its mean and spread"
-    return kind
-
-
-def _asked(material: Material) -> list[Block]:
-    facts, attrs = material.result.facts, material.result.data.attrs
-    bounds = facts.get("bounds") or [None, None]
+def _asked(result: Result) -> list[Block]:
+    facts, attrs = result.facts, result.data.attrs
     request: dict[str, Any] = {
-        "target": f"{material.result.name} ({material.result.target})",
-        "units": material.result.units,
+        "target": f"{result.name} ({result.target})",
+        "units": result.units,
         "fine covariates": facts.get("covariates"),
         "mediators": facts.get("mediators"),
         "model": facts.get("model"),
         "mediation": facts.get("mediation"),
-        "distribution of a cell": _distribution(material),
+        "distribution of a cell": _distribution(result),
     }
+    bounds = facts.get("bounds") or [None, None]
     if any(bound is not None for bound in bounds):
         low, high = ("none" if bound is None else shown(bound) for bound in bounds)
         request["bounds"] = f"lower {low}, upper {high}"
@@ -143,33 +119,17 @@ def _asked(material: Material) -> list[Block]:
     return blocks
 
 
-def _coverage(material: Material) -> list[Block]:
-    result = material.result
-    pictures = []
+def _distribution(result: Result) -> str:
+    if result.facts.get("model") in ("mediated", "MediatedGP"):
+        return f"a mixture, taken here for {result.distribution} with its mean and spread"
+    return result.distribution
+
+
+def _coverage(result: Result) -> list[Block]:
     roles = result.roles()
-    if roles is not None:
-        counts = ", ".join(f"{name} {number(n)}" for name, n in zip(ROLES, roles, strict=True))
-        role = result.data["coarse_role"]
-        pictures.append(
-            Picture.of(
-                field_plots.category_map(role.fillna(0), ROLES, "what coarse cells give"),
-                f"Map of what each of {number(role.size)} coarse cells gives: {counts}.",
-                "Coarse cells by what they give: fine covariates, a value of the target, or both.",
-            )
-        )
-    found = np.isfinite(result.mean.values)
-    pictures.append(
-        Picture.of(
-            field_plots.category_map(
-                material.on_grid(found.astype(float)),
-                ("not predicted", "predicted"),
-                "fine cells predicted",
-            ),
-            f"Map of the fine cells predicted: {number(int(found.sum()))} of {number(found.size)}.",
-            "Fine cells with a prediction; grey cells have none.",
-        )
-    )
-    blocks: list[Block] = [*_first_step(result), Pictures(pictures)]
+    drawn = [] if roles is None else [pictures.roles(result, roles)]
+    drawn.append(pictures.predicted(result))
+    blocks: list[Block] = [*_first_step(result), Pictures(drawn)]
     understood = result.facts.get("understood") or []
     if understood:
         rows = [[str(label), shown(text)] for label, text in understood]
@@ -177,50 +137,41 @@ def _coverage(material: Material) -> list[Block]:
     return blocks
 
 
-def _posterior(material: Material) -> list[Block]:
-    result = material.result
-    pictures = []
-    if "coarse_observed" in result.data:
-        pictures.append(
-            _map(
-                material,
-                result.data["coarse_observed"],
-                "coarse input",
-                "The coarse observations; grey where there is none.",
-            )
-        )
-    pictures.append(
-        _map(material, result.mean, "posterior mean", "The posterior mean, on the same colours.")
-    )
-    lower, upper = material.marginals.interval(0.95)
-    pictures.append(
-        _map(
-            material,
-            material.on_grid(upper - lower),
+# ---------------------------------------------------------------------- what came out
+
+
+def _posterior(result: Result) -> list[Block]:
+    lower, upper = result.marginals.interval(0.95)
+    drawn = [
+        pictures.field(
+            result, result.mean, "posterior mean", "The posterior mean, on the same colours."
+        ),
+        pictures.field(
+            result,
+            upper - lower,
             "width of the 95% interval",
             "Width of the central interval that holds a cell's value with probability 95%.",
             "spread",
-        )
-    )
-    if _has_samples(result):
-        pictures.append(
-            _map(
-                material,
-                result.data["samples"].isel(sample=0),
-                "one sample",
-                "One draw of the posterior: a field with the detail that the mean smooths away.",
-            )
-        )
-    blocks: list[Block] = [*_first_step(result), Pictures(pictures)]
+        ),
+    ]
+    if "coarse_observed" in result.data:
+        caption = "The coarse observations; grey where there is none."
+        observed = result.data["coarse_observed"]
+        drawn.insert(0, pictures.field(result, observed, "coarse input", caption))
+    if result.samples is not None:
+        caption = "One draw of the posterior: a field with the detail that the mean smooths away."
+        sample = result.samples.isel(sample=0)
+        drawn.append(pictures.field(result, sample, "one sample", caption))
+    blocks: list[Block] = [*_first_step(result), Pictures(drawn)]
     if result.time is not None:
-        blocks.append(Pictures([_over_time(material, result.time)]))
+        blocks.append(Pictures([pictures.over_time(result, result.time)]))
     return blocks
 
 
-def _calibration(material: Material) -> list[Block]:
-    if material.scored is not None and material.truth is not None and material.scores is not None:
-        return _against_truth(material, material.scored, material.truth, material.scores)
-    comparison = material.result.facts.get("comparison") or {}
+def _calibration(result: Result) -> list[Block]:
+    if result.truth is not None:
+        return _against_truth(result, result.truth)
+    comparison = result.facts.get("comparison") or {}
     pit = np.asarray(comparison.get("pit") or [], dtype=float)
     pit = pit[np.isfinite(pit)]
     if not pit.size:
@@ -237,46 +188,42 @@ def _calibration(material: Material) -> list[Block]:
             "were left out in cross-validation and predicted from the others: they test the "
             "distributions of coarse cells, not those of fine cells."
         ),
-        _calibration_pictures(pit),
+        Pictures(pictures.held_out(pit)),
     ]
 
 
-def _against_truth(
-    material: Material,
-    scored: tuple[Floats, Floats, Marginals],
-    truth: xr.DataArray,
-    found: dict[str, float],
-) -> list[Block]:
-    _, values, marginals = scored
-    result, units = material.result, material.result.units
-    rows = [
-        ["RMSE", material.with_units(found["rmse"]), "root mean squared error of the mean"],
-        ["MAE", material.with_units(found["mae"]), "mean absolute error of the mean"],
-        ["bias", material.with_units(found["bias"]), "mean of prediction minus truth"],
-        [
-            "CRPS",
-            material.with_units(found["crps"]),
-            "continuous ranked probability score: error of the whole distribution, lower is better",
-        ],
-        ["coverage of 95%", share(found["coverage95"]), "truth inside the 95% intervals"],
-        ["coverage of 50%", share(found["coverage50"]), "truth inside the 50% intervals"],
-    ]
+SCORES = {
+    "rmse": ("RMSE", "root mean squared error of the mean"),
+    "mae": ("MAE", "mean absolute error of the mean"),
+    "bias": ("bias", "mean of prediction minus truth"),
+    "crps": (
+        "CRPS",
+        "continuous ranked probability score: error of the whole distribution, lower is better",
+    ),
+    "coverage95": ("coverage of 95%", "truth inside the 95% intervals"),
+    "coverage50": ("coverage of 50%", "truth inside the 50% intervals"),
+}
+"""What the scores are called, and what they mean."""
+
+
+def _against_truth(result: Result, truth: xr.DataArray) -> list[Block]:
+    assert result.scored is not None and result.scores is not None
+    _, values, marginals = result.scored
     blocks: list[Block] = []
     theirs = shortened(str(truth.attrs.get("units", "")), 100)
-    if units and theirs and theirs != units:
-        blocks.append(
-            Warnings(
-                [f"The truth is in {theirs!r}, the result in {units!r}; nothing is converted."]
-            )
+    if result.units and theirs and theirs != result.units:
+        warning = (
+            f"The truth is in {theirs!r}, the result in {result.units!r}; nothing is converted."
         )
-    blocks.append(
-        Table(
-            f"Scores against the truth, over {number(values.size)} values",
-            ("score", "value", "meaning"),
-            rows,
-        )
-    )
-    blocks.append(_calibration_pictures(marginals.pit(values)))
+        blocks.append(Warnings([warning]))
+    rows = []
+    for key, (name, meaning) in SCORES.items():
+        value = result.scores[key]
+        text = share(value) if key.startswith("coverage") else result.with_units(value)
+        rows.append([name, text, meaning])
+    caption = f"Scores against the truth, over {number(values.size)} values"
+    blocks.append(Table(caption, ("score", "value", "meaning"), rows))
+    blocks.append(Pictures(pictures.held_out(marginals.pit(values))))
     if marginals.kind == "rectified normal":
         blocks.append(
             Text(
@@ -284,66 +231,18 @@ def _against_truth(
                 "its name says, and a truth on it gets a random PIT value within that probability."
             )
         )
-    error = material.on_grid(result.mean.values.astype(float) - truth.values)
-    blocks += [
-        *_first_step(result),
-        Pictures(
-            [
-                _map(material, truth, "truth", "The truth, on the colours of the posterior mean."),
-                _map(material, error, "error", "Posterior mean minus truth.", "difference"),
-            ]
-        ),
+    error, caption = floats(result.mean) - truth.values, "Posterior mean minus truth."
+    drawn = [
+        pictures.field(result, truth, "truth", "The truth, on the colours of the posterior mean."),
+        pictures.field(result, error, "error", caption, "difference"),
     ]
-    return blocks
+    return [*blocks, *_first_step(result), Pictures(drawn)]
 
 
-def _calibration_pictures(pit: Floats) -> Pictures:
-    levels = (0.5, 0.8, 0.95)
-    held = ", ".join(
-        f"{level:.0%} intervals hold {share(actual)}"
-        for level, actual in zip(levels, actual_coverage(pit, levels), strict=True)
-    )
-    low, high = share(float(np.mean(pit < 0.1))), share(float(np.mean(pit > 0.9)))
-    return Pictures(
-        [
-            Picture.of(
-                field_plots.coverage_curve(pit),
-                f"Actual against nominal coverage of central intervals: {held}.",
-                "Above the line intervals are too wide, below it too narrow.",
-            ),
-            Picture.of(
-                field_plots.pit_histogram(pit),
-                f"Histogram of {number(pit.size)} PIT values: {low} below 0.1 and {high} above "
-                "0.9, where 10% each would be calibrated.",
-                "Flat is calibrated; a hump means too wide distributions, a bowl too narrow ones, "
-                "a slope a bias.",
-            ),
-        ]
-    )
-
-
-def _scales(material: Material) -> list[Block]:
-    result = material.result
-    fields = {"posterior mean": result.mean}
-    if _has_samples(result):
-        fields["one sample"] = result.data["samples"].isel(sample=0)
-    if "coarse_observed" in result.data:
-        fields["coarse observations"] = result.data["coarse_observed"]
-    if material.truth is not None:
-        fields["truth"] = material.truth
-    planes = {name: plane(field) for name, field in fields.items()}
-    fine = planes["posterior mean"]
-    bins = distance_bins(fine)
-    found = {name: semivariogram(grid, bins) for name, grid in planes.items()}
-    curves = {name: (v.distance, v.semivariance) for name, v in found.items() if v.pairs.size}
-    if not curves:
+def _scales(result: Result) -> list[Block]:
+    picture = pictures.scales(result)
+    if picture is None:
         return [Text("Too few cells have a value for a semivariogram.")]
-    squared = f" ({result.units})²" if result.units else ""
-    ends = "; ".join(
-        f"{name} {number(y[0])} at {number(x[0])} {fine.unit} and {number(y[-1])} at "
-        f"{number(x[-1])} {fine.unit}"
-        for name, (x, y) in curves.items()
-    )
     return [
         Text(
             "The semivariogram is half the mean squared difference between two cells at a "
@@ -351,21 +250,12 @@ def _scales(material: Material) -> list[Block]:
             "detail that the data do not determine, while a sample should vary like the truth."
         ),
         *_first_step(result, "The figure shows"),
-        Pictures(
-            [
-                Picture.of(
-                    field_plots.semivariograms(curves, fine.unit, result.units),
-                    f"Semivariogram{squared}: {ends}.",
-                    "Up to 200\u202f000 random pairs of cells in every direction.",
-                )
-            ]
-        ),
+        Pictures([picture]),
     ]
 
 
-def _agreement(material: Material) -> list[Block]:
-    found = material.residuals
-    blocks: list[Block] = []
+def _agreement(result: Result) -> list[Block]:
+    found, blocks = result.residuals, list[Block]()
     if found:
         blocks.append(
             Text(
@@ -374,73 +264,55 @@ def _agreement(material: Material) -> list[Block]:
                 "pattern on the map is not."
             )
         )
-        rows = [
-            ["mean", material.with_units(found.get("mean"))],
-            ["root mean square", material.with_units(found.get("rmse"))],
-            ["largest in size", material.with_units(found.get("largest"))],
-        ]
-        number_of = found.get("n")
-        over = f" over {number(number_of)} coarse cells" if number_of is not None else ""
+        names = {"mean": "mean", "root mean square": "rmse", "largest in size": "largest"}
+        rows = [[name, result.with_units(found.get(key))] for name, key in names.items()]
+        over = f" over {number(found['n'])} coarse cells" if found.get("n") is not None else ""
         blocks.append(Table(f"Residuals{over}", ("residual", "value"), rows))
-    if "coarse_residual" in material.result.data:
-        residual = material.result.data["coarse_residual"]
-        if np.isfinite(residual.values.astype(float)).any():
-            picture = _map(
-                material,
-                residual,
-                "observed minus predicted",
-                "Residuals; grey where nothing was observed or no average can be formed.",
-                "difference",
-            )
-            blocks += [*_first_step(material.result), Pictures([picture])]
-    if not blocks:
-        blocks.append(
-            Text(
-                "No observed coarse cell has predictions of its fine cells to average, so there "
-                "are no residuals."
-            )
+    residual = result.data.get("coarse_residual")
+    if residual is not None and np.isfinite(floats(residual)).any():
+        caption = "Residuals; grey where nothing was observed or no average can be formed."
+        title = "observed minus predicted"
+        picture = pictures.field(result, residual, title, caption, "difference")
+        blocks += [*_first_step(result), Pictures([picture])]
+    return blocks or [
+        Text(
+            "No observed coarse cell has predictions of its fine cells to average, so there are no "
+            "residuals."
         )
-    return blocks
+    ]
 
 
-def _parameters(material: Material) -> list[Block]:
+# ---------------------------------------------------------------------- how it was learnt
+
+
+ABOUT = ("unit", "meaning")
+
+
+def _parameters(result: Result) -> list[Block]:
     blocks: list[Block] = []
-    fit = material.result.facts.get("fit") or {}
+    fit = result.facts.get("fit") or {}
     notes = [str(note) for note in fit.get("notes") or []]
     if fit.get("converged") is False:
         notes.insert(0, "The fit did not converge: take the result with care.")
     if notes:
         blocks.append(Warnings(notes))
-    parameters = material.result.facts.get("parameters") or []
+    parameters = result.facts.get("parameters") or []
     if parameters:
         rows = [
-            [
-                str(p.get("name", "")),
-                shown(p.get("value")),
-                str(p.get("unit") or ""),
-                str(p.get("meaning") or ""),
-            ]
+            [str(p.get("name", "")), shown(p.get("value")), *(str(p.get(c) or "") for c in ABOUT)]
             for p in parameters
         ]
-        columns = ("parameter", "value", "unit", "meaning")
-        blocks.append(Table("Hyper-parameters", columns, rows))
-    facts = {
-        name: fit[key]
-        for name, key in (
-            ("converged", "converged"),
-            ("iterations", "iterations"),
-            ("log evidence", "log_evidence"),
-        )
-        if fit.get(key) is not None
-    }
+        blocks.append(Table("Hyper-parameters", ("parameter", "value", *ABOUT), rows))
+    keys = ("converged", "iterations", "log_evidence")
+    facts = {key.replace("_", " "): fit[key] for key in keys if fit.get(key) is not None}
     facts |= fit.get("details") or {}
     if facts:
         blocks.append(_facts("Fit", facts))
     return blocks or [Text("The file holds no facts about the fit.")]
 
 
-def _comparison(material: Material) -> list[Block]:
-    comparison = material.result.facts.get("comparison")
+def _comparison(result: Result) -> list[Block]:
+    comparison = result.facts.get("comparison")
     if not comparison or not comparison.get("rows"):
         return [Text("Models were not compared: one was asked for.")]
     rows = [[shown(cell) for cell in row] for row in comparison["rows"]]
@@ -448,28 +320,22 @@ def _comparison(material: Material) -> list[Block]:
     if not isinstance(chosen, int) or isinstance(chosen, bool):
         names = [row[0] for row in rows]
         chosen = names.index(str(chosen)) if str(chosen) in names else None
-    folds = comparison.get("folds")
-    blocks: list[Block] = [
-        Text(
-            "Coarse observations were left out in turn and predicted from the others."
-            + (f" Folds: {folds}." if folds else "")
-        )
-    ]
+    folds = f" Folds: {comparison['folds']}." if comparison.get("folds") else ""
     columns = [str(name) for name in comparison.get("columns") or []]
-    blocks.append(Table("Cross-validation", columns, rows, marked=chosen))
-    return blocks
+    return [
+        Text(f"Coarse observations were left out in turn and predicted from the others.{folds}"),
+        Table("Cross-validation", columns, rows, marked=chosen),
+    ]
 
 
-def _provenance(material: Material) -> list[Block]:
-    facts = material.result.facts
+def _provenance(result: Result) -> list[Block]:
     blocks: list[Block] = []
-    timings = facts.get("timings") or {}
+    timings = result.facts.get("timings") or {}
     if timings:
         rows = [[str(name), _seconds(value)] for name, value in timings.items()]
         blocks.append(Table("Time taken", ("step", "time"), rows))
-    versions = facts.get("versions") or {}
-    if versions:
-        blocks.append(_facts("Versions", versions))
+    if result.facts.get("versions"):
+        blocks.append(_facts("Versions", result.facts["versions"]))
     return blocks or [Text("The file holds neither timings nor versions.")]
 
 
@@ -482,10 +348,6 @@ def _facts(caption: str, facts: Mapping[str, Any]) -> Table:
 
 def _seconds(value: Any) -> str:
     return f"{value:.1f} s" if isinstance(value, int | float) else shown(value)
-
-
-def _has_samples(result: Result) -> bool:
-    return "samples" in result.data and result.data["samples"].sizes.get("sample", 0) > 0
 
 
 def _first_step(result: Result, what: str = "Maps show") -> list[Block]:
@@ -501,58 +363,3 @@ def _moment(value: Any) -> str:
     """A time without the parts that are zero."""
     text = str(value.astype("datetime64[s]") if isinstance(value, np.datetime64) else value)
     return text.replace("T", " ").removesuffix(" 00:00:00").removesuffix(":00")
-
-
-def _map(
-    material: Material,
-    field: xr.DataArray,
-    title: str,
-    caption: str,
-    kind: field_plots.Kind = "value",
-) -> Picture:
-    values = plane(field).values
-    found = values[np.isfinite(values)]
-    about = f"Map of {material.result.name}, {title}"
-    if found.size:
-        alt = (
-            f"{about}: from {number(found.min())} to {material.with_units(found.max())}, mean "
-            f"{material.with_units(found.mean())}, {number(found.size)} of {number(values.size)} "
-            "cells with a value."
-        )
-    else:
-        alt = f"{about}: no cell has a value."
-    limits = material.limits if kind == "value" else None
-    label = _label(material.result) if kind == "value" else material.result.units
-    figure = field_plots.field_map(field, title, label, kind, limits)
-    return Picture.of(figure, alt, caption)
-
-
-def _label(result: Result) -> str:
-    name = result.name if len(result.name) <= 25 else result.target
-    return f"{name} ({result.units})" if result.units else name
-
-
-def _over_time(material: Material, time: str) -> Picture:
-    result = material.result
-    curves = {"posterior mean": _area_mean(result.mean).values}
-    if material.truth is not None:
-        curves["truth"] = _area_mean(material.truth.where(result.mean.notnull())).values
-    samples = None
-    if _has_samples(result):
-        drawn = _area_mean(result.data["samples"].isel(sample=slice(SAMPLES_DRAWN)))
-        samples = drawn.transpose("sample", time).values
-    times = result.mean[time].values
-    first, last = curves["posterior mean"][[0, -1]]
-    return Picture.of(
-        field_plots.time_series(times, curves, _label(result), "mean over the area", samples),
-        f"Mean of {result.name} over the area at {number(len(times))} times: "
-        f"{material.with_units(first)} at the first, {material.with_units(last)} at the last.",
-        "Means over the cells predicted, weighted by area.",
-    )
-
-
-def _area_mean(field: xr.DataArray) -> xr.DataArray:
-    """Mean over the horizontal dimensions, weighted by area; the first step of others than time."""
-    kept = {*horizontal_dims(field), time_dim(field), "sample"}
-    field = field.isel({dim: 0 for dim in field.dims if dim not in kept})
-    return field.weighted(area_weights(field)).mean(horizontal_dims(field))

@@ -5,20 +5,22 @@ The page holds its figures and its style, needs no network and runs no script.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from deconditional import __version__
 from deconditional.errors import UsageError
-from deconditional.report.result import align_truth, load_result, read_result
+from deconditional.report.page import render
+from deconditional.report.plots import require_matplotlib
+from deconditional.report.reading import read_result
+from deconditional.report.sections import sections, summary
+from deconditional.report.truth import align_truth
 from deconditional.saving.outputs import output_folder, write_atomically
 
-if TYPE_CHECKING:
-    import xarray as xr
-
-__all__ = ["load_result", "write_report"]
+__all__ = ["write_report"]
 
 
 def write_report(
@@ -29,7 +31,7 @@ def write_report(
     Parameters
     ----------
     result
-        What ``deconditional downscale`` wrote, as from ``load_result``.
+        What ``deconditional downscale`` wrote, as read from its file.
     out
         The file to write; its folder is made if need be.
     truth
@@ -58,33 +60,23 @@ def write_report(
     >>> page.count("<h2>"), page.count("<img ")
     (9, 4)
     """
-    from deconditional.report import plots
-
     try:
-        plots.require_matplotlib()
+        require_matplotlib()
     except ImportError as error:
         raise UsageError(str(error)) from None
-    from deconditional.report.material import Material
-    from deconditional.report.page import render
-    from deconditional.report.sections import sections, summary
-
     out = Path(out)
     if out.is_dir():
         raise UsageError(f"the output {str(out)!r} is a folder; name a file, such as report.html.")
     checked = read_result(result)
     output_folder(out.parent)
-    aligned = None if truth is None else align_truth(truth, checked.mean, checked.target)
-    material = Material(checked, aligned)
+    if truth is not None:
+        checked = replace(checked, truth=align_truth(truth, checked.mean, checked.target))
     with np.errstate(all="ignore"):  # of values as large as numbers can be
-        if material.scored is not None and not material.scored[0].size:
+        if checked.scored is not None and not checked.scored[0].size:
             raise UsageError(
                 "the truth has no value in any cell that was predicted; give one that overlaps."
             )
-        page = render(
-            checked.name,
-            summary(material),
-            sections(material),
-            f"Written by deconditional {__version__}.",
-        )
+        note = f"Written by deconditional {__version__}."
+        page = render(checked.name, summary(checked), sections(checked), note)
     write_atomically(out, page)
     return out

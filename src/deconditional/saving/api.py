@@ -14,20 +14,58 @@ True
 from __future__ import annotations
 
 import os
+import platform
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpjax.kernels.base import AbstractKernel
 
-from deconditional.errors import SavedModelError, UsageError
+from deconditional.errors import VERSION, SavedModelError, UsageError
 from deconditional.saving.container import Archive, ArrayWriter, refuse, write
-from deconditional.saving.kernels import Supplied
-from deconditional.saving.models import estimator_node, fingerprint, read_estimator
-from deconditional.saving.nodes import Node
+from deconditional.saving.identity import digest
+from deconditional.saving.objects import Reader, Writer
+from deconditional.saving.outputs import check_folder
+from deconditional.saving.own_kernels import Supplied
+from deconditional.saving.registry import name_of_class
 
-__all__ = ["SavedModelError", "fingerprint", "inspect", "load", "save"]
+__all__ = ["FittedData", "Savable", "fingerprint", "inspect", "load", "save"]
 
+KIND = "deconditional model"
 PACKAGES = ("jax", "jaxlib", "gpjax", "equinox", "numpy", "scipy")
+ABOUT = ("class", "schema", "created", "versions", "summary")
+
+
+class FittedData(NamedTuple):
+    """The data an estimator was fitted to: facts for people, and the arrays."""
+
+    facts: dict[str, Any]
+    arrays: list[Any]
+
+
+class Savable:
+    """Estimators that can be written to a file.
+
+    They say what they were fitted to in a method ``_fitted_data``, which raises where they are not
+    fitted.
+    """
+
+    fit_report_: Any
+
+    def _fitted_data(self) -> FittedData:
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the fitted estimator to an .npz file; see :func:`deconditional.load`.
+
+        Parameters
+        ----------
+        path
+            A file that ends in ``.npz``, which is added to a name without an ending.
+        overwrite
+            Replace an earlier saved model.
+        """
+        return save(self, path, overwrite=overwrite)
 
 
 def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -38,7 +76,7 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
     model
         Any fitted estimator of this package.
     path
-        A file that ends in ``.npz``.
+        A file that ends in ``.npz``, which is added to a name without an ending.
     overwrite
         Replace an earlier saved model. Any other file is left as it is.
 
@@ -52,32 +90,22 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
     load : The way back.
     """
     place = _checked_output(path, overwrite)
+    name = name_of_class(type(model))
+    if name is None or not isinstance(model, Savable):
+        raise SavedModelError(
+            f"a {type(model).__name__} cannot be saved; only estimators of this package can."
+        )
+    facts, data = model._fitted_data()
     arrays = ArrayWriter()
-    summary: dict[str, Any] = {}
-    if _is_downscaler(model):
-        from deconditional.saving.fields import downscaler_node, units
-
-        content = downscaler_node(model, arrays)
-        summary = {
-            "target": model.target,
-            "units": units(model),
-            "model": model.model_name_,
-            "understood": dict(model.pairing_.understood),
-        }
-    else:
-        content = estimator_node(model, arrays)
-        last = getattr(model, "model_", model)
-        summary = {"bags": repr(last.bags_), "observations": int(last._problem_.z.shape[0])}
-    report = model.fit_report_
-    summary["converged"] = bool(report.converged)
-    summary["data_sha256"] = fingerprint(model)
+    content = Writer(arrays).write(model)
+    converged = bool(model.fit_report_.converged)
     header = {
         "versions": _versions(),
-        "class": type(model).__name__,
-        "summary": summary,
+        "class": name,
+        "summary": {**facts, "converged": converged, "data_sha256": digest(*data)},
         "content": content,
     }
-    write(place, header, arrays)
+    write(place, KIND, header, arrays)
     return place
 
 
@@ -117,26 +145,17 @@ def load(
     True
     """
     supplied = Supplied({"kernel": kernel, "mediator_kernel": mediator_kernel})
-    with Archive.opened(path) as archive:
-        header = Node(archive.header, "model.json", archive, {})
-        header.only(
-            *("format", "schema", "created", "versions", "class", "summary", "content"),
-            *("arrays", "digest"),
-        )
-        content = header.node("content")
-        name = content.text("class")
-        if name != header.text("class"):
+    with Archive.opened(path, KIND) as archive:
+        header = archive.header
+        if set(header) != {"format", "content", "arrays", "digest", *ABOUT}:
+            refuse("its parts are not those of a saved model")
+        model = Reader(archive, supplied).read(header["content"])
+        if not isinstance(model, Savable) or name_of_class(type(model)) != header["class"]:
             refuse("it says two things about its class")
-        if name == "Downscaler":
-            from deconditional.saving.fields import read_downscaler
-
-            model: Any = read_downscaler(content, supplied)
-        else:
-            model = read_estimator(content, supplied)
         supplied.check_used()
         archive.check_all_used()
-        if header.node("summary").text("data_sha256") != fingerprint(model):
-            refuse("its summary belongs to other data")
+        if header["summary"]["data_sha256"] != fingerprint(model):
+            refuse("the data in it is not the data its fingerprint belongs to")
     return model
 
 
@@ -153,7 +172,7 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     --------
     >>> import numpy as np, tempfile
     >>> import deconditional as dc
-    >>> from deconditional.saving.api import inspect
+    >>> from deconditional.saving import inspect
     >>> bags = dc.Bags.from_points(np.arange(40.0), np.arange(40) // 4)
     >>> model = dc.CentroidGP(n_restarts=1).fit(bags, np.arange(10.0), noise_std=0.1)
     >>> with tempfile.TemporaryDirectory() as here:
@@ -161,38 +180,49 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     >>> about["class"], about["summary"]["observations"]
     ('CentroidGP', 10)
     """
-    with Archive.opened(path) as archive:
-        keys = ("class", "schema", "created", "versions", "summary")
-        return {key: archive.header[key] for key in keys}
+    with Archive.opened(path, KIND) as archive:
+        return {key: archive.header[key] for key in ABOUT}
 
 
-def _is_downscaler(model: Any) -> bool:
-    return any(each.__name__ == "Downscaler" for each in type(model).__mro__)
+def fingerprint(model: Savable) -> str:
+    """SHA-256 of the data a model was fitted to.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator or :class:`~deconditional.Downscaler`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deconditional import BaggGP, Bags
+    >>> bags = Bags.from_points(np.arange(20.0), np.arange(20) // 2)
+    >>> fixed = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0, "noise_std": 0.1}
+    >>> one, other = (BaggGP(fixed=fixed).fit(bags, z) for z in (np.arange(10.0), np.ones(10)))
+    >>> len(fingerprint(one)), fingerprint(one) == fingerprint(other)
+    (64, False)
+    """
+    return digest(*model._fitted_data().arrays)
 
 
 def _versions() -> dict[str, str]:
-    import platform
-    from importlib import metadata
-
-    from deconditional import __version__
-
-    found = {"deconditional": __version__, "python": platform.python_version()}
+    found = {"deconditional": VERSION, "python": platform.python_version()}
     return {**found, **{name: metadata.version(name) for name in PACKAGES}}
 
 
 def _checked_output(path: str | os.PathLike[str], overwrite: bool) -> Path:
     place = Path(path)
+    if place.is_dir():
+        raise UsageError(f"{str(place)!r} is a folder; name a file.")
+    if not place.suffix:
+        place = place.with_name(f"{place.name}.npz")
     if place.suffix != ".npz":
         raise UsageError(f"the file {str(place)!r} must end in .npz; name another.")
     if place.is_dir():
         raise UsageError(f"{str(place)!r} is a folder; name a file.")
     if place.exists() and not overwrite:
         raise UsageError(f"{str(place)!r} exists; name another file, or use overwrite=True.")
-    folder = place.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"the folder {str(folder)!r} does not exist; make it first.")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"the folder {str(folder)!r} cannot be written to; name another.")
+    check_folder(place)
     if place.exists():
         try:
             inspect(place)

@@ -8,7 +8,6 @@ members, sizes, checksums and the structure of the JSON are checked before anyth
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import math
@@ -25,21 +24,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from deconditional.errors import SavedModelError, UsageError
+from deconditional.saving.identity import digest
+from deconditional.saving.outputs import replacing
 
-__all__ = [
-    "FORMAT",
-    "SCHEMA",
-    "Archive",
-    "ArrayWriter",
-    "SavedModelError",
-    "number",
-    "refuse",
-    "write",
-]
+__all__ = ["SCHEMA", "Archive", "ArrayWriter", "number", "refuse", "write"]
 
-FORMAT = "deconditional model"
 SCHEMA = 1
-"""Number of the schema that is written; the same and all lower ones are read."""
+"""Number of the schema that is written and read."""
 
 HEADER = "model.json"
 MEMBER = re.compile(r"arrays/(a[0-9]{5,7})\.npy")
@@ -54,7 +45,7 @@ NPY = re.compile(
 LARGEST_HEADER = 64 * 2**20
 """Bytes of JSON. Bags and their labels are the longest part: a million labels are 20 MB."""
 
-DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|i1", "|u1", "|b1")
+DTYPES = (*("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1"),)
 INLINE = 32
 """Arrays of so many float64 numbers at most are written into the JSON, where people can read."""
 
@@ -104,18 +95,13 @@ class ArrayWriter:
         if values.size <= INLINE and values.dtype.str == "<f8":
             numbers = [number(v) for v in values.ravel().tolist()]
             return {"shape": list(values.shape), "values": numbers, **weak}
-        digest = hashlib.sha256(_npy_header(values.dtype, values.shape))
-        digest.update(_bytes(values))
-        key = digest.hexdigest()
+        key = digest(values)
         if key not in self._names:
             name = f"a{len(self._names):05d}"
             self._names[key] = name
             self.arrays[name] = values
-            self.about[name] = {
-                "dtype": values.dtype.str,
-                "shape": list(values.shape),
-                "sha256": key,
-            }
+            about = {"dtype": values.dtype.str, "shape": list(values.shape), "digest": key}
+            self.about[name] = about
         return {"array": self._names[key], **weak}
 
 
@@ -150,49 +136,41 @@ def number(value: float) -> float | str:
     return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
 
 
-def write(path: Path, header: Mapping[str, Any], arrays: ArrayWriter) -> None:
+def write(path: Path, kind: str, header: Mapping[str, Any], arrays: ArrayWriter) -> None:
     """Write so that the file is, at every moment, either what it was or the new one."""
     whole = {
-        "format": FORMAT,
+        "format": kind,
         "schema": SCHEMA,
         "created": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         **header,
         "arrays": arrays.about,
     }
-    whole["digest"] = _digest(whole)
+    whole["digest"] = header_digest(whole)
     text = json.dumps(whole, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > LARGEST_HEADER:
         raise SavedModelError(
             f"what is not an array takes {len(text) / 2**20:.0f} MB, more than a file may have; "
             "use shorter labels, or whole numbers, for the bags."
         )
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr(zipfile.ZipInfo(HEADER, EPOCH), text)
-                for name, values in arrays.arrays.items():
-                    info = zipfile.ZipInfo(f"arrays/{name}.npy", EPOCH)
-                    with archive.open(info, "w", force_zip64=values.nbytes > 2**31) as member:
-                        member.write(_npy_header(values.dtype, values.shape))
-                        member.write(_bytes(values))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        with replacing(path) as part, zipfile.ZipFile(part, "x", zipfile.ZIP_STORED) as archive:
+            archive.writestr(zipfile.ZipInfo(HEADER, EPOCH), text)
+            for name, values in arrays.arrays.items():
+                info = zipfile.ZipInfo(f"arrays/{name}.npy", EPOCH)
+                with archive.open(info, "w", force_zip64=values.nbytes > 2**31) as member:
+                    member.write(_npy_header(values.dtype, values.shape))
+                    member.write(_bytes(values))
     except OSError as error:
         raise UsageError(
             f"could not write {str(path)!r} ({error.strerror or error}); what was there has not "
             "changed. Make room, or name another place."
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
-def _digest(header: Mapping[str, Any]) -> str:
+def header_digest(header: Mapping[str, Any]) -> str:
     """Checksum of everything the JSON says, whatever its layout."""
     rest = {key: value for key, value in header.items() if key != "digest"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest(json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
 # --------------------------------------------------------------------------- reading
@@ -207,11 +185,8 @@ class Archive:
         The JSON.
     """
 
-    format, schema = FORMAT, SCHEMA
-    """What the JSON must say; files of other kinds have their own."""
-
-    def __init__(self, archive: zipfile.ZipFile, size: int):
-        self._archive = archive
+    def __init__(self, archive: zipfile.ZipFile, kind: str, size: int):
+        self._archive, self._kind = archive, kind
         members = archive.infolist()
         for info in members:
             _check_member(info)
@@ -229,8 +204,11 @@ class Archive:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, path: str | os.PathLike[str]) -> Iterator[Archive]:
-        """The file at a path; whatever goes wrong while it is read is a SavedModelError."""
+    def opened(cls, path: str | os.PathLike[str], kind: str) -> Iterator[Archive]:
+        """The file at a path; whatever goes wrong while it is read is a SavedModelError.
+
+        The JSON must say that it is a file of this kind.
+        """
         place = Path(path)
         try:
             if not place.exists():
@@ -238,7 +216,7 @@ class Archive:
             if not place.is_file():
                 refuse("it is not a file; a saved model is one .npz file")
             with place.open("rb") as file, zipfile.ZipFile(file) as archive:
-                yield cls(archive, place.stat().st_size)
+                yield cls(archive, kind, place.stat().st_size)
         except SavedModelError as error:
             raise SavedModelError(f"cannot load {str(place)!r}: {error}") from None
         except OSError as error:
@@ -273,20 +251,20 @@ class Archive:
             )
         except RecursionError:
             refuse(f"{HEADER} is nested too deeply")
-        if not isinstance(header, dict) or header.get("format") != self.format:
-            refuse("it is not a saved model of this package")
+        if not isinstance(header, dict) or header.get("format") != self._kind:
+            refuse(f"it is no {self._kind}")
         schema = header.get("schema")
         if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
             refuse("the number of its schema is missing")
-        if schema > self.schema:
+        if schema > SCHEMA:
             versions = header.get("versions")
             made = versions.get("deconditional") if isinstance(versions, dict) else None
             by = f" by deconditional {made}" if isinstance(made, str) and len(made) < 40 else ""
             refuse(
-                f"it was saved{by} with schema {schema}; this version reads up to {self.schema}. "
+                f"it was saved{by} with schema {schema}; this version reads up to {SCHEMA}. "
                 "Update deconditional"
             )
-        if header.get("digest") != _digest(header):
+        if header.get("digest") != header_digest(header):
             refuse(f"{HEADER} does not match its fingerprint, so it is damaged or was edited")
         return header
 
@@ -298,7 +276,7 @@ class Archive:
         if wanted != set(self._members):
             refuse("the arrays in it are not those its list names")
         for name, each in about.items():
-            if not isinstance(each, dict) or set(each) != {"dtype", "shape", "sha256"}:
+            if not isinstance(each, dict) or set(each) != {"dtype", "shape", "digest"}:
                 refuse(f"the entry of array {name} is not understood")
             if each["dtype"] not in DTYPES:
                 refuse(f"array {name} has values of a type that is not a number")
@@ -314,20 +292,21 @@ class Archive:
         return about
 
     def array(self, name: Any) -> np.ndarray:
-        """One of the arrays, its fingerprint checked."""
+        """One of the arrays, its fingerprint checked; it cannot be written to."""
         if not isinstance(name, str) or name not in self.about:
             refuse(f"it names an array {str(name)[:40]!r} that it does not have")
         if name not in self._arrays:
             about = self.about[name]
             content = self._bytes(f"arrays/{name}.npy")
-            if hashlib.sha256(content).hexdigest() != about["sha256"]:
-                refuse(f"array {name} does not match its fingerprint, so it is damaged")
             shape, dtype = tuple(about["shape"]), np.dtype(about["dtype"])
             start = _data_start(content, dtype, shape)
             if start is None or len(content) != start + math.prod(shape) * dtype.itemsize:
                 refuse(f"array {name} is not of the type and shape its entry says")
-            self._arrays[name] = np.frombuffer(content, dtype, offset=start).reshape(shape)
-        return self._arrays[name].copy()
+            found = np.frombuffer(content, dtype, offset=start).reshape(shape)
+            if digest(found) != about["digest"]:
+                refuse(f"array {name} does not match its fingerprint, so it is damaged")
+            self._arrays[name] = found
+        return self._arrays[name]
 
     def check_all_used(self) -> None:
         """Raise where an array was never asked for: it has no place in a model."""

@@ -1,35 +1,29 @@
-"""Folders and files that commands write: checked before any work, and never left half written."""
+"""Folders and files to be written: checked before any work, and never left half written."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from deconditional.errors import UsageError, visible
 
 __all__ = [
-    "can_draw",
     "check_folder",
     "check_name",
     "check_place",
     "output_folder",
+    "remove_leftovers",
+    "replacing",
     "write_atomically",
 ]
 
 ROOM = 40
 """Bytes that the hidden name of a file in the making has beyond its own, at most."""
-
-
-def can_draw() -> None:
-    """Raise, with the remedies, where figures are asked for and matplotlib is missing."""
-    from deconditional.report import plots
-
-    try:
-        plots.require_matplotlib()
-    except ImportError as error:
-        raise UsageError(f"{error} Or leave figures out with --no-figures.") from None
 
 
 def output_folder(path: str | os.PathLike[str]) -> Path:
@@ -124,24 +118,54 @@ def check_folder(path: Path) -> None:
         ) from None
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file that is, at every moment, either the old one or the new one.
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden name beside a file; what is written under it takes the file's place at the end.
+
+    The file is, at every moment, either what it was or the new one. Where the block raises, what
+    was written is removed.
 
     Examples
     --------
     >>> with tempfile.TemporaryDirectory() as here:
-    ...     write_atomically(Path(here) / "a.txt", "whole")
+    ...     with replacing(Path(here) / "a.txt") as part:
+    ...         _ = part.write_text("whole")
     ...     [(file.name, file.read_text()) for file in Path(here).iterdir()]
     [('a.txt', 'whole')]
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
     try:
-        # A link that somebody else has put there in the meantime is not followed.
-        with part.open("xb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
+        yield part
+        with part.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file that is, at every moment, either the old one or the new one."""
+    # A link that somebody else has put there in the meantime is not followed: hence the x.
+    with replacing(path) as part, part.open("xb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what a process left that was killed while it wrote this file."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.part")
+    with suppress(OSError):
+        for each in path.absolute().parent.iterdir():
+            found = pattern.fullmatch(each.name)
+            if found is not None and not _is_alive(int(found[1])):
+                each.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,4 +1,4 @@
-r"""The distribution of every cell of a result, and its scores against the truth.
+r"""Cells whose values may be bounded or positive: normals that are exponentiated or cut off.
 
 A cell is normal, lognormal, or a rectified normal: a normal whose draws beyond a bound are set onto
 it, so that the bound itself has a probability.
@@ -11,16 +11,21 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
-from deconditional import scores
+from deconditional.scores.checks import Floats
+from deconditional.scores.distributions import (
+    coverage,
+    crps_gaussian,
+    mixture_cdf,
+    mixture_quantile,
+)
+from deconditional.scores.means import bias, mae, rmse
 
-__all__ = ["KINDS", "Kind", "Marginals", "actual_coverage"]
+__all__ = ["KINDS", "Kind", "Marginals"]
 
 Kind = Literal["normal", "lognormal", "rectified normal"]
 KINDS: tuple[Kind, ...] = ("normal", "lognormal", "rectified normal")
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,8 @@ class Marginals:
 
     def quantile(self, level: float) -> Floats:
         """The value below which a cell lies with this probability."""
-        normal = self.location + ndtri(level) * self.scale
-        if self.kind == "lognormal":
-            return np.exp(normal)
-        return np.clip(normal, self.low, self.high)
+        normal = mixture_quantile(self.location[None], self.scale[None] ** 2, level)
+        return np.exp(normal) if self.kind == "lognormal" else np.clip(normal, self.low, self.high)
 
     def interval(self, level: float) -> tuple[Floats, Floats]:
         """Central interval, lower and upper ends."""
@@ -93,14 +96,10 @@ class Marginals:
         array([0.5  , 0.975])
         """
         if self.kind == "lognormal":
-            positive = truth > 0
-            logs = np.log(truth, out=np.full_like(truth, -np.inf), where=positive)
-            return ndtr(self._standard(logs))
-        below = ndtr(self._standard(truth))
+            return self._below(_log(truth))
         place = np.random.default_rng(seed).uniform(size=truth.shape)
-        at_low = ndtr(self._standard(np.full_like(truth, self.low)))
-        at_high = ndtr(self._standard(np.full_like(truth, self.high)))
-        below = np.where(truth == self.low, place * at_low, below)
+        at_low, at_high = self._below(self.low), self._below(self.high)
+        below = np.where(truth == self.low, place * at_low, self._below(truth))
         below = np.where(truth == self.high, at_high + place * (1.0 - at_high), below)
         return np.where(truth < self.low, 0.0, np.where(truth > self.high, 1.0, below))
 
@@ -113,22 +112,26 @@ class Marginals:
         0.2337
         """
         if self.kind == "normal":
-            return scores.crps_gaussian(self.location, self.scale, truth)
+            return crps_gaussian(self.location, self.scale, truth)
         each = self._crps_lognormal(truth) if self.kind == "lognormal" else self._crps_bound(truth)
         return float(np.mean(each))
 
     def score(self, mean: Floats, truth: Floats) -> dict[str, float]:
         """Errors of the mean, and scores of the distributions, against the truth."""
         return {
-            "rmse": scores.rmse(mean, truth),
-            "mae": scores.mae(mean, truth),
-            "bias": scores.bias(mean, truth),
+            "rmse": rmse(mean, truth),
+            "mae": mae(mean, truth),
+            "bias": bias(mean, truth),
             "crps": self.crps(truth),
-            "coverage95": scores.coverage(*self.interval(0.95), truth),
-            "coverage50": scores.coverage(*self.interval(0.5), truth),
+            "coverage95": coverage(*self.interval(0.95), truth),
+            "coverage50": coverage(*self.interval(0.5), truth),
         }
 
-    def _standard(self, value: Floats) -> Floats:
+    def _below(self, value: npt.ArrayLike) -> Floats:
+        """Probability that the normal part is below a value."""
+        return mixture_cdf(self.location[None], self.scale[None] ** 2, value)
+
+    def _standard(self, value: Floats | float) -> Floats:
         """Value less location in units of scale; a cell without spread gives 0 or infinity."""
         gap = value - self.location
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -137,8 +140,7 @@ class Marginals:
     def _crps_lognormal(self, truth: Floats) -> Floats:
         r"""With :math:`m` the mean: y(2F(y) - 1) - 2m(Φ((log y - μ - σ²)/σ) + Φ(σ/√2) - 1)."""
         mean = np.exp(self.location + 0.5 * self.scale**2)
-        logs = np.log(truth, out=np.full_like(truth, -np.inf), where=truth > 0)
-        standard = self._standard(logs)
+        standard = self._standard(_log(truth))
         return truth * (2 * ndtr(standard) - 1) - 2 * mean * (
             ndtr(standard - self.scale) + ndtr(self.scale / np.sqrt(2)) - 1
         )
@@ -146,9 +148,7 @@ class Marginals:
     def _crps_bound(self, truth: Floats) -> Floats:
         """The integral of (F - step at truth)²; between a bound and a truth beyond, that is 1."""
         inside = np.clip(truth, self.low, self.high)
-        z = self._standard(inside)
-        low = self._standard(np.full_like(truth, self.low))
-        high = self._standard(np.full_like(truth, self.high))
+        z, low, high = (self._standard(end) for end in (inside, self.low, self.high))
         with np.errstate(invalid="ignore"):
             spread = self.scale * (
                 _squared_cdf(z) - _squared_cdf(low) + _squared_cdf(-z) - _squared_cdf(-high)
@@ -157,20 +157,13 @@ class Marginals:
         return np.where(self.scale > 0, spread, point) + np.abs(truth - inside)
 
 
+def _log(truth: Floats) -> Floats:
+    """The logarithm, minus infinity for what has none."""
+    return np.log(truth, out=np.full_like(truth, -np.inf), where=truth > 0)
+
+
 def _squared_cdf(z: Floats) -> Floats:
     """The integral of Φ² from minus infinity to z."""
     z = np.maximum(z, -40.0)  # Φ is zero there in double precision
     density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
     return z * ndtr(z) ** 2 + 2 * ndtr(z) * density - ndtr(np.sqrt(2) * z) / np.sqrt(np.pi)
-
-
-def actual_coverage(pit: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
-    """Share of PIT values within the central intervals of the given probabilities.
-
-    Examples
-    --------
-    >>> actual_coverage([0.1, 0.4, 0.6, 0.99], [0.5, 0.9])
-    array([0.5 , 0.75])
-    """
-    off_centre = 2 * np.abs(np.asarray(pit, dtype=float) - 0.5)
-    return np.array([np.mean(off_centre <= level) for level in np.atleast_1d(levels)])

@@ -1,0 +1,290 @@
+"""``deconditional downscale``: read, say what was understood, learn, predict, write, sum up."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import xarray as xr
+from rich.console import Console
+
+from deconditional.cli.console import errors_of_computing, errors_of_reading, new_console, say
+from deconditional.cli.options import require
+from deconditional.cli.report import check_report, write_page
+from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
+from deconditional.fields.cluster import cluster
+from deconditional.fields.declared import available_memory, shown_bytes
+from deconditional.fields.downscaler import Downscaler, quantile_levels
+from deconditional.fields.downscaling import downscale as in_one_call
+from deconditional.fields.downscaling import select_time
+from deconditional.fields.files import (
+    check_output,
+    check_writable,
+    open_fields,
+    protect_inputs,
+    remove,
+    write_fields,
+)
+from deconditional.fields.fine_points import fine_points
+from deconditional.fields.grids import find_grid
+from deconditional.fields.pairing import Pairing, is_chunked
+from deconditional.saving.resume import Checkpoint, opened, whole
+
+__all__ = ["downscale"]
+
+PARAMETERS = (
+    *("target", "covariates", "mediators", "model", "kernel", "position", "transform", "bounds"),
+    *("consistency", "points_per_bag", "mask", "min_cover", "dims", "folds", "n_restarts", "seed"),
+)
+"""Options that the estimator is told as they are."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One downscaling: the arguments, where to print, the estimator and the data."""
+
+    args: argparse.Namespace
+    command: str
+    console: Console
+    downscaler: Downscaler
+    fine: xr.Dataset
+    coarse: xr.Dataset
+    on: xr.Dataset | None
+
+    @property
+    def goal(self) -> xr.Dataset:
+        """Where to predict."""
+        return self.fine if self.on is None else self.on
+
+
+def downscale(args: argparse.Namespace, command: str) -> int:
+    """Carry out a command; whatever can be refused is refused before anything is learnt."""
+    console = new_console(args.quiet)
+    check_files(args)
+    downscaler = estimator(args)
+    downscaler.question()
+    quantile_levels(args.quantiles)
+    check_size_options(args)
+    request = Request(args, command, console, downscaler, *read(args))
+    with errors_of_computing(args.model), cluster(args.workers, args.scheduler):
+        if args.map_over is not None:
+            return every_slice(request)
+        result = at_once(request)
+    finished(request, result)
+    return 0
+
+
+def estimator(args: argparse.Namespace) -> Downscaler:
+    """The estimator that the options describe."""
+    given = {name: getattr(args, name) for name in PARAMETERS}
+    return Downscaler(**given, progress=not args.quiet and sys.stderr.isatty())
+
+
+def read(args: argparse.Namespace) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset | None]:
+    """Fine and coarse data, and those to predict on if they are others, at the times asked for."""
+    chunked = is_asked_for_chunks(args)
+    fine = open_fields(args.fine, "fine", chunked)
+    coarse = open_fields(args.coarse, "coarse")
+    on = None if args.on is None else open_fields(args.on, "prediction", chunked)
+    if args.time is None:
+        return fine, coarse, on
+    chosen = (
+        select_time(fine, args.time, "fine"),
+        select_time(coarse, args.time, "coarse"),
+        None if on is None else select_time(on, args.time, "prediction"),
+    )
+    if chosen[0] is fine and chosen[1] is coarse and chosen[2] is on:
+        raise UsageError(f"--time {args.time} was given, but no file has times; leave it out.")
+    return chosen
+
+
+def is_asked_for_chunks(args: argparse.Namespace) -> bool | None:
+    """Whether data stays in its files; None goes by its size."""
+    return {"auto": None, "yes": True, "no": False}[args.chunked]
+
+
+def at_once(request: Request) -> xr.Dataset:
+    """One fit and one prediction, written; the result is read back from its file."""
+    args, downscaler, goal = request.args, request.downscaler, request.goal
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DeconditionalWarning)
+        downscaler.check_consistency(goal)
+        with errors_of_reading():
+            pairing = downscaler.understand(request.fine, request.coarse)
+        for label, text in pairing.understood:
+            say(request.console, label, text)
+        if request.on is not None:
+            check_on(request.on, pairing)
+        check_result(request, pairing)
+        with opened(args.checkpoint) as kept:
+            downscaler.fit(request.fine, request.coarse, **whole(kept))
+            downscaler.predict_to(
+                args.out,
+                goal,
+                quantiles=args.quantiles,
+                samples=args.samples,
+                overwrite=args.overwrite,
+                command=request.command,
+            )
+    args.written = args.out
+    result = open_fields(args.out, "written", is_asked_for_chunks(args))
+    notes = [str(w.message) for w in caught if issubclass(w.category, DeconditionalWarning)]
+    for note in dict.fromkeys(() if args.quiet else notes):
+        print(f"note: {note}", file=sys.stderr)
+    sum_up(request, result)
+    return result
+
+
+def every_slice(request: Request) -> int:
+    """One downscaling for every value of a dimension; those that are done survive a stop."""
+    args = request.args
+    check_writable(request.goal, args.out)
+    store = args.out.with_name(f".{args.out.name}.slices")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SliceWarning)
+        result = in_one_call(
+            request.fine,
+            request.coarse,
+            on=request.on,
+            map_over=args.map_over,
+            store=store,
+            quantiles=args.quantiles,
+            samples=args.samples,
+            command=request.command,
+            **request.downscaler.get_params(deep=False),
+        )
+    write_fields(result, args.out)
+    args.written = args.out
+    failures = [str(w.message) for w in caught if issubclass(w.category, SliceWarning)]
+    say(request.console, "slices", f"{result.sizes[args.map_over]} of {args.map_over}")
+    finished(request, result)
+    if failures:
+        print(f"deconditional: {failures[0]}", file=sys.stderr)
+        return 1
+    remove(store)
+    return 0
+
+
+def finished(request: Request, result: xr.Dataset) -> None:
+    """Say what was written, and write the report if there is to be one."""
+    say(request.console, "written", str(request.args.out))
+    if request.args.report is not None:
+        say(request.console, "report", str(write_page(result, request.args.report)))
+
+
+def sum_up(request: Request, result: xr.Dataset) -> None:
+    """The summary after a run."""
+    console, comparison = request.console, request.downscaler.comparison_
+    facts = json.loads(result.attrs["deconditional"])
+    if comparison is not None:
+        console.print(str(comparison), markup=False)
+    mean, std = result["mean"], result["std"]
+    left, units = facts["residuals"], facts["units"]
+    say(console, "model", f"{facts['model']}; {facts['mediation']}")
+    say(
+        console,
+        "posterior",
+        f"{int(mean.notnull().sum())} fine cells, mean {float(mean.min()):.4g} to "
+        f"{float(mean.max()):.4g} {units}, standard deviation {float(std.min()):.3g} to "
+        f"{float(std.max()):.3g} {units}",
+    )
+    if left and left["n"]:
+        say(
+            console,
+            "residuals",
+            f"observed less area mean in {left['n']} cells: rms {left['rmse']:.3g}, largest "
+            f"{left['largest']:.3g} {units}",
+        )
+    say(console, "seconds", ", ".join(f"{k} {v:.1f}" for k, v in facts["timings"].items()))
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """Raise unless all that is to be written can be, and replaces nothing that is read."""
+    inputs: list[str | Path] = [*args.fine, *args.coarse, *(args.on or [])]
+    protect_inputs(args.out, inputs)
+    args.out = check_output(args.out, args.overwrite)
+    others = [*inputs, args.out]
+    if args.report is not None:
+        require("report", "matplotlib", "jinja2")
+        check_report(args.report, others)
+        if os.path.lexists(args.report) and not args.overwrite:
+            raise UsageError(
+                f"the report {str(args.report)!r} exists; name another, or add --overwrite."
+            )
+        others.append(args.report)
+    if args.checkpoint is not None:
+        check_checkpoint(args, others)
+
+
+def check_checkpoint(args: argparse.Namespace, others: Sequence[str | Path]) -> None:
+    """Raise unless learning can be kept in the file that was named for it."""
+    if args.map_over is not None:
+        raise UsageError("--map-over keeps the slices that are done; leave --checkpoint out.")
+    if args.checkpoint.absolute() in [Path(other).absolute() for other in others]:
+        raise UsageError(f"--checkpoint {args.checkpoint} is another file of the command as well.")
+    protect_inputs(args.checkpoint, others, "checkpoint")
+    Checkpoint(args.checkpoint).check()
+
+
+def check_size_options(args: argparse.Namespace) -> None:
+    """Raise where options about size and workers contradict each other, or need what is absent."""
+    if args.workers is not None and args.scheduler is not None:
+        raise UsageError("--workers starts a cluster and --scheduler uses a running one; give one.")
+    most = 4 * max(os.cpu_count() or 1, 2)
+    if args.workers is not None and args.workers > most:
+        raise UsageError(
+            f"--workers {args.workers} are too many for {os.cpu_count()} core(s); give at most "
+            f"{most}."
+        )
+    if args.workers is not None or args.scheduler is not None:
+        require("dask", "dask", "distributed")
+        if args.chunked == "no" and args.map_over is None:
+            raise UsageError("--chunked no leaves nothing to do for Dask; leave it out.")
+        if args.chunked == "auto" and args.map_over is None:
+            args.chunked = "yes"
+    if args.chunked == "yes":
+        require("dask", "dask")
+
+
+def check_on(on: xr.Dataset, pairing: Pairing) -> None:
+    """Raise now rather than after the fit where nothing can be predicted on a grid."""
+    question = pairing.question
+    try:
+        grid = find_grid(on, question.covariates, "fine", question.dims)
+        if not is_chunked(on, question):
+            fine_points(on, question)
+    except UsageError as error:
+        raise UsageError(f"--on: {error}") from None
+    if grid.spherical != pairing.coarse.spherical:
+        raise UsageError(
+            "--on: its grid is in other coordinates than those of the fine and coarse files; give "
+            "one of the same projection."
+        )
+
+
+def check_result(request: Request, pairing: Pairing) -> None:
+    """Raise now where the result could not be written, or does not fit into memory."""
+    args, question = request.args, pairing.question
+    grid = find_grid(request.goal, question.covariates, "fine", question.dims)
+    dims = [d for d in (grid.time, grid.y.name, grid.x.name) if d is not None]
+    check_writable(request.goal, args.out, dims)
+    if is_chunked(request.goal, question):
+        return
+    layers = 2 + len(args.quantiles) + args.samples
+    needed = 8 * grid.n_cells * grid.n_times * layers
+    memory = available_memory()
+    if needed > memory:
+        raise UsageError(
+            f"{layers} layers of {grid.n_cells * grid.n_times} cells take {shown_bytes(needed)}, "
+            f"and {shown_bytes(memory)} are free; ask for fewer samples or quantiles, or use "
+            "--chunked yes."
+        )

@@ -1,0 +1,57 @@
+"""``deconditional report``: the HTML page of a result."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import xarray as xr
+
+from deconditional.errors import UsageError
+from deconditional.fields.files import one_line, open_fields, protect_inputs
+from deconditional.report import write_report
+from deconditional.report.reading import load_result
+from deconditional.saving.outputs import check_place
+
+__all__ = ["check_report", "report", "write_page"]
+
+
+def report(args: argparse.Namespace, command: str) -> int:
+    """Write the HTML page of a result."""
+    given = Path(args.result)
+    if not given.name:
+        raise UsageError(f"{args.result!r} is no file; name what deconditional downscale wrote.")
+    out = args.out if args.out is not None else given.with_suffix(".html")
+    check_report(out, [args.result, *(args.truth or [])])
+    result = open_fields(given, "result") if given.is_dir() else load_result(given)
+    truth = None if args.truth is None else open_fields(args.truth, "truth")
+    print(write_page(result, out, truth))
+    return 0
+
+
+def check_report(path: Path, inputs: Sequence[str | Path]) -> None:
+    """Raise unless a page can be written here, and is none of the files that are read."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"the report {str(path)!r} must end in .html; name another.")
+    check_place(path, "report")
+    if path.is_dir():
+        raise UsageError(f"the report {str(path)!r} is a folder; name a file.")
+    protect_inputs(path, inputs, "report")
+
+
+def write_page(result: xr.Dataset, out: Path, truth: xr.Dataset | None = None) -> Path:
+    """Write the report, or say why not."""
+    try:
+        return write_report(result, out, truth)
+    except UsageError:
+        raise
+    except MemoryError:
+        raise UsageError(
+            f"the memory does not suffice for the report {str(out)!r}; cut the result to a region."
+        ) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"could not write the report {str(out)!r} ({one_line(error)}); make room, or name "
+            "another place."
+        ) from error

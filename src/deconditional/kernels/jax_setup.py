@@ -1,0 +1,98 @@
+"""JAX set up for this package: importing this module does it, once, for everything that computes.
+
+The small dense algebra needs 64-bit mode. Products of float32 matrices must keep all their digits:
+an accelerator may round their factors to ten bits unless told otherwise. A user's own choice of
+``jax_default_matmul_precision`` stays.
+
+Compiled functions are kept on disk, so that the second process with problems of the same shapes
+starts fast. The folder is ``deconditional/compiled`` in the user's cache folder
+(``$XDG_CACHE_HOME``, else ``~/.cache``), bounded in size, with one part for every kind of
+processor: machines that share a home need not understand each other's code. A user who sets
+``JAX_COMPILATION_CACHE_DIR`` is obeyed, and ``DECONDITIONAL_CACHE=off`` keeps nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from deconditional.errors import UsageError
+
+__all__ = ["cache_folder", "keep_compiled"]
+
+SWITCH = "DECONDITIONAL_CACHE"
+SIZE = "JAX_COMPILATION_CACHE_MAX_SIZE"
+LEAST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+
+LARGEST = 128 * 2**20
+"""Bytes; beyond, what has not been used for longest is dropped."""
+
+SHORTEST = 0.05
+"""Seconds of compilation worth keeping: a fit compiles many short functions."""
+
+
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Where compiled functions go.
+
+    Examples
+    --------
+    >>> cache_folder({"XDG_CACHE_HOME": "/big/cache"}).parent.as_posix()
+    '/big/cache/deconditional/compiled'
+    """
+    given = (os.environ if environment is None else environment).get("XDG_CACHE_HOME", "")
+    # The specification says that a relative path is to be ignored.
+    home = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    kind = hashlib.sha256(_instructions().encode()).hexdigest()[:10]
+    return home / "deconditional" / "compiled" / kind
+
+
+def _instructions() -> str:
+    """What the processor understands, as far as the system says."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    found = [line for line in lines if line.startswith(("flags", "Features", "model name"))]
+    return "\n".join([platform.machine(), *sorted(set(found) or {platform.processor()})])
+
+
+def keep_compiled() -> Path | None:
+    """Have JAX keep what it compiles from here on; the folder, or None where nothing is kept.
+
+    Nothing is kept where the folder cannot be written, or where filelock, which JAX needs to bound
+    its size, is missing.
+    """
+    wanted = os.environ.get(SWITCH, "on").strip().lower()
+    if wanted not in ("on", "off", ""):
+        raise UsageError(f"{SWITCH} must be on or off, not {wanted!r}.")
+    chosen_by_user = bool(jax.config.jax_compilation_cache_dir)  # type: ignore[attr-defined]
+    if wanted == "off" or chosen_by_user or importlib.util.find_spec("filelock") is None:
+        return None
+    try:
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError):  # a user without a home has no folder either
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if SIZE not in os.environ:
+        jax.config.update("jax_compilation_cache_max_size", LARGEST)
+    if LEAST not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+    compilation_cache.reset_cache()  # JAX decides once, at its first compilation, whether to keep
+    return folder
+
+
+jax.config.update("jax_enable_x64", True)
+if jax.config.jax_default_matmul_precision is None:  # type: ignore[attr-defined]
+    jax.config.update("jax_default_matmul_precision", "highest")
+keep_compiled()

@@ -1,0 +1,266 @@
+"""Maps of gridded fields.
+
+Functions take DataArrays, drawn by their coordinates whatever their order, or plain arrays with
+rows from south to north. Cells without a value are grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.report.grids import Plane, plane
+from deconditional.report.plots import (
+    BLUE,
+    DIVERGING,
+    GAP,
+    GREEN,
+    ORANGE,
+    SEQUENTIAL,
+    SPREAD,
+    new_figure,
+    plain_text,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Kind", "Panel", "category_map", "demo_maps", "field_map", "map_grid"]
+
+Kind = Literal["value", "spread", "difference"]
+
+COLOURS = {"value": SEQUENTIAL, "spread": SPREAD, "difference": DIVERGING}
+CATEGORIES = (GAP, BLUE, ORANGE, GREEN)
+
+MOST_CELLS = 1000
+"""Cells drawn along an axis; of longer ones, every second, third, ... cell."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One map of a figure.
+
+    Attributes
+    ----------
+    field
+        DataArray, or array with rows from south to north.
+    title, label
+        Of the map and of its colour bar.
+    kind
+        ``value``, ``spread`` (from zero up) or ``difference`` (centred on zero).
+    limits
+        Ends of the colour scale; left out, those of the field.
+    """
+
+    field: Any
+    title: str
+    label: str = ""
+    kind: Kind = "value"
+    limits: tuple[float, float] | None = None
+
+
+def field_map(
+    field: Any,
+    title: str,
+    label: str = "",
+    kind: Kind = "value",
+    limits: tuple[float, float] | None = None,
+) -> Figure:
+    r"""One field as a map with its colour bar; the arguments are those of a :class:`Panel`.
+
+    Examples
+    --------
+    >>> figure = field_map(np.eye(3), "cost in $ per $", "EUR")
+    >>> figure.axes[0].get_title(), len(figure.axes)
+    ('cost in \\$ per \\$', 1)
+    """
+    drawn = plane(field)
+    figure = new_figure(4.8, _height(drawn, 4.8))
+    _draw(figure.add_subplot(), drawn, Panel(field, title, label, kind, limits))
+    return figure
+
+
+def category_map(
+    field: Any, names: Sequence[str], title: str, colours: Sequence[str] = CATEGORIES
+) -> Figure:
+    """A field of the values 0, 1, 2, ... as a map, with the name and number of each as legend.
+
+    Examples
+    --------
+    >>> figure = category_map(np.eye(3), ["off", "on"], "example")
+    >>> [text.get_text() for text in figure.legends[0].get_texts()]
+    ['off (6)', 'on (3)']
+    """
+    drawn = plane(field)
+    figure = new_figure(4.8, _height(drawn, 4.8) + 0.3)
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+    from matplotlib.patches import Patch
+
+    colours = tuple(colours[: len(names)])
+    norm = BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names))
+    axes = figure.add_subplot()
+    _mesh(axes, drawn, cmap=ListedColormap(colours), norm=norm)
+    axes.set_title(plain_text(title))
+    counts = [int(np.sum(drawn.values == value)) for value in range(len(names))]
+    patches = [
+        Patch(facecolor=colour, edgecolor="0.3", label=plain_text(f"{name} ({count})"))
+        for colour, name, count in zip(colours, names, counts, strict=True)
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    return figure
+
+
+def map_grid(
+    panels: Sequence[Panel],
+    columns: int,
+    extent: tuple[float, float, float, float] | None = None,
+    title: str = "",
+) -> Figure:
+    """Several maps, each with a colour bar of its own.
+
+    Parameters
+    ----------
+    panels
+        The maps, row by row.
+    columns
+        Maps beside each other.
+    extent
+        West, east, south and north ends of plain arrays.
+    title
+        Of the figure.
+
+    Examples
+    --------
+    >>> figure = map_grid([Panel(np.eye(3), "one"), Panel(np.eye(3), "two")], 2, title="both")
+    >>> [axes.get_title() for axes in figure.axes]
+    ['one', 'two']
+    """
+    planes = [plane(panel.field, extent) for panel in panels]
+    rows = -(-len(panels) // columns)
+    tall = float(np.clip(max(drawn.tallness for drawn in planes), 0.4, 1.6))
+    height = rows * (7.5 / columns * tall + 0.65) + 0.4
+    figure = new_figure(max(10.0, 3.6 * columns), height, title)
+    for place, (panel, drawn) in enumerate(zip(panels, planes, strict=True)):
+        axes = figure.add_subplot(rows, columns, place + 1)
+        _draw(axes, drawn, panel)
+        if place % columns:
+            axes.set_ylabel("")
+        if place < len(panels) - columns:
+            axes.set_xlabel("")
+    return figure
+
+
+def demo_maps(
+    truth: Any, coarse: Any, mean: Any, width: Any, error: Any, units: str, title: str
+) -> Figure:
+    """Truth, coarse input and posterior mean on one colour scale; interval width; error.
+
+    Plain arrays of different shapes are drawn over the same extent.
+
+    Parameters
+    ----------
+    truth, mean
+        The fine field and its posterior mean.
+    coarse
+        The observations, NaN in coarse cells without one.
+    width
+        Width of the 95% interval.
+    error
+        Mean minus truth.
+    units, title
+        Of the field and of the figure.
+
+    Examples
+    --------
+    >>> fine, coarse = np.random.default_rng(0).normal(size=(6, 6)), np.full((2, 2), np.nan)
+    >>> figure = demo_maps(fine, coarse, fine, fine**2, 0 * fine, "K", "example")
+    >>> [panel.get_title() for panel in figure.axes[:3]]
+    ['truth', 'coarse input', 'posterior mean']
+    """
+    rows, columns = plane(truth).values.shape
+    extent = (0.0, float(columns), 0.0, float(rows))
+    common = _limits([plane(field) for field in (truth, coarse, mean)], "value")
+    panels = [
+        Panel(truth, "truth", units, limits=common),
+        Panel(coarse, "coarse input", units, limits=common),
+        Panel(mean, "posterior mean", units, limits=common),
+        Panel(width, "width of the 95% interval", units, "spread"),
+        Panel(error, "error (mean − truth)", units, "difference"),
+    ]
+    return map_grid(panels, 3, extent, title)
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _draw(axes: Axes, drawn: Plane, panel: Panel) -> None:
+    """A map with its title, and a colour bar as tall as the map beside it."""
+    low, high = panel.limits or _limits([drawn], panel.kind)
+    image = _mesh(axes, drawn, cmap=COLOURS[panel.kind], vmin=low, vmax=high)
+    axes.set_title(plain_text(panel.title))
+    place = axes.inset_axes((1.03, 0.0, 0.05, 1.0))
+    axes.figure.colorbar(image, cax=place, label=plain_text(panel.label, 40), extend=_extend(image))
+
+
+def _mesh(axes: Axes, drawn: Plane, **style: Any) -> Any:
+    (rows, y), (columns, x) = _thinned(drawn.y_edges), _thinned(drawn.x_edges)
+    values = np.ma.masked_invalid(drawn.values[np.ix_(rows, columns)])
+    image = axes.pcolormesh(x, y, values, rasterized=True, **style)
+    axes.set_facecolor(GAP)
+    axes.set(xlabel=plain_text(drawn.names[0], 40), ylabel=plain_text(drawn.names[1], 40))
+    if 0.2 <= drawn.tallness <= 5.0:
+        axes.set_aspect(drawn.aspect)
+    axes.locator_params(nbins=6)
+    return image
+
+
+def _thinned(edges: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Any]:
+    """Cells to draw along an axis, and the borders of what each stands for."""
+    n = len(edges) - 1
+    step = -(-n // MOST_CELLS)
+    starts = np.arange(0, n, step)
+    return np.minimum(starts + step // 2, n - 1), np.append(edges[starts], edges[-1])
+
+
+def _limits(planes: Sequence[Plane], kind: Kind) -> tuple[float, float]:
+    """Ends of a colour scale: of all values, or of most where a few are far out.
+
+    Spreads and differences beyond the scale show as an arrow at the end of its bar.
+    """
+    found = np.concatenate([p.values[np.isfinite(p.values)] for p in planes])
+    if not found.size:
+        return (-1.0, 1.0) if kind == "difference" else (0.0, 1.0)
+    low, high = float(found.min()), float(found.max())
+    if kind == "difference":
+        reach = _without_outliers(np.abs(found)) or 1.0
+        return -reach, reach
+    if kind == "spread":
+        low, high = min(low, 0.0), _without_outliers(found)
+    return (low, high) if high > low else (low - 0.5, low + 0.5)
+
+
+def _without_outliers(values: np.ndarray) -> float:
+    """The largest value, or one that half a per cent exceed if the largest is far beyond it."""
+    largest, most = float(values.max()), float(np.quantile(values, 0.995))
+    return most if 0 < 1.5 * most < largest else largest
+
+
+def _extend(image: Any) -> Literal["neither", "min", "max", "both"]:
+    """Which ends of the colour scale have values beyond them."""
+    values = image.get_array().compressed()
+    if not values.size:
+        return "neither"
+    low, high = image.get_clim()
+    below, above = values.min() < low, values.max() > high
+    return "both" if below and above else "min" if below else "max" if above else "neither"
+
+
+def _height(drawn: Plane, width: float) -> float:
+    """Height of a figure in which a map of this shape and a colour bar leave little blank."""
+    tall = drawn.tallness if 0.2 <= drawn.tallness <= 5.0 else 0.8
+    return float(np.clip(1.0 + (width - 1.5) * tall, 2.2, 6.5))

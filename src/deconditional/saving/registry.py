@@ -1,0 +1,125 @@
+"""Names that a file may have for classes, functions and types: these tables and nothing else.
+
+What a name stands for is imported when it is asked for, so that this package knows no model.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from inspect import signature
+from typing import Any
+
+import equinox as eqx
+
+__all__ = ["DISTRIBUTIONS", "class_of", "constant", "name_of_class", "name_of_constant"]
+
+MODULES: dict[str, tuple[str, ...]] = {
+    # models
+    "deconditional.models": (
+        *("BaggGP", "CMP", "CentroidGP", "MediatedGP", "PseudoTarget", "VBagg", "VarCMP"),
+        "VarCentroidGP",
+    ),
+    "deconditional.models.readings": ("JointGP", "MeasuredGP", "TiltedGP", "UnlinkedGP"),
+    # what they are made of
+    "deconditional.bags": ("Bags",),
+    "deconditional.fitting.map": ("Optimum", "Standing"),
+    "deconditional.fitting.nuts": ("Place",),
+    "deconditional.fitting.report": ("FitReport",),
+    "deconditional.fitting.parameters": (
+        *("Identity", "Interval", "KernelTemplate", "Log", "Parameter", "ParameterSet"),
+    ),
+    "deconditional.fitting.priors": ("Flat", "LogNormal", "Normal", "SplitLogNormal"),
+    "deconditional.inference.basis": ("FourierBasis", "InducingBasis"),
+    "deconditional.inference.collapsed": ("Coefficients",),
+    "deconditional.inference.basis_field": ("BasisField",),
+    "deconditional.inference.exact": ("ExactField", "ExactProblem", "Pieces", "SpreadPrior"),
+    "deconditional.inference.learn": ("Fitted",),
+    "deconditional.inference.moments": ("Conditioned",),
+    "deconditional.observations.kinds": ("Matched", "Mediated", "Weighted"),
+    "deconditional.inference.residual": ("AllPairs", "FourierPairs", "Residual", "SampledPairs"),
+    "deconditional.inference.trend": ("Trend",),
+    "deconditional.inference.variational": ("BasisPieces", "VariationalProblem"),
+    "deconditional.kernels.layout": ("BagSampler", "Layout"),
+    "deconditional.kernels.radial": ("DeepKernel",),
+    "deconditional.kernels.within_bags": ("BagPairs",),
+    # fields
+    "deconditional.fields.downscaler": ("Downscaler",),
+    "deconditional.fields.grids": ("Axis", "Grid"),
+    "deconditional.fields.pairing": ("Fine", "Pairing"),
+    "deconditional.fields.question": ("Question",),
+    "deconditional.fields.scaling": ("InputScaling", "Spread", "TargetScaling"),
+    "deconditional.fields.validation": ("Blocks", "Comparison"),
+    # of other packages
+    "gpjax.kernels": (
+        *("RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic", "Periodic", "White"),
+        *("PoweredExponential", "Linear", "Polynomial", "ArcCosine", "Constant", "SumKernel"),
+        *("ProductKernel", "DenseKernelComputation", "DiagonalKernelComputation"),
+        "ConstantDiagonalKernelComputation",
+    ),
+    "gpjax.parameters": (
+        *("LowerTriangular", "NonNegativeReal", "PositiveReal", "Real", "SigmoidBounded"),
+    ),
+    "paramax": ("NonTrainable",),
+    "equinox.nn": ("MLP", "Linear", "Lambda", "Sequential"),
+}
+"""Classes whose objects can be in a file, by the module that has them."""
+
+DISTRIBUTIONS = (
+    *("Beta", "Cauchy", "Exponential", "Gamma", "HalfCauchy", "HalfNormal", "InverseGamma"),
+    *("Laplace", "LogNormal", "Normal", "StudentT", "Uniform"),
+)
+"""Distributions of NumPyro."""
+
+PREFIXES = {"equinox.nn": "nn."}
+"""What is before a name that another module has too."""
+
+CLASSES = {
+    f"{PREFIXES.get(module, '')}{name}": (module, name)
+    for module, names in MODULES.items()
+    for name in names
+}
+
+CONSTANTS = {
+    **{f"jax.nn.{name}": ("jax.nn", name) for name in (
+        *("relu", "relu6", "sigmoid", "softplus", "silu", "gelu", "elu", "selu", "celu"),
+        *("leaky_relu", "hard_tanh", "hard_sigmoid", "log_sigmoid", "soft_sign", "mish"),
+    )},
+    **{f"jax.numpy.{name}": ("jax.numpy", name) for name in (
+        *("tanh", "sin", "cos", "exp", "float32", "float64"),
+    )},
+    **{f"numpy.{name}": ("numpy", name) for name in ("float32", "float64")},
+}  # fmt: skip
+"""Functions that a network may have for an activation, and types of numbers."""
+
+IDENTITY = "equinox.nn.MLP.final_activation"
+"""The function that ends a network of Equinox unless another is asked for; it has no name."""
+
+
+@cache
+def class_of(name: str) -> Any:
+    """The class of a name; KeyError where the tables do not have it."""
+    module, attribute = CLASSES[name]
+    return getattr(import_module(module), attribute)
+
+
+def name_of_class(found: type) -> str | None:
+    """The name of a class; None where the tables do not have it."""
+    for name in (found.__name__, f"nn.{found.__name__}"):
+        if name in CLASSES and class_of(name) is found:
+            return name
+    return None
+
+
+@cache
+def constant(name: str) -> Any:
+    """The function or type of a name; KeyError where the tables do not have it."""
+    if name == IDENTITY:
+        return signature(eqx.nn.MLP.__init__).parameters["final_activation"].default
+    module, attribute = CONSTANTS[name]
+    return getattr(import_module(module), attribute)
+
+
+def name_of_constant(value: Any) -> str | None:
+    """The name of a function or type; None where the tables do not have it."""
+    return next((name for name in (*CONSTANTS, IDENTITY) if constant(name) is value), None)

@@ -1,0 +1,300 @@
+r"""Normal distributions and equal mixtures of normals, one at every point, and their scores.
+
+A mixture of S components at m points is two arrays (S, m), means and variances. Its distribution
+function is the mean of those of its components,
+
+.. math:: F(t) = \frac1S \sum_s \Phi\big((t - \mu_s) / \sigma_s\big),
+
+its quantiles lie between those of its components and are found by bisection, and its continuous
+ranked probability score is :math:`E|X - y| - \frac12 E|X - X'|` with independent draws X and X',
+in closed form because a difference of normals is normal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp, ndtr, ndtri
+
+from deconditional.scores.checks import Floats, finite, matched, not_negative
+from deconditional.scores.means import bias, mae, rmse
+
+__all__ = [
+    "coverage",
+    "crps",
+    "crps_each",
+    "crps_gaussian",
+    "crps_mixture",
+    "mixture_cdf",
+    "mixture_quantile",
+    "nll",
+    "pit",
+    "pit_coverage",
+    "score",
+]
+
+BLOCK = 4096
+"""Points per block where all pairs of mixture components are needed: what bounds memory."""
+
+LEAST_VARIANCE = 1e-300
+"""What stands for no variance at all: a step, one half at the step itself."""
+
+HALVINGS = 60
+"""Steps of bisection: more than double precision has bits."""
+
+
+class Predictive(Protocol):
+    """What the scores ask of a posterior: :class:`~deconditional.Posterior` has it."""
+
+    @property
+    def component_means(self) -> np.ndarray:
+        """Means of the components, (S, m)."""
+
+    @property
+    def component_variances(self) -> np.ndarray:
+        """Variances of the components, (S, m)."""
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of the mixture, (m,)."""
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Central interval, lower and upper ends."""
+
+
+# ---------------------------------------------------------------------- the distributions
+
+
+def mixture_cdf(
+    component_means: np.ndarray, component_variances: np.ndarray, value: npt.ArrayLike
+) -> Floats:
+    """Probability that a mixture of normals is below a value, at every point.
+
+    Examples
+    --------
+    >>> mixture_cdf(np.array([[0.0], [2.0]]), np.ones((2, 1)), 1.0)
+    array([0.5])
+    """
+    spread = np.sqrt(np.maximum(component_variances, LEAST_VARIANCE))
+    return ndtr((np.asarray(value) - component_means) / spread).mean(0)
+
+
+def mixture_quantile(
+    component_means: np.ndarray, component_variances: np.ndarray, level: float
+) -> Floats:
+    """The value that a mixture of normals is below with a probability, at every point.
+
+    Examples
+    --------
+    >>> mixture_quantile(np.array([[0.0], [2.0]]), np.ones((2, 1)), 0.5)
+    array([1.])
+    """
+    candidates = component_means + ndtri(level) * np.sqrt(component_variances)
+    if len(candidates) == 1:
+        return candidates[0]
+    low, high = candidates.min(0), candidates.max(0)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        below = mixture_cdf(component_means, component_variances, middle) < level
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return 0.5 * (low + high)
+
+
+# ---------------------------------------------------------------------- scores
+
+
+def crps_gaussian(mean: npt.ArrayLike, std: npt.ArrayLike, truth: npt.ArrayLike) -> float:
+    r"""Continuous ranked probability score of normal predictions.
+
+    With :math:`w = (y - \mu)/\sigma` it is
+    :math:`\sigma\,[w(2\Phi(w) - 1) + 2\varphi(w) - 1/\sqrt\pi]`, and :math:`|y - \mu|` where
+    :math:`\sigma` is zero. Lower is better; the unit is that of the truth.
+
+    Examples
+    --------
+    >>> crps_gaussian([0.0], [1.0], [0.0])
+    0.2337
+    >>> crps_gaussian([1.0], [0.0], [3.0])
+    2.0
+    """
+    m, s, t = matched(mean=mean, std=std, truth=truth)
+    not_negative("std", s)
+    return crps_mixture(m[None], s[None] ** 2, t)
+
+
+def crps_mixture(
+    component_means: npt.ArrayLike, component_variances: npt.ArrayLike, truth: npt.ArrayLike
+) -> float:
+    r"""Continuous ranked probability score of equal mixtures of normals.
+
+    It is :math:`E|X - y| - \frac12 E|X - X'|` with X and X' independent draws of the prediction,
+    both in closed form, since a difference of normals is normal.
+
+    Parameters
+    ----------
+    component_means, component_variances : (S, m)
+        One row per component.
+    truth : (m,)
+        What came true.
+
+    Examples
+    --------
+    Two components that agree are one:
+
+    >>> crps_mixture([[0.0], [0.0]], [[1.0], [1.0]], [0.0])
+    0.2337
+    """
+    return float(np.mean(_crps(*_mixture(component_means, component_variances, truth))))
+
+
+def crps(posterior: Predictive, truth: npt.ArrayLike) -> float:
+    """Continuous ranked probability score of a posterior's marginals.
+
+    Examples
+    --------
+    >>> from deconditional.inference.posterior import Gaussians
+    >>> crps(Gaussians(np.zeros((1, 2)), np.ones((1, 2))), [0.0, 0.0])
+    0.2337
+    """
+    return crps_mixture(posterior.component_means, posterior.component_variances, truth)
+
+
+def crps_each(posterior: Predictive, truth: npt.ArrayLike) -> Floats:
+    """Continuous ranked probability score at every point.
+
+    Examples
+    --------
+    >>> from deconditional.inference.posterior import Gaussians
+    >>> crps_each(Gaussians(np.zeros((1, 2)), np.ones((1, 2))), [0.0, 3.0])
+    array([0.2337, 2.4366])
+    """
+    return _crps(*_mixture(posterior.component_means, posterior.component_variances, truth))
+
+
+def pit(posterior: Predictive, truth: npt.ArrayLike) -> Floats:
+    """Probability that every value is below its truth: uniform where predictions are calibrated.
+
+    Examples
+    --------
+    >>> from deconditional.inference.posterior import Gaussians
+    >>> pit(Gaussians(np.zeros((1, 2)), np.ones((1, 2))), [0.0, 1.96])
+    array([0.5  , 0.975])
+    """
+    return mixture_cdf(*_mixture(posterior.component_means, posterior.component_variances, truth))
+
+
+def pit_coverage(values: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
+    """Share of PIT values within the central intervals of the given probabilities.
+
+    Examples
+    --------
+    >>> pit_coverage([0.1, 0.4, 0.6, 0.99], [0.5, 0.9])
+    array([0.5 , 0.75])
+    """
+    off_centre = 2 * np.abs(np.asarray(values, dtype=float) - 0.5)
+    return np.array([np.mean(off_centre <= level) for level in np.atleast_1d(levels)])
+
+
+def coverage(lower: npt.ArrayLike, upper: npt.ArrayLike, truth: npt.ArrayLike) -> float:
+    """Share of the truth that lies within its interval, ends included.
+
+    Examples
+    --------
+    >>> coverage([0.0, 0.0], [1.0, 1.0], [0.5, 2.0])
+    0.5
+    """
+    low, high, t = matched(lower=lower, upper=upper, truth=truth)
+    if (low > high).any():
+        raise ValueError("lower is above upper somewhere; give interval ends as (lower, upper).")
+    return float(np.mean((low <= t) & (t <= high)))
+
+
+def nll(posterior: Predictive, truth: npt.ArrayLike) -> float:
+    """Mean negative log density of the truth under the posterior's marginals, in nats.
+
+    Infinite where a prediction without variance misses the truth.
+
+    Examples
+    --------
+    >>> from deconditional.inference.posterior import Gaussians
+    >>> nll(Gaussians(np.zeros((1, 2)), np.ones((1, 2))), [0.0, 0.0])
+    0.9189
+    """
+    means, variances, t = _mixture(posterior.component_means, posterior.component_variances, truth)
+    floored = np.maximum(variances, np.finfo(float).tiny)
+    log_density = -0.5 * (np.log(2 * np.pi * floored) + (t - means) ** 2 / floored)
+    log_density[(variances == 0) & (means != t)] = -np.inf
+    return float(-np.mean(logsumexp(log_density, axis=0) - np.log(len(means))))
+
+
+def score(posterior: Predictive, truth: npt.ArrayLike) -> dict[str, float]:
+    """The scores of a posterior against the truth at its query points.
+
+    Returns
+    -------
+    dict
+        ``rmse``, ``mae`` and ``bias`` of the mean; ``crps``, ``coverage50``, ``coverage95`` and
+        ``nll`` of the marginal distributions.
+
+    Examples
+    --------
+    >>> from deconditional.inference.posterior import Gaussians
+    >>> posterior = Gaussians(np.zeros((1, 2)), np.ones((1, 2)))
+    >>> {name: round(value, 2) for name, value in score(posterior, [0.0, 1.5]).items()}
+    {'rmse': 1.06, 'mae': 0.75, 'bias': -0.75, 'crps': 0.61, 'coverage50': 0.5,
+     'coverage95': 1.0, 'nll': 1.48}
+    """
+    return {
+        "rmse": rmse(posterior.mean, truth),
+        "mae": mae(posterior.mean, truth),
+        "bias": bias(posterior.mean, truth),
+        "crps": crps(posterior, truth),
+        "coverage50": coverage(*posterior.interval(0.5), truth),
+        "coverage95": coverage(*posterior.interval(0.95), truth),
+        "nll": nll(posterior, truth),
+    }
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _crps(means: Floats, variances: Floats, truth: Floats) -> Floats:
+    """CRPS at every point, block by block."""
+    blocks = (slice(start, start + BLOCK) for start in range(0, len(truth), BLOCK))
+    return np.concatenate([_crps_at(means[:, b], variances[:, b], truth[b]) for b in blocks])
+
+
+def _crps_at(means: Floats, variances: Floats, truth: Floats) -> Floats:
+    """CRPS at every point of one block."""
+    n = len(means)
+    to_truth = _mean_absolute(means - truth, variances).mean(0)
+    between = _mean_absolute(np.zeros_like(means), 2 * variances).sum(0)
+    for s in range(n - 1):  # pairs of different components, each once
+        rest = slice(s + 1, n)
+        pair = _mean_absolute(means[rest] - means[s], variances[rest] + variances[s])
+        between += 2 * pair.sum(0)
+    return to_truth - 0.5 * between / n**2
+
+
+def _mean_absolute(mean: Floats, variance: Floats) -> Floats:
+    """E|X| of normal X: m(2Φ(m/s) - 1) + 2sφ(m/s), which is |m| without variance."""
+    std = np.sqrt(variance)
+    w = np.divide(mean, std, out=np.zeros_like(mean), where=std > 0)
+    spread = mean * (2 * ndtr(w) - 1) + 2 * std * np.exp(-0.5 * w**2) / np.sqrt(2 * np.pi)
+    return np.where(std > 0, spread, np.abs(mean))
+
+
+def _mixture(means: Any, variances: Any, truth: Any) -> tuple[Floats, Floats, Floats]:
+    """A mixture and the truth, once they are finite and of fitting shapes."""
+    t = finite("truth", truth).ravel()
+    m = finite("component_means", means)
+    v = finite("component_variances", variances)
+    if m.ndim != 2 or m.shape != v.shape or m.shape[1] != len(t) or len(m) == 0:
+        raise ValueError(
+            f"component means and variances must have one row per component and one column for "
+            f"each of the {len(t)} values of truth; their shapes are {m.shape} and {v.shape}."
+        )
+    not_negative("component_variances", v)
+    return m, v, t

@@ -1,0 +1,103 @@
+"""JAX as importing the package sets it up: 64 bits, and compiled functions kept on disk."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from deconditional.errors import UsageError
+from deconditional.kernels import jax_setup
+
+FOLDER = "JAX_COMPILATION_CACHE_DIR"
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """A process whose user has chosen nothing, with a cache folder of its own."""
+    names = ("jax_compilation_cache_dir", "jax_compilation_cache_max_size")
+    before = {name: getattr(jax.config, name) for name in names}
+    shortest = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", None)
+    for name in (FOLDER, jax_setup.SIZE, jax_setup.LEAST, jax_setup.SWITCH):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield jax_setup.cache_folder()
+    for name, value in before.items():
+        jax.config.update(name, value)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", shortest)
+    jax_setup.compilation_cache.reset_cache()
+
+
+def test_what_is_compiled_is_kept(fresh):
+    assert jax_setup.keep_compiled() == fresh and fresh.is_dir()
+    assert jax.config.jax_compilation_cache_dir == str(fresh)
+    assert jax.config.jax_compilation_cache_max_size == 128 * 2**20
+
+
+def test_a_folder_of_the_users_own_is_left_alone(fresh, tmp_path):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "mine"))
+    assert jax_setup.keep_compiled() is None
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "mine")
+    assert not fresh.exists()
+
+
+def test_nothing_is_kept_if_told_so(fresh, monkeypatch):
+    monkeypatch.setenv("DECONDITIONAL_CACHE", "off")
+    assert jax_setup.keep_compiled() is None and not fresh.exists()
+    monkeypatch.setenv("DECONDITIONAL_CACHE", "sometimes")
+    with pytest.raises(UsageError, match="must be on or off, not 'sometimes'"):
+        jax_setup.keep_compiled()
+
+
+def test_nothing_is_kept_where_nothing_can_be_written(fresh, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert jax_setup.keep_compiled() is None
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_without_filelock_the_size_has_no_bound_so_nothing_is_kept(fresh, monkeypatch):
+    monkeypatch.setattr(jax_setup.importlib.util, "find_spec", lambda name: None)
+    assert jax_setup.keep_compiled() is None and not fresh.exists()
+
+
+def test_a_relative_cache_home_is_ignored():
+    folder = jax_setup.cache_folder({"XDG_CACHE_HOME": "here"})
+    assert folder.parent == Path.home() / ".cache" / "deconditional" / "compiled"
+
+
+def test_another_processor_has_another_folder(fresh, monkeypatch):
+    monkeypatch.setattr(jax_setup, "_instructions", lambda: "an abacus")
+    other = jax_setup.cache_folder()
+    assert other != fresh and other.parent == fresh.parent
+
+
+COMPILES = """
+import jax
+from jax import monitoring
+jax.jit(lambda x: x + 1)(1.0)  # JAX has begun to compile before the package is there
+import deconditional as dc
+found = []
+monitoring.register_event_listener(lambda name, **_: found.append(name))
+dc.bag_gram
+jax.jit(lambda x: jax.numpy.sin(x) ** 3)(1.0)
+print(sum("cache_hits" in name for name in found))
+"""
+
+
+def test_the_second_process_finds_what_the_first_compiled(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != FOLDER}
+    environment |= {
+        "XDG_CACHE_HOME": str(tmp_path),
+        "DECONDITIONAL_CACHE": "on",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+    }
+    command = [sys.executable, "-c", COMPILES]
+    run = {"env": environment, "check": True, "capture_output": True, "text": True}
+    hits = [int(subprocess.run(command, **run).stdout) for _ in range(2)]
+    assert hits[0] == 0 and hits[1] > 0
+    assert list((tmp_path / "deconditional" / "compiled").glob("*/*-cache"))
