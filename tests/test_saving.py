@@ -126,8 +126,8 @@ def some_draws(problem: Any, start: np.ndarray, **options: Any) -> tuple[np.ndar
 def no_learning() -> Iterator[None]:
     """Where the parameters came from is nothing to a file."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deconditional.models.base.maximise", somewhere)
-        patch.setattr("deconditional.models.base.sample_posterior", some_draws)
+        patch.setattr("deconditional.inference.learn.maximise", somewhere)
+        patch.setattr("deconditional.inference.learn.sample_posterior", some_draws)
         yield
 
 

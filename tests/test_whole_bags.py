@@ -62,19 +62,12 @@ def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data, model):
     x = np.random.default_rng(0).normal(size=(7, inner.n_features_in_))
 
     every = dc.Downscaler(*NAMES, model=model, points_per_bag=None)
-    every = learner(every, data).data(model)
-    bags = every.bags
-    problem = inner._problem_
-    vector = inner._vectors_[0]
-    whole = type(inner)(**inner.get_params())._problem(
-        bags, np.asarray(problem.z), *_rest(every, model, problem)
-    )
-    values = problem.parameters.unpack(vector)
+    bags = learner(every, data).data(model).bags
+    problem = inner.fitted_.problem
+    values = problem.parameters.unpack(inner.fitted_.vectors[0])
     trend_means = bags.means(np.asarray(problem.trend.features(jnp.asarray(bags.points))))
-    whole = replace(
-        whole, locations=problem.locations, trend=problem.trend, trend_means=trend_means
-    )
-    known = inner._solved_[0][0]
+    whole = replace(problem, layout=bags.layout, trend_means=jnp.asarray(trend_means))
+    known = inner.fitted_.pieces[0]
     pieces = replace(whole.pieces(values), weights=known.weights, noise=known.noise, residual=None)
     expected = dc.Posterior([whole.field(values, pieces)], x, False)
     posterior = inner.predict(x)
@@ -82,12 +75,6 @@ def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data, model):
     assert_close(posterior.std, expected.std, tolerance=1e-6)
     few = inner.bags_.n_points / bags.n_points
     assert few < 0.05
-
-
-def _rest(every, model, problem):
-    if model == "varcmp":
-        return every.mediator, None, None
-    return None, None, np.asarray(problem.known_noise)
 
 
 def test_chunked_fit_uses_all_points_too(data):
