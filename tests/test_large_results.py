@@ -211,6 +211,11 @@ def test_every_time_has_a_fit_of_its_own(days):
     assert all(s["failed"] is None and s["model"] == "bagg-gp" for s in facts["slices"])
 
 
+def spied(work, carried_out):
+    """What carries out a slice, and notes its label."""
+    return lambda how, each, *data: carried_out.append(each.label) or work(how, each, *data)
+
+
 def test_a_failed_slice_is_reported_and_tried_again(days, tmp_path, monkeypatch):
     broken = days.coarse.copy(deep=True)
     broken["tas"][1] = np.nan
@@ -219,8 +224,7 @@ def test_a_failed_slice_is_reported_and_tried_again(days, tmp_path, monkeypatch)
         found = dc.downscale(days.fine, broken, *ROLES, **given)
     assert found["mean"].isel(time=1).isnull().all() and found["mean"][0].notnull().all()
     carried_out = []
-    result = mapped._result
-    monkeypatch.setattr(mapped, "_result", lambda s: carried_out.append(s.label) or result(s))
+    monkeypatch.setattr(mapped, "_result", spied(mapped._result, carried_out))
     again = dc.downscale(days.fine, days.coarse, *ROLES, **given)
     assert carried_out == ["time=2000-01-02"]
     np.testing.assert_array_equal(again["mean"][[0, 2]], found["mean"][[0, 2]])
@@ -233,8 +237,7 @@ def test_another_option_is_another_slice(days, tmp_path, monkeypatch):
     found = dc.downscale(fine, coarse, *ROLES, **given, **options())
     assert found["mean"].dims == ("seed", "lat", "lon") and found.seed.values.tolist() == [0, 1]
     carried_out = []
-    result = mapped._result
-    monkeypatch.setattr(mapped, "_result", lambda s: carried_out.append(s.label) or result(s))
+    monkeypatch.setattr(mapped, "_result", spied(mapped._result, carried_out))
     dc.downscale(fine, coarse, *ROLES, **given, **options(min_cover=0.7))
     assert carried_out == ["seed=0", "seed=1"]
 
@@ -254,7 +257,7 @@ def test_another_option_is_another_slice(days, tmp_path, monkeypatch):
 )
 def test_what_cannot_be_mapped_is_said_at_once(days, given, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mapped, "_result", lambda s: pytest.fail("began"))
+    monkeypatch.setattr(mapped, "_result", lambda *_: pytest.fail("began"))
     with pytest.raises(UsageError, match=message):
         dc.downscale(days.fine, days.coarse, *ROLES, **given, **options())
 
