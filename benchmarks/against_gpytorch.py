@@ -331,7 +331,7 @@ def _fits(problem: Any, count: int) -> list[dict[str, Any]]:
             warnings.simplefilter("ignore", dc.FitWarning)
             model = _model(problem).fit(bags, problem["z"])
         seconds = time.perf_counter() - began
-        parameters = model._problem_.parameters
+        parameters = model.fitted_.problem.parameters
         steps = []
         for moment, value, vector in trace:
             found = parameters.unpack(jnp.asarray(vector))

@@ -6,11 +6,39 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
-from deconditional import Bags
+from deconditional import CMP, Bags
 from deconditional.fitting.map import loss_and_gradient
+from deconditional.models.data import Data
+from deconditional.models.problems import mediated, problem_parts
+from deconditional.models.solvers import Exact, Variational
+from deconditional.models.variational import VariationalModel
+from deconditional.observations.kinds import Matched, Observation
 
-__all__ = ["Start", "Strips", "start", "strips"]
+__all__ = ["Start", "Strips", "problem_of", "start", "strips"]
+
+
+def problem_of(
+    model: Any,
+    bags: Bags,
+    z: npt.ArrayLike,
+    mediator: npt.ArrayLike | None = None,
+    *,
+    noise_std: npt.ArrayLike | None = None,
+    noise_cov: npt.ArrayLike | None = None,
+    own_bag: npt.ArrayLike | None = None,
+) -> Any:
+    """The problem that a fit of the model would solve."""
+    data = Data.of(bags, z, noise_std, noise_cov, model)
+    mediation: Observation = Matched()
+    if isinstance(model, CMP):
+        data = data.linked(mediator, own_bag)
+        mediation = mediated(data, model)
+    solver: Exact | Variational = Exact()
+    if isinstance(model, VariationalModel):
+        solver = Variational.of(model)
+    return solver.pose(problem_parts(data, mediation, model), data.bags, model.seed).problem
 
 
 class Start(NamedTuple):
@@ -30,7 +58,7 @@ class Start(NamedTuple):
 
 def start(model: Any, bags: Bags, z: np.ndarray, mediator: np.ndarray | None = None) -> Start:
     """Where the fit of a model to some data starts."""
-    problem = model._problem(bags, z, mediator, None, None)
+    problem = problem_of(model, bags, z, mediator)
     return Start(problem, jnp.asarray(problem.parameters.start()))
 
 

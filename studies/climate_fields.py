@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 import deconditional as dc
 from deconditional.errors import UsageError
-from deconditional.fields.files import open_fields
 from deconditional.fields.grids import find_grid
+from deconditional.fields.io import open_fields
 from deconditional.report.maps import Panel, map_grid
 from deconditional.report.plots import save
 

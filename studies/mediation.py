@@ -28,8 +28,9 @@ from scipy.stats import wilcoxon
 
 import deconditional as dc
 from deconditional.errors import UsageError
-from deconditional.fields.estimators import field_kernel, mediator_kernel
-from deconditional.fields.fine_points import fine_points
+from deconditional.fields.predict import parts_of
+from deconditional.fields.recipes import field_kernel, mediator_kernel
+from deconditional.fields.sides import FineSide
 from deconditional.inference.posterior import Gaussians
 from studies import plots
 from studies.command import known, option, positive, whole
@@ -233,17 +234,17 @@ def _fit_fields(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, s
         TARGET, COVARIATES, MEDIATORS, model=model, fine_noise=_has_fine_noise(model)
     )
     downscaler.fit(fine, data.coarse)
-    question = downscaler.pairing_.question
-    points = fine_points(data.everywhere, question)
-    x = downscaler.input_scaling_(points.rows(question.position))
+    side = FineSide.of(data.everywhere, downscaler.pairing_.question)
+    part = parts_of(side, downscaler.learner_.problem).only
+    x = downscaler.input_scaling_(part.points)
     answer = downscaler.model_.predict(x, fine_noise=_has_fine_noise(model))
     scaling = downscaler.target_scaling_
     posterior = Gaussians(
         scaling.centre + scaling.scale * answer.component_means,
         scaling.scale**2 * answer.component_variances,
     )
-    truth = data.truth.transpose(points.grid.y.name, points.grid.x.name).values
-    return posterior, truth.ravel()[points.present.ravel()], "K"
+    truth = data.truth.transpose(side.grid.y.name, side.grid.x.name).values
+    return posterior, truth.ravel()[part.cells.present.ravel()], "K"
 
 
 def _has_fine_noise(model: Any) -> bool:

@@ -205,7 +205,7 @@ def _trace(kernel: Any, exact: Any, data: Any, seed: int) -> list[Record]:
 
 def _bounds(model: Any, data: Any, keys: Any) -> np.ndarray:
     """The bound of a model whose parameters are all held, for several keys."""
-    problem = model._problem(data.bags, data.z, None, None, None)
+    problem = model.fit(data.bags, data.z).fitted_.problem
 
     @jax.jit
     def bound(key: Any) -> Any:
@@ -225,7 +225,7 @@ def _climb(data: Any, climb: str, seed: int, steps: int) -> Record:
     model.fit(data.bags, data.z)
     seconds = time.perf_counter() - began
     # The collapsed bound at the parameters that the climb found.
-    problem, vector = model._problem_, jnp.asarray(model._vectors_[0])
+    problem, vector = model.fitted_.problem, jnp.asarray(model.fitted_.vectors[0])
     return {
         "steps": model.fit_report_.iterations,
         "seconds": seconds,
