@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
-from scipy.special import ndtr
 
 from deconditional.errors import UsageError
 from deconditional.fields.pairing import Pairing
 from deconditional.inference.posterior import Gaussians
-from deconditional.scores import score
+from deconditional.scores import crps_each, score
+from deconditional.scores import pit as probability_below
 
 __all__ = ["Blocks", "Comparison", "HeldOut", "blocks", "compared", "sharing"]
 
@@ -134,7 +134,7 @@ def compared(held_out: Sequence[HeldOut], scale: float, parts: Blocks) -> Compar
         if each.bag_gap is not None:
             found["bag_gap"] = each.bag_gap
         rows.append({"model": each.model, **found, "seconds": round(each.seconds, 2)})
-        pit[each.model] = ndtr((each.z - each.posterior.mean) / each.posterior.std)
+        pit[each.model] = probability_below(each.posterior, each.z)
     return Comparison(tuple(rows), _chosen(held_out, parts.region), parts.how, pit)
 
 
@@ -145,20 +145,12 @@ def _chosen(held_out: Sequence[HeldOut], region: Ints) -> str:
         return min(held_out, key=lambda each: each.bag_gap or 0.0).model
     best = plausible[0]
     for other in plausible[1:]:
-        gain = _crps_each(best) - _crps_each(other)
+        gain = crps_each(best.posterior, best.z) - crps_each(other.posterior, other.z)
         per_region = np.bincount(region, gain) / np.maximum(np.bincount(region), 1)
         error = per_region.std(ddof=1) / np.sqrt(len(per_region))
         if gain.mean() > 2.0 * error:
             best = other
     return best.model
-
-
-def _crps_each(each: HeldOut) -> np.ndarray:
-    """CRPS of every held-out observation, with the distribution taken as normal."""
-    std = each.posterior.std
-    t = (each.z - each.posterior.mean) / std
-    density = np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi)
-    return std * (t * (2 * ndtr(t) - 1) + 2 * density - 1 / np.sqrt(np.pi))
 
 
 class Blocks(NamedTuple):
