@@ -35,7 +35,8 @@ import deconditional as dc
 from deconditional import scores
 from deconditional.errors import UsageError
 from deconditional.fitting.workers import carry_out, check_jobs
-from deconditional.saving.outputs import can_draw, output_folder, write_atomically
+from deconditional.saving.outputs import output_folder, write_atomically
+from studies.plots import can_draw
 from studies.provenance import code_digest
 from studies.records import Record, Results
 
@@ -123,7 +124,7 @@ def fields(data: str | Path | None = None, month: int = 3, thin: int = 1) -> Fie
         dataset, layout = global_fields(month), CLIMATOLOGY
         source = f"global climatology of itur, month {month}"
     else:
-        from deconditional.fields.files import open_fields
+        from deconditional.fields.io import open_fields
 
         dataset, layout = open_fields(data, "climate"), PUBLISHED
         source = f"{Path(data).name}"

@@ -22,7 +22,7 @@ import numpy as np
 
 from deconditional import __version__
 from deconditional.errors import UsageError
-from deconditional.saving.outputs import can_draw, output_folder, write_atomically
+from deconditional.saving.outputs import output_folder, write_atomically
 from studies.convergence_problem import (
     MOST_POINTS,
     Array,
@@ -31,6 +31,7 @@ from studies.convergence_problem import (
     draw_bags,
     draw_mediators,
 )
+from studies.plots import can_draw
 from studies.provenance import machine
 from studies.records import finished
 

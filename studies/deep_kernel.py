@@ -21,7 +21,8 @@ import numpy as np
 
 import deconditional as dc
 from deconditional.errors import UsageError
-from deconditional.saving.outputs import can_draw, output_folder, write_atomically
+from deconditional.saving.outputs import output_folder, write_atomically
+from studies.plots import can_draw
 from studies.provenance import machine, provenance_lines
 from studies.records import finished
 

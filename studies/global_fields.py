@@ -29,7 +29,8 @@ import numpy as np
 from deconditional import __version__
 from deconditional.errors import UsageError
 from deconditional.fitting.workers import carry_out, check_jobs
-from deconditional.saving.outputs import can_draw, output_folder, write_atomically
+from deconditional.saving.outputs import output_folder, write_atomically
+from studies.plots import can_draw
 from studies.provenance import code_digest, provenance_lines
 from studies.records import (
     Record,
@@ -313,7 +314,7 @@ def _drawn(shape: tuple[int, ...], size: int, seed: int) -> np.ndarray:
 
 def _downscaler(task: Task) -> Any:
     from deconditional.fields import Downscaler
-    from deconditional.fields.estimators import field_kernel, mediator_kernel
+    from deconditional.fields.recipes import field_kernel, mediator_kernel
     from deconditional.models import BaggGP, PseudoTarget
 
     options: dict[str, Any] = {"model": task.model, "n_restarts": 1}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from deconditional.errors import UsageError
 from deconditional.report.curves import draw_coverage
 from deconditional.report.plots import (
     BLUE,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIVERGING",
     "SEQUENTIAL",
+    "can_draw",
     "curves",
     "new_figure",
     "points_panels",
@@ -40,6 +42,14 @@ __all__ = [
     "roll_bags",
     "save",
 ]
+
+
+def can_draw() -> None:
+    """Raise, with the remedies, where figures are asked for and matplotlib is missing."""
+    try:
+        require_matplotlib()
+    except ImportError as error:
+        raise UsageError(f"{error} Or leave figures out with --no-figures.") from None
 
 
 def roll(data: CutSurface, title: str = "Swiss roll") -> Figure:

@@ -32,7 +32,8 @@ from benchmarks.timing import best_seconds
 from deconditional import __version__
 from deconditional.datasets.shrinkage_toy import ShrinkageToy, shrinkage_toy
 from deconditional.errors import UsageError
-from deconditional.saving.outputs import can_draw, output_folder, write_atomically
+from deconditional.saving.outputs import output_folder, write_atomically
+from studies.plots import can_draw
 from studies.provenance import machine
 from studies.records import finished
 

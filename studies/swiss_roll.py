@@ -23,7 +23,8 @@ from deconditional.datasets.surfaces import CutSurface
 from deconditional.datasets.swiss_roll import swiss_roll
 from deconditional.errors import UsageError
 from deconditional.fitting.workers import carry_out, check_jobs
-from deconditional.saving.outputs import can_draw, output_folder, write_atomically
+from deconditional.saving.outputs import output_folder, write_atomically
+from studies.plots import can_draw
 from studies.provenance import code_digest
 from studies.records import Record, Results
 from studies.swiss_roll_table import table

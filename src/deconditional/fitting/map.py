@@ -4,9 +4,8 @@ A problem offers ``parameters`` (a :class:`~deconditional.fitting.parameters.Par
 ``log_posterior(vector)``; nothing here knows what the model is. Problems are pytrees, so one
 compilation serves every data set of the same shape.
 
-L-BFGS has a memory that SciPy does not hand out, so a checkpoint keeps what it was told instead:
-all evaluations. A fit that goes on runs again from its start, is told the same, and comes in no
-time to where it stopped, with the same memory.
+L-BFGS has a memory that SciPy does not hand out. A checkpoint keeps the best parameters of every
+restart, and a fit that goes on begins each anew from there.
 """
 
 from __future__ import annotations
@@ -15,24 +14,25 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event, Lock
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from scipy.optimize import minimize
 
 from deconditional.errors import CheckpointError
-from deconditional.fitting.interrupts import Stop, current
+from deconditional.fitting.interrupts import current
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
 from deconditional.saving.resume import Section
 
-__all__ = ["Optimum", "Problem", "at_bounds", "loss", "loss_and_gradient", "maximise"]
+__all__ = ["Optimum", "Problem", "Standing", "at_bounds", "loss", "loss_and_gradient", "maximise"]
 
 TOLERANCE = 1e-7
 """Relative change of the loss that ends a run: millionths of a nat."""
@@ -51,6 +51,10 @@ LINE_SEARCH_FAILED = 2
 
 SHORT_EVALUATION = 0.01
 """Seconds; a longer evaluation uses the cores itself, and a second beside it slows both down."""
+
+
+HUGE = 1e25
+"""The loss where the algebra breaks down."""
 
 
 class Problem(Protocol):
@@ -78,80 +82,15 @@ class _Stopped(Exception):
     """Ends a run of the optimiser at the evaluation that would come next."""
 
 
-class _Evaluations:
-    """Every evaluation so far: a vector that is asked for again gets the same answer."""
-
-    def __init__(self, section: Section, size: int):
-        self.section, self.size = section, size
-        self._known: dict[bytes, tuple[float, np.ndarray]] = {}
-        self._rows: list[np.ndarray] = []
-        self.seconds = 0.0
-        self.ended = False
-        if section.found is not None:
-            self._take(section.found)
-        if self._rows:
-            section.resumed = f"{len(self._rows)} evaluations"
-        section.keep(self._state)
-
-    def _take(self, found: dict[str, Any]) -> None:
-        rows: Any = found.get("evaluations")
-        seconds, ended = found.get("seconds"), found.get("ended")
-        shaped = isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.dtype == np.float64
-        if not shaped or rows.shape[1] != 2 * self.size + 1 or not np.isfinite(rows).all():
-            self.section.useless("its evaluations do not fit the problem")
-        elif not isinstance(seconds, np.ndarray) or seconds.shape or not isinstance(ended, bool):
-            self.section.useless("it is not complete")
-        else:
-            self.seconds, self.ended = float(seconds), ended
-            for row in rows:
-                self.add(row[: self.size], float(row[self.size]), row[self.size + 1 :])
-
-    def _state(self) -> dict[str, Any]:
-        rows = list(self._rows)
-        return {
-            "evaluations": np.stack(rows) if rows else np.zeros((0, 2 * self.size + 1)),
-            "seconds": np.asarray(self.seconds),
-            "ended": self.ended,
-        }
-
-    def of(self, vector: np.ndarray) -> tuple[float, np.ndarray] | None:
-        """The evaluation at a vector, if there was one."""
-        found = self._known.get(np.asarray(vector, dtype=float).tobytes())
-        return None if found is None else (found[0], found[1].copy())
-
-    def add(self, vector: np.ndarray, value: float, gradient: np.ndarray) -> None:
-        """Remember an evaluation."""
-        row = np.concatenate([vector, [value], gradient])
-        self._known[row[: self.size].tobytes()] = (value, row[self.size + 1 :])
-        self._rows.append(row)
-
-
 class _Objective:
     """The loss for SciPy: float64 in and out, huge where the algebra breaks down."""
 
-    def __init__(self, problem: Problem, memory: _Evaluations | None = None):
-        self.problem = problem
-        self.memory = memory
+    def __init__(self, problem: Problem, told: Callable[[], None] = lambda: None):
+        self.problem, self.told = problem, told
         self.evaluations = 0
         self._count = Lock()
 
-    def known(self, vector: np.ndarray) -> tuple[float, np.ndarray] | None:
-        """The evaluation at a vector where the checkpoint has it."""
-        found = None if self.memory is None else self.memory.of(vector)
-        if found is not None:
-            with self._count:
-                self.evaluations += 1
-        return found
-
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = self.evaluated(vector)
-        if self.memory is not None:
-            self.memory.add(vector, value, gradient)
-            self.memory.section.offer()
-        return value, gradient
-
-    def evaluated(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        """An evaluation that is not remembered."""
         value, gradient = loss_and_gradient(self.problem, jnp.asarray(vector))
         value, gradient = float(value), np.asarray(gradient, dtype=float)
         with self._count:
@@ -159,16 +98,23 @@ class _Objective:
             count = self.evaluations
         tell("fit", count, note=f"{count} evaluations, {-value:.1f}")
         if not np.isfinite(value) or not np.isfinite(gradient).all():
-            return 1e25, np.zeros_like(vector)
+            return HUGE, np.zeros_like(vector)
         return value, gradient
+
+
+class _Best(NamedTuple):
+    """The best a restart has come to: in one piece, since other threads write it down."""
+
+    vector: np.ndarray
+    loss: float = HUGE
+    gradient: np.ndarray | None = None
 
 
 class _Restart:
     """One of the runs of the optimiser, with the best it has found."""
 
-    def __init__(self, objective: _Objective, start: np.ndarray, halted: Callable[[], bool]):
-        self.objective, self.halted = objective, halted
-        self.vector, self.loss, self.gradient = start, np.inf, np.zeros_like(start)
+    def __init__(self, objective: _Objective, best: _Best, halted: Callable[[], bool]):
+        self.objective, self.best, self.halted = objective, best, halted
         self.success = False
         self.promise = np.inf
         self.iterations = 0
@@ -181,7 +127,7 @@ class _Restart:
         try:
             result = minimize(
                 self._loss,
-                np.clip(self.vector, low, high),
+                np.clip(self.best.vector, low, high),
                 jac=True,
                 method="L-BFGS-B",
                 bounds=list(zip(low, high, strict=True)),
@@ -190,7 +136,7 @@ class _Restart:
             )
         except _Stopped:
             return
-        self.vector, self.loss, self.gradient = result.x, float(result.fun), result.jac
+        self.best = _Best(result.x, float(result.fun), result.jac)
         self.success, self.iterations = bool(result.success), int(result.nit)
         if result.status == LINE_SEARCH_FAILED:
             free = _downhill(result.x, result.jac, low, high) != 0
@@ -198,22 +144,28 @@ class _Restart:
             self.promise = 0.5 * float(gradient @ result.hess_inv.matvec(gradient))
 
     def _loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        found = self.objective.known(vector)
-        if found is None:
-            if self.halted():
-                raise _Stopped
-            found = self.objective(vector)
-        if found[0] < self.loss:
-            self.vector, self.loss, self.gradient = vector.copy(), *found
+        if self.halted():
+            raise _Stopped
+        found = self.objective(vector)
+        if found[0] <= self.best.loss:
+            self.best = _Best(vector.copy(), *found)
+        self.objective.told()
         return found
 
     def _next(self, xk: np.ndarray) -> None:
         self.iterations += 1
 
+    def converged(self, low: np.ndarray, high: np.ndarray, single: bool) -> bool:
+        """Met a tolerance, or came so close that rounding, of float32 most of all, ended it."""
+        if self.best.gradient is None:
+            return False
+        near = bool(np.abs(_downhill(self.best.vector, self.best.gradient, low, high)).max() < 0.02)
+        return self.success or near or (single and self.promise < FLOAT32_PROMISE)
+
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best of the restarts, and draws about it where these are to take its place."""
+    """The best of the restarts."""
 
     vector: np.ndarray
     log_posterior: float
@@ -222,7 +174,33 @@ class Optimum:
     evaluations: int
     restarts: tuple[float, ...]
     compile_seconds: float
-    draws: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a search is, in its checkpoint.
+
+    Attributes
+    ----------
+    vectors, losses
+        The best of every restart.
+    first
+        The loss at the start, by which a problem is known again.
+    seconds
+        Of one evaluation.
+    screened
+        Whether the restarts are the better half.
+    evaluations, ended
+        How many there were; the optimum, if it is found.
+    """
+
+    vectors: Float[np.ndarray, "restarts size"]
+    losses: Float[np.ndarray, " restarts"]
+    first: float
+    seconds: float
+    screened: bool
+    evaluations: int
+    ended: Optimum | None
 
 
 def maximise(
@@ -242,92 +220,154 @@ def maximise(
     two, then run to convergence. Evaluations too short to keep every core busy by themselves run
     together on a pool of threads: XLA leaves Python's lock while it computes.
 
-    Evaluations are kept in the `section` of a checkpoint and taken from there. Where a stop is
-    asked for (:mod:`deconditional.fitting.interrupts`), the best parameters so far are the answer.
+    The best of every restart is kept in the `section` of a checkpoint and taken from there. Where
+    a stop is asked for (:mod:`deconditional.fitting.interrupts`), the best parameters so far are
+    the answer.
     """
-    parameters = problem.parameters
-    stop = current()
-    memory = None if section is None else _Evaluations(section, parameters.size)
-    objective = _Objective(problem, memory)
-    first = parameters.start()
-    compile_seconds, one_evaluation, (loss, gradient) = _begin(objective, first, stop)
-    if parameters.size == 0:
-        return Optimum(first, -loss, True, 0, objective.evaluations, (-loss,), compile_seconds)
-    keys = jax.random.split(jax.random.key(seed), max(1, n_restarts))
-    drawn = [parameters.draw(key, shrink=0.5) for key in keys]
-    points = [first, *starts, *drawn][: max(1, n_restarts)]
-    low, high = parameters.bounds()
-
-    options: dict[str, Any] = {"ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20}
-    single = getattr(problem, "dtype", None) == jnp.float32
-    if single:
-        options |= {"ftol": FLOAT32_TOLERANCE, "maxls": FLOAT32_LINE_SEARCH}
-
-    halt = Event()
-    restarts = [_Restart(objective, p, lambda: halt.is_set() or stop.reached()) for p in points]
-    restarts[0].loss, restarts[0].gradient = loss, gradient
-    workers = os.cpu_count() or 1 if one_evaluation < SHORT_EVALUATION else 1
-    with ThreadPoolExecutor(max_workers=min(len(points), workers)) as pool:
-        try:
-            if len(restarts) > 2:
-                _together(pool, [partial(r.run, low, high, screening, options) for r in restarts])
-                restarts.sort(key=lambda r: r.loss)
-            if not stop.asked:
-                restarts = restarts[: max(2, len(points) // 2)]
-            if not stop.asked or memory is not None:
-                _together(pool, [partial(r.run, low, high, max_iter, options) for r in restarts])
-        except BaseException as error:
-            halt.set()
-            if not (isinstance(error, KeyboardInterrupt) and stop.taken()):
-                raise
-    restarts.sort(key=lambda r: r.loss)
-    best = restarts[0]
-    if memory is not None:
-        memory.ended = not stop.used
-        (memory.section.stopped if stop.used else memory.section.complete)()
-    return Optimum(
-        vector=best.vector,
-        log_posterior=-best.loss,
-        converged=not stop.used and _converged(best, low, high, single),
-        iterations=best.iterations,
-        evaluations=objective.evaluations,
-        restarts=tuple(-r.loss for r in restarts if r.loss < np.inf),
-        compile_seconds=compile_seconds,
-    )
+    search = _Search(problem, section)
+    if search.ended is not None:
+        return search.ended
+    seconds = search.begin(_starts(problem.parameters, n_restarts, seed, starts))
+    if problem.parameters.size:
+        search.run(max_iter, screening)
+    return search.end(seconds)
 
 
-def _begin(
-    objective: _Objective, first: np.ndarray, stop: Stop
-) -> tuple[float, float, tuple[float, np.ndarray]]:
-    """Seconds of the first evaluation, which compiles, and of one more; the evaluation itself.
+def _starts(
+    parameters: ParameterSet, n_restarts: int, seed: int, starts: tuple[np.ndarray, ...]
+) -> list[np.ndarray]:
+    """Where restarts begin; one where there is nothing to learn."""
+    n = max(1, n_restarts) if parameters.size else 1
+    drawn = (parameters.draw(key, shrink=0.5) for key in jax.random.split(jax.random.key(seed), n))
+    return [parameters.start(), *starts, *drawn][:n]
 
-    A fit that goes on has it in its checkpoint. It repeats it: the same data and options must give
-    the same number, or the rest of the checkpoint is not to be trusted.
-    """
-    memory = objective.memory
-    known = objective.known(first)
-    began = time.perf_counter()
-    if memory is None or known is None:
-        found = objective(first)
+
+class _Search:
+    """All restarts of a fit: begun or gone on with, run, and brought to an end."""
+
+    def __init__(self, problem: Problem, section: Section | None):
+        self.problem, self.section = problem, section
+        self.objective = _Objective(problem, lambda: None if section is None else section.offer())
+        self.stop, self.halt = current(), Event()
+        self.low, self.high = problem.parameters.bounds()
+        self.single = getattr(problem, "dtype", None) == jnp.float32
+        self.restarts: list[_Restart] = []
+        self.screened, self.seconds, self.first = False, 0.0, HUGE
+        self.ended: Optimum | None = None
+        if section is not None:
+            self._take(section)
+            section.keep(self._state)
+
+    def begin(self, points: list[np.ndarray]) -> float:
+        """Evaluate the start; seconds of that evaluation, which compiles."""
+        began = time.perf_counter()
+        loss, gradient = self.objective(points[0])
         compiled = time.perf_counter()
-        if not stop.asked:
-            objective.evaluated(first)
-        one = time.perf_counter() - compiled
-        if memory is not None:
-            memory.seconds = one
-        return compiled - began, one, found
-    if memory.ended:
-        objective.evaluations += 1
-        return 0.0, memory.seconds, known
-    value, _ = objective.evaluated(first)
-    single = getattr(objective.problem, "dtype", None) == jnp.float32
-    if abs(value - known[0]) > (1e-3 if single else 1e-6) * (1.0 + abs(known[0])):
-        raise CheckpointError(
-            f"the checkpoint {str(memory.section.path)!r} has a log posterior of {-known[0]:.6g} "
-            f"where it is {-value:.6g} now: the kernel or a prior has changed. Name another file, "
-            "or delete it to begin anew."
+        if self.restarts:
+            self._check_first(loss)
+        else:
+            if not self.stop.asked:
+                self.objective(points[0])
+            self.seconds = time.perf_counter() - compiled
+            self.restarts = [self._restart(_Best(point)) for point in points]
+            self.restarts[0].best = _Best(points[0], loss, gradient)
+        self.first = loss
+        return compiled - began
+
+    def run(self, max_iter: int, screening: int) -> None:
+        """Run the restarts, the better half to the end."""
+        options: dict[str, Any] = {"ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20}
+        if self.single:
+            options |= {"ftol": FLOAT32_TOLERANCE, "maxls": FLOAT32_LINE_SEARCH}
+        workers = os.cpu_count() or 1 if self.seconds < SHORT_EVALUATION else 1
+        with ThreadPoolExecutor(min(len(self.restarts), workers)) as pool:
+            try:
+                if not self.screened and len(self.restarts) > 2:
+                    self._all(pool, screening, options)
+                    if not self.stop.asked:
+                        self._sort()
+                        self.restarts = self.restarts[: max(2, len(self.restarts) // 2)]
+                self.screened = self.screened or not self.stop.asked
+                if not self.stop.asked:
+                    self._all(pool, max_iter, options)
+            except BaseException as error:
+                self.halt.set()
+                if not (isinstance(error, KeyboardInterrupt) and self.stop.taken()):
+                    raise
+
+    def end(self, compile_seconds: float) -> Optimum:
+        """The best of the restarts."""
+        self._sort()
+        best = self.restarts[0]
+        size = self.problem.parameters.size
+        done = size == 0 or best.converged(self.low, self.high, self.single)
+        found = Optimum(
+            vector=best.best.vector,
+            log_posterior=-best.best.loss,
+            converged=done and not self.stop.used,
+            iterations=best.iterations,
+            evaluations=self.objective.evaluations,
+            restarts=tuple(-r.best.loss for r in self.restarts if r.best.gradient is not None),
+            compile_seconds=compile_seconds,
         )
-    return time.perf_counter() - began, memory.seconds, known
+        if self.section is not None:
+            if self.stop.used:
+                self.section.stopped()
+            else:
+                self.ended = found
+                self.section.complete()
+        return found
+
+    def _restart(self, best: _Best) -> _Restart:
+        return _Restart(self.objective, best, lambda: self.halt.is_set() or self.stop.reached())
+
+    def _all(self, pool: ThreadPoolExecutor, iterations: int, options: Mapping[str, Any]) -> None:
+        tasks = [partial(r.run, self.low, self.high, iterations, options) for r in self.restarts]
+        _together(pool, tasks)
+
+    def _sort(self) -> None:
+        self.restarts.sort(key=lambda restart: restart.best.loss)
+
+    # ------------------------------------------------------------------ the checkpoint
+
+    def _state(self) -> dict[str, Any]:
+        bests = [restart.best for restart in self.restarts]
+        vectors = np.array([best.vector for best in bests]).reshape(len(bests), len(self.low))
+        losses = np.array([best.loss for best in bests], dtype=float)
+        evaluations, seconds = self.objective.evaluations, self.seconds
+        return {
+            "search": Standing(
+                vectors, losses, self.first, seconds, self.screened, evaluations, self.ended
+            )
+        }
+
+    def _take(self, section: Section) -> None:
+        """Go on from what a section has, if anything."""
+        if section.found is None:
+            return
+        kept: Any = section.found.get("search")
+        size = (len(self.low),)
+        fits = isinstance(kept, Standing) and kept.vectors.shape[1:] == size
+        if not fits or (kept.ended is not None and kept.ended.vector.shape != size):
+            section.useless("it does not fit the problem")
+            return
+        pairs = zip(kept.vectors, kept.losses.tolist(), strict=True)
+        self.restarts = [self._restart(_Best(vector, loss)) for vector, loss in pairs]
+        self.first, self.seconds, self.screened = kept.first, kept.seconds, kept.screened
+        self.objective.evaluations = kept.evaluations
+        self.ended = None if kept.ended is None else replace(kept.ended, compile_seconds=0.0)
+        if self.restarts:
+            section.resumed = f"{kept.evaluations} evaluations"
+
+    def _check_first(self, loss: float) -> None:
+        """Raise where the start has another log posterior: what is kept is of another problem."""
+        assert self.section is not None
+        if abs(loss - self.first) > (1e-3 if self.single else 1e-6) * (1.0 + abs(self.first)):
+            raise CheckpointError(
+                f"the checkpoint {str(self.section.path)!r} has a log posterior of "
+                f"{-self.first:.6g} where it is {-loss:.6g} now: the kernel or a prior has "
+                "changed. Name another file, or delete it to begin anew."
+            )
 
 
 def _together(pool: ThreadPoolExecutor, tasks: Sequence[Callable[[], None]]) -> None:
@@ -341,13 +381,6 @@ def _together(pool: ThreadPoolExecutor, tasks: Sequence[Callable[[], None]]) -> 
         done, left = wait(left, timeout=0.5, return_when=FIRST_EXCEPTION)
         for future in done:
             future.result()
-
-
-def _converged(best: _Restart, low: np.ndarray, high: np.ndarray, single: bool) -> bool:
-    """Met a tolerance, or came so close that rounding, of float32 tiles most of all, ended it."""
-    step = _downhill(best.vector, best.gradient, low, high)
-    near = bool(np.abs(step).max() < 0.02)
-    return best.success or near or (single and best.promise < FLOAT32_PROMISE)
 
 
 def _downhill(

@@ -212,7 +212,7 @@ class Posterior(Gaussians):
         flags = np.zeros(len(self.x), dtype=np.int8)
         if self.support is not None:
             flags[outside_range(self.x, *self.support)] = 1
-        prior = np.mean([_prior_variance(field, self.x) for field in self.fields], axis=0)
+        prior = np.mean([_prior_variance(field.kernel, self.x) for field in self.fields], axis=0)
         noise = [float(f.fine_noise_variance) if self.fine_noise else 0.0 for f in self.fields]
         smooth = np.mean(self.component_variances - np.array(noise)[:, None], axis=0)
         return flags + 2 * (smooth >= UNTOLD * prior).astype(np.int8)
@@ -303,9 +303,8 @@ def outside_range(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
     return ((x < low - margin) | (x > high + margin)).any(1)
 
 
-def _prior_variance(field: Any, x: np.ndarray) -> np.ndarray:
+def _prior_variance(kernel: AbstractKernel, x: np.ndarray) -> np.ndarray:
     """k(x, x) at every row of x, block by block unless it is the same everywhere."""
-    kernel = field.kernel if hasattr(field, "kernel") else field.basis.kernel
     if all(isinstance(term, RadialTerm) for term in sum_of_products(kernel)):
         return np.broadcast_to(np.asarray(prior_variance(kernel, jnp.asarray(x[:1]))), len(x))
     out = np.empty(len(x))

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -24,9 +24,10 @@ from deconditional.fitting.report import FitReport
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.models.bagg import BaggGP
 from deconditional.models.base import BagModel
-from deconditional.models.cautions import MAY_BE_NARROW, PRIOR_IS_LEFT, no_link, of_pseudo_targets
+from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.checks import query_points
 from deconditional.models.cmp import CMP
+from deconditional.models.links import MAY_BE_NARROW, PRIOR_IS_LEFT, no_link
 from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.regression import Measurements, Unmatched, bag_gap, explained_share
 from deconditional.saving.api import FittedData, Savable
@@ -76,6 +77,7 @@ MOST_GAP = 2.0
 """Standard deviations that bag means may be off the regression, root mean square."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MediatedGP(Savable, BaseEstimator):
     r"""The fine field from unmatched observations: the model to begin with.
 
@@ -150,28 +152,15 @@ class MediatedGP(Savable, BaseEstimator):
     True
     """
 
-    def __init__(
-        self,
-        kernel: AbstractKernel | None = None,
-        mediator_kernel: AbstractKernel | None = None,
-        *,
-        trend: str = "constant",
-        fine_noise: bool = False,
-        n_restarts: int = 4,
-        max_iter: int = 300,
-        points_per_bag: int | None = None,
-        precision: str = "auto",
-        seed: int = 0,
-    ):
-        self.kernel = kernel
-        self.mediator_kernel = mediator_kernel
-        self.trend = trend
-        self.fine_noise = fine_noise
-        self.n_restarts = n_restarts
-        self.max_iter = max_iter
-        self.points_per_bag = points_per_bag
-        self.precision = precision
-        self.seed = seed
+    kernel: AbstractKernel | None = field(default=None, kw_only=False)
+    mediator_kernel: AbstractKernel | None = field(default=None, kw_only=False)
+    trend: str = "constant"
+    fine_noise: bool = False
+    n_restarts: int = 4
+    max_iter: int = 300
+    points_per_bag: int | None = None
+    precision: str = "auto"
+    seed: int = 0
 
     def fit(
         self,
@@ -300,7 +289,7 @@ class MediatedGP(Savable, BaseEstimator):
         if fine_noise and not self.fine_noise:
             raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
         points = self.model_.bags_.points
-        fields = {name: model._fields(features) for name, model in self.members_.items()}
+        fields = {name: model.fields(features) for name, model in self.members_.items()}
         mixed = [fields[name][s] for name, s in self._mixture()]
         return Posterior(mixed, array, fine_noise, (points.min(0), points.max(0)))
 
@@ -341,7 +330,7 @@ class MediatedGP(Savable, BaseEstimator):
 
         A draw of a member that has few of them, for its part, comes several times.
         """
-        draws = {name: len(model._solved_) for name, model in self.members_.items()}
+        draws = {name: len(model.fitted_.fields) for name, model in self.members_.items()}
         common = math.lcm(*draws.values())
         times = {name: self.parts_[name] * common // n for name, n in draws.items()}
         least = math.gcd(*times.values())

@@ -126,7 +126,7 @@ class Unmatched(NamedTuple):
         A bag's own observations go first.
         """
         assert self.bags.mediator is not None
-        problem = regressor._problem_
+        problem = regressor.fitted_.problem
         trend = np.asarray(problem.trend_means)
         coefficients = np.linalg.pinv(trend) @ self.z
         usual = problem.trend.features(jnp.asarray(self.bags.mediator)) @ coefficients
@@ -163,7 +163,7 @@ class Unmatched(NamedTuple):
 
 def explained_share(regressor: BaggGP) -> float:
     """Share of the variance of z that a regression predicts with its trend, each left out once."""
-    z = np.asarray(regressor._problem_.z)
+    z = np.asarray(regressor.fitted_.problem.z)
     if len(z) < 3:
         return 0.0
     left_out = regressor.predict_held_out(np.arange(len(z))).mean

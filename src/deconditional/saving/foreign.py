@@ -16,7 +16,7 @@ from scipy.sparse import csr_array, issparse
 from deconditional.errors import SavedModelError, UsageError
 from deconditional.saving.registry import DISTRIBUTIONS, constant, name_of_constant
 
-__all__ = ["CODECS", "Codec", "LeftBehind"]
+__all__ = ["CODECS", "Codec", "LeftBehind", "is_key"]
 
 UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")
 KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
@@ -192,7 +192,8 @@ def _read_distribution(content: Any, read: Walk) -> Any:
     return getattr(npd, name)(**read(arguments))
 
 
-def _is_key(value: Any) -> bool:
+def is_key(value: Any) -> bool:
+    """Whether a value is a random key of JAX."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
@@ -217,7 +218,7 @@ CODECS: dict[str, Codec] = {
         _is_array_of("U"), _write_objects, lambda c, read: _read_objects(c, read).astype(str)
     ),
     "objects": Codec(_is_array_of("O"), _write_objects, _read_objects),
-    "key": Codec(_is_key, _write_key, _read_key),
+    "key": Codec(is_key, _write_key, _read_key),
     "slice": Codec(
         lambda v: isinstance(v, slice),
         lambda v, write: [v.start, v.stop, v.step],

@@ -25,11 +25,11 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
-from jax import Array, dtypes
+from jax import Array
 
 from deconditional.errors import SavedModelError
 from deconditional.saving.container import INLINE, NOT_FINITE, Archive, ArrayWriter, number, refuse
-from deconditional.saving.foreign import CODECS, LeftBehind
+from deconditional.saving.foreign import CODECS, LeftBehind, is_key
 from deconditional.saving.hints import misfit
 from deconditional.saving.own_kernels import Supplied, custom_node, read_custom, role_of
 from deconditional.saving.registry import class_of, name_of_class
@@ -131,7 +131,7 @@ class Writer:
 
 def _is_numeric(value: Any) -> bool:
     if isinstance(value, Array):
-        return not dtypes.issubdtype(value.dtype, dtypes.prng_key)
+        return not is_key(value)
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubc"
 
 
@@ -204,7 +204,7 @@ class Reader:
         return self._array(content, where).copy()
 
     def _scalar(self, content: Any, where: str) -> np.generic:
-        value = self._array(content, where)[()]
+        value: Any = self._array(content, where)[()]
         return value if isinstance(value, np.generic) else refuse(f"{where} is not a number")
 
     def _jax(self, content: Any, where: str) -> Array:

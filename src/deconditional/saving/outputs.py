@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from deconditional.errors import UsageError, visible
@@ -16,6 +17,7 @@ __all__ = [
     "check_name",
     "check_place",
     "output_folder",
+    "remove_leftovers",
     "replacing",
     "write_atomically",
 ]
@@ -147,3 +149,23 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     # A link that somebody else has put there in the meantime is not followed: hence the x.
     with replacing(path) as part, part.open("xb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Delete what a process left that was killed while it wrote this file."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.part")
+    with suppress(OSError):
+        for each in path.absolute().parent.iterdir():
+            found = pattern.fullmatch(each.name)
+            if found is not None and not _is_alive(int(found[1])):
+                each.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -23,6 +23,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.models.readings": ("JointGP", "MeasuredGP", "TiltedGP", "UnlinkedGP"),
     # what they are made of
     "deconditional.bags": ("Bags",),
+    "deconditional.fitting.map": ("Optimum", "Standing"),
+    "deconditional.fitting.nuts": ("Place",),
     "deconditional.fitting.report": ("FitReport",),
     "deconditional.fitting.parameters": (
         *("Identity", "Interval", "KernelTemplate", "Log", "Parameter", "ParameterSet"),
@@ -30,11 +32,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.fitting.priors": ("Flat", "LogNormal", "Normal", "SplitLogNormal"),
     "deconditional.inference.basis": ("FourierBasis", "InducingBasis"),
     "deconditional.inference.collapsed": ("Coefficients",),
-    "deconditional.inference.exact": ("Conditioned",),
-    "deconditional.inference.field": ("BasisField", "ExactField"),
-    "deconditional.inference.problem": (
-        *("ExactProblem", "Matched", "Mediated", "Pieces", "SpreadPrior", "Weighted"),
-    ),
+    "deconditional.inference.basis_field": ("BasisField",),
+    "deconditional.inference.exact": ("ExactField", "ExactProblem", "Pieces", "SpreadPrior"),
+    "deconditional.inference.learn": ("Fitted",),
+    "deconditional.inference.moments": ("Conditioned",),
+    "deconditional.observations.kinds": ("Matched", "Mediated", "Weighted"),
     "deconditional.inference.residual": ("AllPairs", "FourierPairs", "Residual", "SampledPairs"),
     "deconditional.inference.trend": ("Trend",),
     "deconditional.inference.variational": ("BasisPieces", "VariationalProblem"),
@@ -43,11 +45,14 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.kernels.within_bags": ("BagPairs",),
     # fields
     "deconditional.fields.downscaler": ("Downscaler",),
-    "deconditional.fields.grids": ("Axis", "Grid"),
-    "deconditional.fields.pairing": ("Fine", "Pairing"),
+    "deconditional.fields.axes": ("Axis", "Grid"),
+    "deconditional.fields.learn": ("FitData", "Learner"),
+    "deconditional.fields.pair": ("Pairing",),
+    "deconditional.fields.problem": ("Problem",),
     "deconditional.fields.question": ("Question",),
     "deconditional.fields.scaling": ("InputScaling", "Spread", "TargetScaling"),
-    "deconditional.fields.validation": ("Blocks", "Comparison"),
+    "deconditional.fields.recipes": ("Recipe",),
+    "deconditional.fields.validation": ("Comparison", "Folds"),
     # of other packages
     "gpjax.kernels": (
         *("RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic", "Periodic", "White"),

@@ -19,44 +19,35 @@ Examples
 
 from __future__ import annotations
 
-import hashlib
+import json
+import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from deconditional.errors import (
     Caution,
     CheckpointError,
     CheckpointWarning,
+    SavedModelError,
     UsageError,
     tell_of,
 )
-from deconditional.saving.outputs import check_place
+from deconditional.saving.container import Archive, ArrayWriter, refuse, write
+from deconditional.saving.objects import Reader, Writer
+from deconditional.saving.outputs import check_place, remove_leftovers, write_atomically
 
 __all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointWarning",
-    "Part",
-    "Section",
-    "digest",
-    "opened",
-    "plain",
-    "whole",
-    "within",
+    *("Checkpoint", "CheckpointError", "CheckpointWarning", "Ledger", "Part", "Section"),
+    *("opened", "whole", "within"),
 ]
 
-FORMAT = "deconditional checkpoint"
-SCHEMA = 1
+KIND = "deconditional checkpoint"
 
 INTERVAL = 30.0
 """Seconds between two writes."""
@@ -64,11 +55,8 @@ INTERVAL = 30.0
 SHARE = 0.01
 """Of the time goes into writing, at most."""
 
-BEGINNING = f'{{"format":"{FORMAT}"'.encode()
+BEGINNING = f'{{"format":"{KIND}"'.encode()
 """What is among the first bytes of every checkpoint."""
-
-SHOWN_ONLY = ("progress", "progress_bar")
-"""Options that change nothing but what is shown."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +98,7 @@ class Checkpoint:
             raise TypeError(f"a checkpoint is the path of a file, not {self.path!r}.")
         if isinstance(self.interval, bool) or not isinstance(self.interval, int | float):
             raise TypeError(f"interval must be a number of seconds, not {self.interval!r}.")
-        if not 0 <= self.interval < np.inf:
+        if not 0 <= self.interval < math.inf:
             raise ValueError(f"interval must be zero or more seconds, not {self.interval!r}.")
 
     def check(self) -> None:
@@ -267,7 +255,6 @@ class _File:
 
     def __init__(self, settings: Checkpoint):
         settings.check()
-        import_module("deconditional.saving.container")  # now, and not while threads compute
         self.settings = settings
         self.path = Path(settings.path)
         self.stopped = False
@@ -275,7 +262,7 @@ class _File:
         self._lock = threading.Lock()
         self._due = time.monotonic() + settings.interval
         self._failed = False
-        _remove_leftovers(self.path)
+        remove_leftovers(self.path)
         self._found = _read(self.path) if _is_there(self.path) else {}
 
     def section(self, name: str, identity: str) -> Section:
@@ -328,38 +315,23 @@ class _File:
                 self.path.unlink(missing_ok=True)
 
 
-# Saving knows the models, and the models know this module: hence the imports inside.
-
-
 def _write(path: Path, sections: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-    from deconditional.saving.container import ArrayWriter, write
-
     arrays = ArrayWriter()
-    nodes = [
-        {"name": name, "identity": identity, "state": _encoded(dict(state), arrays)}
-        for name, (identity, state) in sections.items()
-    ]
-    write(path, {"format": FORMAT, "schema": SCHEMA, "sections": nodes}, arrays)
+    writer = Writer(arrays)
+    states = [[name, identity, writer.write(dict(s))] for name, (identity, s) in sections.items()]
+    write(path, KIND, {"sections": states}, arrays)
 
 
 def _read(path: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     """The sections of a file; a damaged one is put aside."""
-    from deconditional.errors import SavedModelError
-    from deconditional.saving.container import Archive, refuse
-
-    class CheckpointArchive(Archive):
-        format, schema = FORMAT, SCHEMA
-
     try:
-        with CheckpointArchive.opened(path) as archive:
+        with Archive.opened(path, KIND) as archive:
+            reader = Reader(archive)
             found = {}
-            for node in archive.header["sections"]:
-                name, identity, state = node["name"], node["identity"], node["state"]
-                if not (isinstance(name, str) and isinstance(identity, str)):
-                    refuse("a section has no name")
-                if not isinstance(state, dict):
+            for name, identity, state in archive.header["sections"]:
+                found[str(name)] = (str(identity), reader.read(state, f"section {name}"))
+                if not isinstance(found[name][1], dict):
                     refuse(f"the section {name[:60]!r} has no state")
-                found[name] = (identity, _decoded(state, archive))
             archive.check_all_used()
             return found
     except SavedModelError as error:
@@ -373,94 +345,60 @@ def _read(path: Path) -> dict[str, tuple[str, dict[str, Any]]]:
         return {}
 
 
-def _encoded(value: Any, arrays: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return arrays.ref(value)
-    if isinstance(value, dict):
-        return {name: _encoded(each, arrays) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_encoded(each, arrays) for each in value]
-    return value
-
-
-def _decoded(value: Any, archive: Any) -> Any:
-    from deconditional.saving.nodes import as_array
-
-    if isinstance(value, dict):
-        if "array" in value or "values" in value:
-            return as_array(value, "a section", archive)
-        return {name: _decoded(each, archive) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_decoded(each, archive) for each in value]
-    return value
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Delete what a process left that was killed while it wrote this file."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.part")
-    with suppress(OSError):
-        for each in path.absolute().parent.iterdir():
-            found = pattern.fullmatch(each.name)
-            if found is not None and not _is_alive(int(found[1])):
-                each.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
-
-
 def _warn(message: str) -> None:
     tell_of([Caution(CheckpointWarning, message)])
 
 
-# --------------------------------------------------------------------------- identities
+# --------------------------------------------------------------------------- pieces
 
 
-def digest(*parts: Any) -> str:
-    """SHA-256 of texts and arrays in turn, with types and shapes.
+class Ledger:
+    """Which pieces of long work are written already, in a file beside the result.
 
-    Examples
-    --------
-    >>> digest("a", np.zeros(2)) == digest("a", np.zeros(2)), digest("a") == digest("b")
-    (True, False)
-    """
-    total = hashlib.sha256()
-    for part in parts:
-        if part is None or isinstance(part, str):
-            total.update(f"{part!r};".encode())
-            continue
-        values = np.ascontiguousarray(part)
-        total.update(f"{values.dtype.str}{values.shape};".encode())
-        total.update(values.tobytes())
-    return total.hexdigest()
+    Parameters
+    ----------
+    path
+        The file.
+    identity
+        What the work is made from; a file of other work counts for nothing.
 
-
-def plain(value: Any) -> str:
-    """Options as a text that is the same in every process.
-
-    Objects are there by the name of their class: what they stand for shows in the numbers.
+    Attributes
+    ----------
+    found, done
+        Whether the file was of this work, and the pieces that are written.
 
     Examples
     --------
-    >>> plain({"seed": 0, "progress": True, "fixed": {"noise_std": 0.1}})
-    "{'fixed': {'noise_std': 0.1}, 'seed': 0}"
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     Ledger(Path(here) / "done.json", "of these data").add(3)
+    ...     again, other = (
+    ...         Ledger(Path(here) / "done.json", f"of {x} data") for x in ("these", "no")
+    ...     )
+    >>> again.done, other.done
+    ({3}, set())
     """
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if value is None or isinstance(value, str | int | float):
-        return repr(value)
-    if isinstance(value, Mapping):
-        shown = {str(name): each for name, each in value.items() if name not in SHOWN_ONLY}
-        inside = ", ".join(f"{name!r}: {plain(shown[name])}" for name in sorted(shown))
-        return f"{{{inside}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(plain(each) for each in value)}]"
-    if isinstance(value, np.ndarray):
-        return digest(value)
-    return type(value).__qualname__
+
+    def __init__(self, path: Path, identity: str):
+        self.path, self.identity = path, identity
+        self.done: set[int] = set()
+        self.found = False
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(path.read_text())
+            if kept["identity"] == identity:
+                self.done = {int(piece) for piece in kept["done"]}
+                self.found = True
+
+    def begin(self) -> None:
+        """Nothing is written yet."""
+        self.done = set()
+        self._write()
+
+    def add(self, piece: int) -> None:
+        """A piece is written."""
+        self.done.add(piece)
+        self._write()
+
+    def _write(self) -> None:
+        content = {"identity": self.identity, "done": sorted(self.done)}
+        write_atomically(self.path, json.dumps(content))
