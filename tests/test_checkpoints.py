@@ -594,7 +594,7 @@ def test_files_that_are_no_checkpoints_are_left_alone(tmp_path):
         assert path.read_bytes() == before
         outcomes["clear error"] += 1
     record(GROUP, "file that is no checkpoint", 3, outcomes)
-    with pytest.raises(dc.SavedModelError, match="not a saved model"):
+    with pytest.raises(dc.SavedModelError, match="no deconditional model"):
         with opened(Checkpoint(tmp_path / "a.checkpoint", keep=True)) as kept:
             kept.section("map", "x").keep(lambda: {"a": np.zeros(2)})
         dc.load(tmp_path / "a.checkpoint")

@@ -328,10 +328,6 @@ CORE_ALONE = {
     "downscale": ("dc.downscale", "fields"),
     "made-up fields": ("dc.datasets.synthetic_fields(4, 8)", "fields"),
     "real fields": ("dc.datasets.global_fields()", "fields"),
-    "a figure": (
-        "__import__('deconditional.report.plots').plots.new_figure(4, 3)",
-        "plots",
-    ),
     "the command downscale": (
         f"command('downscale', {FILES}, '--out', 'out.nc')",
         "fields",
@@ -340,6 +336,10 @@ CORE_ALONE = {
     "the command report": ("command('report', 'some.nc')", "report"),
 }
 FIELDS_ALONE = {
+    "a figure": (
+        "__import__('deconditional.report.plots').report.plots.new_figure(4, 3)",
+        "plots",
+    ),
     "a Zarr store": (f"command('downscale', {FILES}, '--out', 'out.zarr')", "zarr"),
     "chunks": (
         f"command('downscale', {FILES}, '--out', 'out.nc', '--chunked', 'yes')",

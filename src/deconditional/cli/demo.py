@@ -40,7 +40,7 @@ TARGET = "tas"
 COVARIATES = ("altitude", "rain", "cloud")
 MEDIATORS = ("water_vapour",)
 BASELINE = "bagg-gp"
-"""On unmatched data it reaches the bags by pseudo-targets."""
+"""The model to compare with; on unmatched data it reaches the bags by pseudo-targets."""
 
 Scores = Mapping[str, Mapping[str, float]]
 

@@ -60,7 +60,7 @@ class Request:
 
     @property
     def goal(self) -> xr.Dataset:
-        """Where to predict."""
+        """The data to predict on."""
         return self.fine if self.on is None else self.on
 
 

@@ -343,8 +343,8 @@ class _Chooser:
         pool, scores = self._scored(POOL * pairs, self.shares)
         chances = inclusion(np.concatenate(scores), pairs)
         kept = systematic(chances, rng.uniform())
-        residual = np.zeros(len(others.x))
-        frequencies, amplitudes, start = [], [], 0
+        residual, start = np.zeros(len(others.x)), 0
+        frequencies, amplitudes = [], []
         for t, each in enumerate(pool):
             rows = kept[(kept >= start) & (kept < start + len(each.weights))]
             weights = each.weights[rows - start] / chances[rows]

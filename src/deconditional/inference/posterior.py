@@ -17,7 +17,6 @@ import jax.random as jr
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array
-from scipy.special import ndtr, ndtri
 
 from deconditional.errors import SampleWarning
 from deconditional.fitting.progress import tell
@@ -25,6 +24,7 @@ from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
 from deconditional.kernels.tile_sizes import is_accelerator
+from deconditional.scores import mixture_cdf, mixture_quantile
 
 __all__ = ["CoarsePosterior", "Gaussians", "Paths", "Posterior", "SampleWarning", "blocks"]
 
@@ -86,8 +86,7 @@ class Gaussians:
 
     def cdf(self, value: Any) -> np.ndarray:
         """Probability that the field is below a value, at every point."""
-        spread = np.sqrt(np.maximum(self.component_variances, 1e-300))
-        return ndtr((np.asarray(value) - self.component_means) / spread).mean(0)
+        return mixture_cdf(self.component_means, self.component_variances, value)
 
     def quantile(self, q: float | np.ndarray) -> np.ndarray:
         """Quantiles at every point: (m,) for one level, (levels, m) for several."""
@@ -98,15 +97,7 @@ class Gaussians:
         return values if np.ndim(q) else values[0]
 
     def _quantile(self, level: float) -> np.ndarray:
-        candidates = self.component_means + ndtri(level) * np.sqrt(self.component_variances)
-        if len(candidates) == 1:
-            return candidates[0]
-        low, high = candidates.min(0), candidates.max(0)
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            below = self.cdf(middle) < level
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return 0.5 * (low + high)
+        return mixture_quantile(self.component_means, self.component_variances, level)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of the given probability, as (lower, upper)."""

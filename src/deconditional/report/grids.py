@@ -21,7 +21,7 @@ from deconditional.fields.overlap import inferred_bounds
 __all__ = ["Plane", "area_weights", "grid_of", "plane", "time_dim"]
 
 EARTH_RADIUS = 6371.0
-"""In kilometres."""
+"""Radius of the Earth, in kilometres."""
 
 COARSE = "coarse_"
 """How the dimensions of coarse fields begin in a result."""
@@ -58,7 +58,7 @@ class Plane:
 
     @property
     def y_edges(self) -> Floats:
-        """Borders of the rows."""
+        """Borders of the rows, one more than there are rows."""
         return _edges(self.grid.y) * self.scale
 
     def distance(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Floats:
