@@ -8,6 +8,7 @@ is replaced as a whole.
 Examples
 --------
 >>> import tempfile
+>>> import numpy as np
 >>> with tempfile.TemporaryDirectory() as here:
 ...     settings = Checkpoint(f"{here}/fit.checkpoint", interval=0, keep=True)
 ...     with opened(settings) as kept:
@@ -76,6 +77,7 @@ class Checkpoint:
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> from deconditional import BaggGP, Bags, Checkpoint
     >>> bags = Bags.from_points(np.arange(40.0), np.arange(40) // 4)
     >>> with tempfile.TemporaryDirectory() as here:
