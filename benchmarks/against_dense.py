@@ -18,11 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figures, timing
+from benchmarks.problems import problem_of
 from benchmarks.timing import best_seconds, in_own_process, write_json
 from deconditional.datasets import swiss_roll
 from deconditional.fitting.map import loss_and_gradient
-from deconditional.inference.problem import ExactProblem, Mediated
+from deconditional.inference.exact import ExactProblem
 from deconditional.models import CMP
+from deconditional.observations.kinds import Mediated
 from studies.provenance import machine
 
 __all__ = ["costs", "dense_log_posterior", "figure", "measure", "run"]
@@ -79,7 +81,7 @@ def measure(
     """Time both formulas, and the whole fit unless told not to; compare their numbers."""
     data = swiss_roll(n_points=points, n_bags=bags)
     model = CMP(trend="none")
-    problem = model._problem(data.bags, data.z, data.mediator, None, None)
+    problem = problem_of(model, data.bags, data.z, data.mediator)
     vector = jnp.asarray(problem.parameters.start())
     bag_of, x = jnp.asarray(data.bags.bag), jnp.asarray(data.bags.points)
 

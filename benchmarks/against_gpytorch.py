@@ -33,6 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figures, timing
+from benchmarks.problems import problem_of
 from benchmarks.timing import available_cores, in_own_process, peak_bytes, write_json
 from deconditional.bags import Bags
 from deconditional.datasets import swiss_roll
@@ -153,7 +154,7 @@ def _write_problem(path: Path, points: int, bags: int, kernel: str) -> None:
     """A matched swiss roll with our data-driven start of the parameters."""
     data = swiss_roll(n_points=points, n_bags=bags)
     model = BaggGP(kernel=KERNELS[kernel](lengthscale=jnp.ones(3)), trend="constant")
-    problem = model._problem(data.bags, data.z, None, None, None)
+    problem = problem_of(model, data.bags, data.z)
     start = {parameter.name: parameter.start for parameter in problem.parameters.learnt}
     np.savez(
         path,
@@ -376,7 +377,7 @@ def _fits(problem: Any, count: int) -> list[dict[str, Any]]:
             warnings.simplefilter("ignore", FitWarning)
             model = _model(problem).fit(_bags(problem), problem["z"])
         seconds = time.perf_counter() - began
-        parameters = model._problem_.parameters
+        parameters = model.fitted_.problem.parameters
         steps = []
         for moment, value, vector in trace:
             found = parameters.unpack(jnp.asarray(vector))

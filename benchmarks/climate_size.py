@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figures, timing
+from benchmarks.problems import problem_of
 from benchmarks.timing import best_seconds, device_name, exp_rate, write_json
 from deconditional import CMP, VarCMP, scores
 from deconditional.datasets import synthetic_globe
@@ -140,7 +141,7 @@ def _evaluation(model: Any, globe: Any, budget: float) -> float:
     bags = globe.bags
     if model.points_per_bag is not None:
         bags = bags.subsample(model.points_per_bag, seed=model.seed)
-    problem = model._problem(bags, globe.z, globe.mediator, None, None)
+    problem = problem_of(model, bags, globe.z, globe.mediator)
     vector = jnp.asarray(problem.parameters.start())
     return best_seconds(lambda: loss_and_gradient(problem, vector), budget=budget, least=1)
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figures, timing
+from benchmarks.problems import problem_of
 from benchmarks.timing import best_seconds, device_name, exp_rate, write_json
 from deconditional.datasets import swiss_roll
 from deconditional.errors import FitWarning
@@ -100,7 +101,7 @@ def _measured(name: str, model: Any, data: Any, budget: float) -> dict[str, Any]
             model.fit(data.bags, data.z, **given)
             seconds.append(time.perf_counter() - began)
     report = model.fit_report_
-    problem = model._problem(data.bags, data.z, given.get("mediator"), None, None)
+    problem = problem_of(model, data.bags, data.z, given.get("mediator"))
     vector = jnp.asarray(problem.parameters.start())
     evaluation = best_seconds(lambda: loss_and_gradient(problem, vector), budget)
     return {

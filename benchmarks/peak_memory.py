@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.problems import problem_of
 from benchmarks.timing import peak_bytes
 from deconditional.datasets import swiss_roll
 from deconditional.fitting.map import loss_and_gradient
@@ -22,7 +23,7 @@ def main(points: int) -> int:
     """Evaluate, differentiate, predict; then report."""
     data = swiss_roll(n_points=points, n_bags=200)
     model = CMP()
-    problem = model._problem(data.bags, data.z, data.mediator, None, None)
+    problem = problem_of(model, data.bags, data.z, data.mediator)
     vector = jnp.asarray(problem.parameters.start())
     jax.block_until_ready(loss_and_gradient(problem, vector))
     _, field = problem.solve(vector)

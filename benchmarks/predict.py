@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figures, timing
-from benchmarks.problems import strips
+from benchmarks.problems import problem_of, strips
 from benchmarks.timing import (
     best_seconds,
     device_name,
@@ -109,13 +109,12 @@ def _fields(
 ) -> dict[str, tuple[Any, int, int]]:
     """Posteriors of the field by name, with the values and the flops that a query point needs."""
     data = strips(points, bags, dims=dims)
-    exact = CMP(precision="float32")._problem(data.bags, data.z, data.mediator, None, None)
+    exact = problem_of(CMP(precision="float32"), data.bags, data.z, data.mediator)
     vector = jnp.asarray(exact.parameters.start())
     pieces, field = exact.solve(vector)
     fourier = exact.fourier_field(vector, pieces.weights, pieces.noise, features, jax.random.key(0))
-    sparse = VarCMP(precision="float32", n_inducing=inducing)._problem(
-        data.bags, data.z, data.mediator, None, None
-    )
+    model = VarCMP(precision="float32", n_inducing=inducing)
+    sparse = problem_of(model, data.bags, data.z, data.mediator)
     _, reduced = sparse.solve(jnp.asarray(sparse.parameters.start()))
     return {
         f"exact, {points} points": (field, points, 2 * bags * len(data.z)),

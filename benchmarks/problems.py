@@ -1,45 +1,38 @@
-"""Fixed synthetic problems for the benchmarks."""
+"""The problem that a fit of a model would solve, for those who time or test its parts."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
-from deconditional.bags import Bags
+from deconditional import CMP, Bags
+from deconditional.models.data import Data
+from deconditional.models.problems import mediated, problem_parts
+from deconditional.models.solvers import Exact, Variational
+from deconditional.models.variational import VariationalModel
+from deconditional.observations.kinds import Matched, Observation
 
-__all__ = ["Strips", "strips"]
-
-
-class Strips(NamedTuple):
-    """Bags along the first covariate, which is also the mediator, and coarse observations."""
-
-    bags: Bags
-    z: np.ndarray
-    mediator: np.ndarray
+__all__ = ["problem_of"]
 
 
-def strips(points: int, n_bags: int, observations: int | None = None, dims: int = 3) -> Strips:
-    """Uniform points cut into bags along their first covariate.
-
-    The field is a wave along that covariate and a parabola of the second, if there is one. With
-    `observations` None, every bag has one; otherwise they lie at other mediators.
-
-    Examples
-    --------
-    >>> problem = strips(200, 10, observations=7)
-    >>> problem.bags.n_bags, problem.bags.n_points, problem.z.shape, problem.mediator.shape
-    (10, 200, (7,), (7, 1))
-    """
-    rng = np.random.default_rng(0)
-    x: Any = rng.uniform(size=(points, dims))
-    # Every bag has a point, however many bags there are.
-    x[:, 0] = (np.arange(points) + x[:, 0]) / points
-    bag_of = np.minimum((x[:, 0] * n_bags).astype(int), n_bags - 1)
-    y = (np.arange(n_bags) + 0.5) / n_bags
-    bags = Bags.from_points(x, bag_of, mediator=y)
-    second = x[:, 1] ** 2 if dims > 1 else 0.0
-    means = bags.means(np.sin(6 * x[:, 0]) + second)
-    at = y if observations is None else (np.arange(observations) + 0.5) / observations
-    z = np.interp(at, y, means) + 0.05 * rng.standard_normal(len(at))
-    return Strips(bags, z, at[:, None])
+def problem_of(
+    model: Any,
+    bags: Bags,
+    z: npt.ArrayLike,
+    mediator: npt.ArrayLike | None = None,
+    *,
+    noise_std: npt.ArrayLike | None = None,
+    noise_cov: npt.ArrayLike | None = None,
+    own_bag: npt.ArrayLike | None = None,
+) -> Any:
+    """The problem that a fit of the model would solve."""
+    data = Data.of(bags, z, noise_std, noise_cov, model)
+    mediation: Observation = Matched()
+    if isinstance(model, CMP):
+        data = data.linked(mediator, own_bag)
+        mediation = mediated(data, model)
+    solver: Exact | Variational = Exact()
+    if isinstance(model, VariationalModel):
+        solver = Variational.of(model)
+    return solver.pose(problem_parts(data, mediation, model), data.bags, model.seed).problem

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import figures, timing
-from benchmarks.problems import strips
+from benchmarks.problems import problem_of, strips
 from benchmarks.timing import (
     available_cores,
     best_seconds,
@@ -281,7 +281,7 @@ def _one(size: Size) -> dict[str, Any]:
         model = {"vbagg": dc.VBagg, "varcmp": dc.VarCMP}[size.model]
         estimator = model(n_inducing=size.inducing, **options)
     mediator = None if size.model == "vbagg" else data.mediator
-    problem = estimator._problem(data.bags, data.z, mediator, None, None)
+    problem = problem_of(estimator, data.bags, data.z, mediator)
     vector = jnp.asarray(problem.parameters.start())
     seconds = best_seconds(lambda: loss_and_gradient(problem, vector), budget=5.0)
     return {
@@ -292,7 +292,7 @@ def _one(size: Size) -> dict[str, Any]:
         "covariates": size.covariates,
         "inducing": size.inducing,
         "cores": len(available_cores()),
-        "trace": getattr(estimator, "_trace_used", None),
+        "trace": estimator.fit_report_.details.get("trace"),
         "seconds": seconds,
         "peak_bytes": peak_bytes(),
     }

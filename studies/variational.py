@@ -225,7 +225,7 @@ def steps_study(settings: dict[str, Any], tell: Callable[[str], None]) -> list[d
             ).fit(data.bags, data.z)
             seconds = time.perf_counter() - began
             # The collapsed bound at the parameters that the climb found.
-            problem, vector = model._problem_, jnp.asarray(model._vectors_[0])
+            problem, vector = model.fitted_.problem, jnp.asarray(model.fitted_.vectors[0])
             same = float(problem.solve(vector)[1].log_evidence)
             rows.append(
                 {

@@ -72,7 +72,10 @@ def main(kind: str, folder: Path, pause: float) -> None:
     }
     part = folder / "part.npz"
     np.savez(
-        part, vectors=model._vectors_, mean=model.predict([[1.5]]).mean, about=json.dumps(about)
+        part,
+        vectors=model.fitted_.vectors,
+        mean=model.predict([[1.5]]).mean,
+        about=json.dumps(about),
     )
     part.rename(folder / "result.npz")
 

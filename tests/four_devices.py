@@ -134,7 +134,7 @@ def fit():
             model = CMP(n_restarts=1, precision="float64", max_iter=25)
             posterior = model.fit(bags, z, mediator=x[::size]).predict(x[:40])
         found[label] = {
-            "devices": len(model._solved_[0][0].gram.devices()),
+            "devices": len(model.fitted_.pieces[0].gram.devices()),
             "log evidence": model.log_evidence_,
             "mean": posterior.mean.tolist(),
             "std": posterior.std.tolist(),

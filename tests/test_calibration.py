@@ -22,8 +22,8 @@ from scipy.stats import binom, chisquare
 
 from deconditional import CMP, BaggGP, VarCMP, VBagg
 from deconditional.fitting.map import Optimum
+from deconditional.inference import learn
 from deconditional.inference.field import square_root
-from deconditional.models import base
 from helpers import gram, ragged_bags, trend_features, weight_matrix
 from reliability import record, tries
 
@@ -57,7 +57,7 @@ NAMES = [*(f"point {i}" for i in range(len(X))), "bag mean"]
 def nothing_to_learn():
     """No objective is compiled: every parameter is held."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "maximise", at_once)
+        patch.setattr(learn, "maximise", at_once)
         yield
 
 
@@ -132,7 +132,7 @@ def fitted(model, world, **options):
 
 def posteriors(model, z):
     """Means (draws, quantities) and the covariance, which does not depend on z."""
-    problem = model._problem_
+    problem = model.fitted_.problem
 
     def moments(observed):
         _, field = replace(problem, z=observed).solve(jnp.zeros(0))
@@ -171,7 +171,7 @@ def calibrated(model, world, seed, draws=DRAWS, truth_from=None, **options):
     """Ranks of truths; from another world than the model's where one is given."""
     rng = np.random.default_rng(seed)
     estimator = fitted(model, world, **options)
-    trend_std = np.asarray(estimator._problem_.trend.prior_std)
+    trend_std = np.asarray(estimator.fitted_.problem.trend.prior_std)
     if truth_from is None:
         truth, z = world.draw(rng, draws, trend_std)
     else:
@@ -312,5 +312,5 @@ def figure(path, draws=4000):
 
 
 if __name__ == "__main__":
-    base.maximise = at_once
+    learn.maximise = at_once
     figure(sys.argv[1])

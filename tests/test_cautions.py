@@ -14,7 +14,7 @@ import deconditional as dc
 from deconditional.inference.held_out import held_out
 from deconditional.inference.posterior import MARGIN, UNTOLD
 from deconditional.kernels import linalg
-from deconditional.models import cautions
+from deconditional.models import cautions, links, shift
 from helpers import (
     TanhKernel,
     assert_close,
@@ -29,10 +29,15 @@ from reliability import record, tries
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 USELESS, SHIFT, DEGENERATE = (
-    cautions.UselessMediatorWarning,
-    cautions.MediatorShiftWarning,
-    cautions.DegenerateFitWarning,
+    UselessMediatorWarning,
+    MediatorShiftWarning,
+    DegenerateFitWarning,
 )
+
+
+def explained_share(model):
+    fitted = model.fitted_
+    return cautions.explained_share(fitted.z, fitted.pieces[0], fitted.fields[0])
 
 
 def caught(fit):
@@ -132,10 +137,10 @@ def test_jitter_that_changes_answers_is_reported_and_warned_of():
     model = dc.BaggGP(trend="none", fixed=SMOOTH, precision="float32")
     with pytest.warns(dc.JitterWarning, match=r"jitter of 1e-0\d of its variance.*noise_std"):
         model.fit(bags, z)
-    pieces, field = model._solved_[0]
+    pieces, field = model.fitted_.pieces[0], model.fitted_.fields[0]
     a = np.asarray(pieces.gram, dtype=float)
     scale = np.trace(a) / len(a)
-    level = cautions.jitter_level(pieces, field)
+    level = field.jitter(pieces)
     assert model.fit_report_.details["jitter"] == f"{level:.0e} of the variance"
     assert not is_positive(a + 0.05 * level * scale * np.eye(len(a)))
     expected = np.linalg.solve(a + level * scale * np.eye(len(a)), z)
@@ -149,7 +154,7 @@ def test_the_same_in_float64_needs_no_jitter_worth_a_word():
     model = dc.BaggGP(trend="none", fixed=SMOOTH | {"noise_std": 0.01}, precision="float64")
     model.fit(bags, z)
     assert model.fit_report_.details["jitter"] == "1e-12 of the variance"
-    assert cautions.jitter_level(*model._solved_[0]) == linalg.JITTER
+    assert model.fitted_.fields[0].jitter(model.fitted_.pieces[0]) == linalg.JITTER
 
 
 def test_held_out_observations_of_a_singular_covariance():
@@ -203,7 +208,7 @@ def test_the_share_explained_is_that_of_the_bag_means(family, trend):
     model = family(trend=trend, fixed=fixed, **options).fit(bags, z)
     left = z - model.predict_bags(bags).mean
     expected = 1 - (left**2).sum() / ((z - z.mean()) ** 2).sum()
-    found = cautions.explained_share(model._problem_, *model._solved_[0])
+    found = explained_share(model)
     assert_close(found, expected, tolerance=1e-6)
     assert 0.3 < found < 1
 
@@ -213,10 +218,10 @@ def test_the_share_explained_through_a_mediator():
     for options in ({}, {"uncertainty": True}):
         model = dc.CMP(fixed=ROLL, **options)
         model, _ = caught(lambda m=model: m.fit(data.bags, data.z, mediator=data.mediator))
-        weights = np.asarray(model._solved_[0][0].weights)
+        weights = np.asarray(model.fitted_.pieces[0].weights)
         left = data.z - weights.T @ model.predict_bags(data.bags).mean
         expected = 1 - (left**2).sum() / ((data.z - data.z.mean()) ** 2).sum()
-        found = cautions.explained_share(model._problem_, *model._solved_[0])
+        found = explained_share(model)
         assert_close(found, expected, tolerance=1e-6)
 
 
@@ -271,8 +276,8 @@ def world(seed, n=30):
 
 def of_fields(seed):
     """Bags and observations of synthetic fields whose cells were dealt out at random."""
-    from deconditional.fields.pairing import pair
     from deconditional.fields.question import Question
+    from pairs import pair
 
     fields = dc.datasets.synthetic_fields(24, 48, seed=seed)
     roles = ("tas", ["altitude"], ["water_vapour"])
@@ -324,8 +329,8 @@ def test_predictability_is_that_of_regressions_without_each_row():
     distances = np.sqrt(((y[:, None] - y[None]) ** 2).sum(-1))
     typical = np.median(distances[np.triu_indices(20, 1)])
     shares = []
-    for smoothness in cautions.SMOOTHNESS:
-        for ridge in cautions.RIDGES:
+    for smoothness in links.SMOOTHNESS:
+        for ridge in links.RIDGES:
             kernel = np.exp(-((distances / (smoothness * typical)) ** 2))
             error = by_mean = 0.0
             for i in range(20):
@@ -338,7 +343,7 @@ def test_predictability_is_that_of_regressions_without_each_row():
                 error += ((values[i] - weights @ values[others]) ** 2).sum()
                 by_mean += ((values[i] - values[others].mean(0)) ** 2).sum()
             shares.append(1 - error / by_mean)
-    found = cautions.predictability(y, values)
+    found = links.predictability(y, values)
     assert_close(found.share, max(shares), tolerance=2e-3)
     assert found.p_value == 0.01 and not found.is_none
 
@@ -346,11 +351,11 @@ def test_predictability_is_that_of_regressions_without_each_row():
 def test_a_mediator_that_is_constant_tells_nothing_and_few_rows_tell_nothing_of_it():
     rng = np.random.default_rng(0)
     z = rng.normal(size=(30, 1))
-    assert cautions.predictability(np.ones((30, 1)), z) == (0.0, 1.0)
-    assert cautions.predictability(z[:14], z[:14]) is None
-    assert cautions.predictability(z, np.ones((30, 1))) is None
-    assert cautions.predictability(1e8 + z, 1e-8 * z).share == pytest.approx(
-        cautions.predictability(z, z).share, abs=1e-6
+    assert links.predictability(np.ones((30, 1)), z) == (0.0, 1.0)
+    assert links.predictability(z[:14], z[:14]) is None
+    assert links.predictability(z, np.ones((30, 1))) is None
+    assert links.predictability(1e8 + z, 1e-8 * z).share == pytest.approx(
+        links.predictability(z, z).share, abs=1e-6
     )
 
 
@@ -359,10 +364,10 @@ def test_the_level_of_the_test_holds():
     rng = np.random.default_rng(0)
     n = tries(80, 1000)
     related = sum(
-        not cautions.predictability(rng.normal(size=(30, 1)), rng.normal(size=(30, 2))).is_none
+        not links.predictability(rng.normal(size=(30, 1)), rng.normal(size=(30, 2))).is_none
         for _ in range(n)
     )
-    assert related <= binom.ppf(0.999, n, cautions.LEVEL)
+    assert related <= binom.ppf(0.999, n, links.LEVEL)
 
 
 @pytest.mark.reliability
@@ -375,11 +380,11 @@ def test_mediators_that_carry_information_are_not_warned_of(name):
     outcomes = {"no warning": 0, "warned of a useless mediator": 0, "warned of a shift": 0}
     for seed in range(n):
         bags, z, y = PROBLEMS[name](seed)
-        useless = cautions.useless_mediator(bags, y, z)
-        shift = cautions.observations_outside(bags.mediator, y)
+        useless = links.useless_mediator(bags, y, z)
+        shifted = shift.observations_outside(bags.mediator, y)
         outcomes["warned of a useless mediator"] += bool(useless)
-        outcomes["warned of a shift"] += bool(shift) and not useless
-        outcomes["no warning"] += not useless and not shift
+        outcomes["warned of a shift"] += bool(shifted) and not useless
+        outcomes["no warning"] += not useless and not shifted
     record("guard rails", f"useful mediator, {name}", n, outcomes)
     assert outcomes["warned of a useless mediator"] <= 0.02 * n
     assert outcomes["warned of a shift"] <= 0.05 * n
@@ -398,12 +403,12 @@ def test_mediators_without_information_are_warned_of(name, fault):
     for seed in range(n):
         rng = np.random.default_rng([seed, 7])
         bags, z, y = FAULTS[fault](*PROBLEMS[name](seed), rng)
-        found = [c.text for c in cautions.useless_mediator(bags, y, z)]
+        found = [c.text for c in links.useless_mediator(bags, y, z)]
         warned = any(words in text for text in found)
         outcomes["warned" if warned else "not warned"] += 1
     record("guard rails", f"{fault}, {name}", n, outcomes)
     # The test lets one in fifty pass.
-    assert outcomes["not warned"] <= binom.ppf(0.999, n, cautions.LEVEL)
+    assert outcomes["not warned"] <= binom.ppf(0.999, n, links.LEVEL)
 
 
 MODELS = {
@@ -464,7 +469,7 @@ def test_what_is_outside_by_distances_one_by_one():
         beyond |= (asked / scale @ direction < line.min()) | (
             asked / scale @ direction > line.max()
         )
-    np.testing.assert_array_equal(cautions.outside(known, asked), far & beyond)
+    np.testing.assert_array_equal(shift.outside(known, asked), far & beyond)
     assert 5 < (far & beyond).sum() < beyond.sum()
 
 
@@ -475,17 +480,17 @@ def test_times_of_other_places_are_not_outside():
         np.stack(np.meshgrid(np.arange(8.0), np.arange(8.0)), -1).reshape(-1, 2)
     )
     both = np.concatenate([np.repeat(places, 3, 0), rng.normal(size=(192, 1))], 1)
-    assert cautions.observations_outside(both[:96], both[96:]) == []
+    assert shift.observations_outside(both[:96], both[96:]) == []
     few = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         cells = rng.normal(size=(36, 3))
         both = np.concatenate([np.repeat(cells, 3, 0), rng.normal(size=(108, 1))], 1)
-        few += bool(cautions.observations_outside(both[:54], both[54:]))
+        few += bool(shift.observations_outside(both[:54], both[54:]))
     assert few <= binom.ppf(0.999, 20, 0.01)
     both = np.concatenate([np.repeat(places, 3, 0), rng.normal(size=(192, 1))], 1)
     east = both[:, 0] > 3
-    assert cautions.observations_outside(both[~east], both[east]) != []
+    assert shift.observations_outside(both[~east], both[east]) != []
 
 
 def test_half_of_the_observations_beyond_the_bags():
@@ -503,7 +508,7 @@ def test_half_of_the_observations_beyond_the_bags():
 
 def test_a_gap_between_the_bags_is_outside_too():
     known = np.concatenate([np.linspace(0, 1, 20), np.linspace(3, 4, 20)])[:, None]
-    found = cautions.observations_outside(known, np.linspace(0, 4, 41)[:, None])
+    found = shift.observations_outside(known, np.linspace(0, 4, 41)[:, None])
     inner = np.linspace(0, 4, 41)
     reach = 1.5 / 19
     count = int(((inner > 1 + reach) & (inner < 3 - reach)).sum())
@@ -514,7 +519,7 @@ def test_a_gap_between_the_bags_is_outside_too():
 def test_pseudo_targets_are_extrapolated_at_bags_beyond_the_observations():
     bags, z, y = roll(2, n_points=600, n_bags=60)
     low = y[:, 0] < np.quantile(y, 0.6)
-    expected = cautions.outside(y[low], bags.mediator)
+    expected = shift.outside(y[low], bags.mediator)
     base = dc.PseudoTarget(dc.BaggGP(fixed=STAGE), n_restarts=1)
     _, found = caught(lambda: base.fit(bags, z[low], mediator=y[low]))
     texts = [str(w.message) for w in found if w.category is SHIFT]
@@ -525,10 +530,10 @@ def test_pseudo_targets_are_extrapolated_at_bags_beyond_the_observations():
 def test_a_shift_of_few_observations_is_not_worth_a_word():
     known = np.linspace(0, 1, 30)[:, None]
     asked = np.concatenate([np.linspace(0, 1, 28), [5.0, 6.0]])[:, None]
-    assert cautions.outside(known, asked).sum() == 2
-    assert cautions.observations_outside(known, asked) == []
+    assert shift.outside(known, asked).sum() == 2
+    assert shift.observations_outside(known, asked) == []
     more = np.concatenate([np.linspace(0, 1, 14), np.linspace(2, 6, 6)])[:, None]
-    assert cautions.observations_outside(known, more)[0].text.startswith("6 of 20 observations")
+    assert shift.observations_outside(known, more)[0].text.startswith("6 of 20 observations")
 
 
 def test_the_rate_of_false_shifts_is_that_of_the_test():
@@ -538,7 +543,7 @@ def test_the_rate_of_false_shifts_is_that_of_the_test():
     for _ in range(n):
         sizes = rng.integers(15, 60, 2)
         known, asked = (rng.normal(size=(size, 1)) for size in sizes)
-        found += bool(cautions.observations_outside(known, asked))
+        found += bool(shift.observations_outside(known, asked))
     assert found <= binom.ppf(0.999, n, 0.01)
 
 
@@ -551,7 +556,7 @@ FIELD = {"kernel.lengthscale": [0.8, 1.3], "kernel.variance": 1.4, "noise_std": 
 def dense_variance(kernel, bags, trend, model, x):
     """Posterior variance of f with its trend, all matrices formed."""
     p = weight_matrix(bags)
-    scale = np.asarray(model._problem_.trend.prior_std)
+    scale = np.asarray(model.fitted_.problem.trend.prior_std)
 
     def covariance(a, b):
         h, other = (scale * trend_features(trend, bags.points, v) for v in (a, b))
@@ -694,7 +699,7 @@ def test_flags_of_a_map(gridded):
     assert flags.dtype == np.int8 and flags.dims == out["mean"].dims
     points = np.isfinite(on.cloud.values).ravel()
     rows = model.model_.predict(inputs(model, on)[points])
-    rows.support = model._support()
+    rows.support = model.learner_.problem.support
     assert (flags.values.ravel()[points] == rows.extrapolation).all()
     assert flags.values[-1, 1] == -1 and flags.values[-1, 0] in (1, 3)
     assert np.isnan(out["mean"].values[-1, 1])
@@ -779,13 +784,13 @@ def strips(width, n=24):
 
 @pytest.mark.parametrize("width", [2.0, 1.5])
 def test_cells_that_share_fine_ones_are_found(width):
-    from deconditional.fields.pairing import pair
     from deconditional.fields.question import Question
-    from deconditional.fields.validation import blocks, sharing
+    from deconditional.fields.validation import folds_of, sharing
+    from pairs import pair
 
     fine, coarse, edges = strips(width)
     pairing = pair(fine, coarse, Question("tas", ("height",), ()))
-    parts = blocks(pairing, "space", 4, 0)
+    parts = folds_of(pairing, "space", 4, 0)
     row, column = np.divmod(pairing.observed_unit, len(edges) - 1)
     expected = np.zeros((len(row), len(row)), dtype=bool)
     for i in range(len(row)):
@@ -794,7 +799,9 @@ def test_cells_that_share_fine_ones_are_found(width):
             between = edges[max(column[i], column[j])]
             touch = row[i] == row[j] and abs(column[i] - column[j]) == 1 and between % 1 != 0
             expected[i, j] = touch and parts.fold[i] != parts.fold[j]
-    np.testing.assert_array_equal(sharing(pairing, parts.fold).toarray() > 0, expected)
+    np.testing.assert_array_equal(
+        sharing(pairing, pairing.fine_bags, parts.fold).toarray() > 0, expected
+    )
     assert expected.any() == (width == 1.5)
 
 
@@ -833,18 +840,19 @@ def test_leakage_is_removed_where_models_are_fitted_anew_and_warned_of_where_not
 
 
 def test_the_scores_without_leakage_are_those_of_dense_algebra():
-    from deconditional.fields.pairing import pair
     from deconditional.fields.question import Question
-    from deconditional.fields.validation import blocks, sharing
+    from deconditional.fields.sides import two_sides
+    from deconditional.fields.validation import folds_of, sharing
+    from pairs import pair
 
     fine, coarse, _ = strips(1.5)
     table, _ = crossed(1.5, refit=True)
     one = dc.Downscaler("tas", ["height"], model="bagg-gp", kernel=gk.RBF(lengthscale=jnp.ones(3)))
-    one._prepare(fine, coarse)
-    data = one._data("bagg-gp")
+    learner = one.prepare(*two_sides(fine, coarse, one.question()))
+    data = learner.data("bagg-gp")
     pairing = pair(fine, coarse, Question("tas", ("height",), ()))
-    fold = blocks(pairing, "space", 2, 0).fold
-    shared = sharing(pairing, fold).toarray() > 0
+    fold = folds_of(pairing, "space", 2, 0).fold
+    shared = sharing(pairing, pairing.fine_bags, fold).toarray() > 0
     kernel = gk.RBF(lengthscale=jnp.array([2.0, 2.0, 1.0]))
     p = weight_matrix(data.bags)
     offset = 10.0
@@ -857,5 +865,5 @@ def test_the_scores_without_leakage_are_those_of_dense_algebra():
         c = p.T @ gram(kernel, data.bags.points) @ p + b2
         a = c[np.ix_(seen, seen)] + 0.05**2 * np.eye(seen.sum())
         errors.append(data.z[out] - c[np.ix_(out, seen)] @ np.linalg.solve(a, z))
-    rmse = np.sqrt(np.mean(np.concatenate(errors) ** 2)) * one.target_scaling_.scale
+    rmse = np.sqrt(np.mean(np.concatenate(errors) ** 2)) * learner.problem.target.scale
     assert_close(table.rows[0]["rmse"], rmse, tolerance=1e-5)

@@ -32,8 +32,12 @@ from deconditional.fitting.map import Optimum
 from deconditional.fitting.nuts import sample_posterior
 from deconditional.fitting.progress import listening
 from deconditional.inference import stochastic
+from deconditional.inference.bound import Keys
+from deconditional.models.base import identity
+from deconditional.models.solvers import Variational
 from deconditional.saving import resume as checkpoints
 from deconditional.saving.resume import Checkpoint, opened
+from helpers import problem_of
 from reliability import record, tries
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "python_handles_interrupts")
@@ -113,7 +117,7 @@ MODELS = {
 def learnt(model):
     """Everything that a fit learnt, in one array for each stage."""
     stages = [model.regressor_, model.model_] if hasattr(model, "regressor_") else [model]
-    return [np.asarray(stage._vectors_) for stage in stages]
+    return [np.asarray(stage.fitted_.vectors) for stage in stages]
 
 
 def fitted(name, listener=lambda step: None, **options):
@@ -309,7 +313,7 @@ def test_an_interrupted_fit_has_the_best_parameters_so_far(at, evaluated):
     best = max(value for _, value in evaluated)
     assert report.log_posterior == pytest.approx(best, abs=1e-9)
     np.testing.assert_array_equal(
-        model._vectors_[0], next(v for v, value in evaluated if value == best)
+        model.fitted_.vectors[0], next(v for v, value in evaluated if value == best)
     )
     # Threads that were evaluating may end what they began, and no more.
     assert at <= len(evaluated) <= at + 1 + (os.cpu_count() or 1)
@@ -334,7 +338,7 @@ def test_nuts_without_enough_draws_falls_back_on_the_optimum(what, tmp_path):
     with listening(pressing(2, what)), pytest.warns(dc.FitWarning, match="interrupted after"):
         model = make().fit(*data)
     assert model.fit_report_.method == "map" and not model.fit_report_.converged
-    assert model._vectors_.shape[0] == 1
+    assert model.fitted_.vectors.shape[0] == 1
     assert not hasattr(model, "nuts_diagnostics_")
     again = dc.load(model.save(tmp_path / "model.npz"))
     np.testing.assert_array_equal(again.predict([[1.0]]).mean, model.predict([[1.0]]).mean)
@@ -345,9 +349,9 @@ def test_nuts_with_enough_draws_keeps_them(monkeypatch, undisturbed):
     alone, _ = undisturbed("nuts")
     # Past the warm-up of 12 steps and some draws of the first chain, in blocks of three at most.
     stopped, _ = fitted("nuts", pressing(8, "steps of NUTS"))
-    n = len(stopped._vectors_)
+    n = len(stopped.fitted_.vectors)
     assert 5 <= n < 12
-    np.testing.assert_array_equal(stopped._vectors_, alone._vectors_[:n])
+    np.testing.assert_array_equal(stopped.fitted_.vectors, alone.fitted_.vectors[:n])
     assert stopped.fit_report_.method == "nuts" and not stopped.fit_report_.converged
     assert f"interrupted after {n} of 24 draws" in stopped.fit_report_.notes[0]
 
@@ -570,8 +574,7 @@ def test_options_that_only_show_something_do_not_matter(tmp_path):
         gk.RBF(), n_inducing=6, inference="stochastic", inference_options={**CLIMB, **more}
     )
     identities = {
-        model._identity(BAGS, model._problem(BAGS, Z, None, None, None))
-        for model in (make(), make(progress=True))
+        identity(model, BAGS, problem_of(model, BAGS, Z)) for model in (make(), make(progress=True))
     }
     assert len(identities) == 1
 
@@ -726,12 +729,12 @@ def test_forged_climbs_are_begun_anew(tmp_path):
     fitted("natural gradients", pressing(6), checkpoint=path)
     make, data = MODELS["natural gradients"]
     model = make()
-    problem = model._problem(*data, None, None, None)
-    options = model._options()[0]
+    problem = problem_of(model, *data)
+    options = Variational.of(model).climb
     batches = stochastic.Batches(problem, options.batch_size, 0)
     bounds = tuple(map(jnp.asarray, problem.parameters.bounds()))
-    keys = stochastic._keys(problem.key)
-    climbs = stochastic._Climbs(problem, options, batches, keys, bounds)
+    keys = Keys(problem.key)
+    climbs = stochastic.Climbs(problem, options, batches, keys, bounds)
     before = batches.generator.bit_generator.state
 
     def resumed(state):
@@ -1089,7 +1092,7 @@ def test_a_downscaling_of_several_fits_goes_on(tmp_path):
 
 def test_an_interrupt_leaves_a_downscaler_that_predicts(cells, tmp_path, monkeypatch):
     two = ("bagg-gp", "u-cmp")
-    monkeypatch.setattr("deconditional.fields.downscaler.candidates", lambda *_: two)
+    monkeypatch.setattr("deconditional.fields.learn.candidates", lambda *_: two)
     path = tmp_path / "learning.checkpoint"
     one = downscaler()
     with listening(pressing(4)), pytest.warns(dc.FitWarning) as caught:
@@ -1108,7 +1111,7 @@ def test_downscale_keeps_its_checkpoint_until_the_result_is_there(cells, tmp_pat
     options = {"model": "gpr", "n_restarts": 1}
     alone, n = events(lambda: dc.downscale(*given, **options))
     with monkeypatch.context() as patch:
-        patch.setattr(dc.Downscaler, "predict", lambda *_, **__: pytest.fail("no room"))
+        patch.setattr(dc.Downscaler, "predict_side", lambda *_, **__: pytest.fail("no room"))
         with pytest.raises(pytest.fail.Exception):
             events(lambda: dc.downscale(*given, checkpoint=path, **options))
     assert path.exists()

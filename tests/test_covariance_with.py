@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from deconditional import CMP, BaggGP, Bags, VarCMP, VBagg
-from deconditional.fitting.map import Optimum
 from deconditional.inference.collapsed import Coefficients
 from deconditional.kernels.radial import spectral_features
 from helpers import (
@@ -39,16 +38,6 @@ TREND_STD = np.array([10 * np.sqrt(np.mean(Z**2)), *[3 * np.std(Z)] * 2])
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-class Held:
-    """Skips learning, and compiling what learning needs: every parameter is fixed."""
-
-    def _learn(self, problem):
-        self._retried = False
-        pieces, field = problem.solve(jnp.zeros(0))
-        best = Optimum(np.zeros(0), float(field.log_evidence), True, 0, 0, (), 0.0)
-        return problem, best, [(pieces, field)]
-
-
 def held(kind, **options):
     fixed = FIELD | (MEDIATION if issubclass(kind, CMP) else {})
     if options.get("fine_noise"):
@@ -56,11 +45,11 @@ def held(kind, **options):
     if issubclass(kind, CMP):
         options = {"mediator_kernel": MEDIATOR_KERNEL} | options
     options = {"kernel": KERNEL, "trend": "none", "fixed": fixed} | options
-    return type(f"Held{kind.__name__}", (Held, kind), {})(**options)
+    return kind(**options)
 
 
 def field_of(model):
-    return model._solved_[0][1]
+    return model.fitted_.fields[0]
 
 
 def covariance_with(field, new=NEW, x=X):

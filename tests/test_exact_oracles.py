@@ -9,7 +9,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 
 from deconditional import CMP, BaggGP, Bags, CentroidGP
-from deconditional.inference.exact import condition as condition_exactly
+from deconditional.inference.moments import condition as condition_exactly
 from helpers import (
     Delta,
     assert_close,
@@ -295,7 +295,7 @@ def test_all_noises_add_up():
 
 def kernels_with_trend(kind, points, model):
     """K, k(X, ·) and k(X, X) with the prior covariance of the trend added."""
-    b = np.asarray(model._problem_.trend.prior_std)
+    b = np.asarray(model.fitted_.problem.trend.prior_std)
     h, at_x = (b * trend_features(kind, points, v) for v in (points, X))
     return (
         gram(KERNEL, points) + h @ h.T,

@@ -8,7 +8,6 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import Bags, VarCMP, VBagg, feature_error
-from deconditional.fitting.map import Optimum
 from deconditional.inference.basis import feature_means
 from deconditional.kernels.radial import spectral_features
 from helpers import (
@@ -37,27 +36,6 @@ SEED, SMALL, LARGE = 3, 40, 20_000
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-class Held:
-    """Skips learning, and compiling what learning needs: every parameter is fixed."""
-
-    def _learn(self, problem):
-        self._retried = False
-        pieces, field = problem.solve(jnp.zeros(0))
-        best = Optimum(np.zeros(0), float(field.log_evidence), True, 0, 0, (), 0.0)
-        return problem, best, [(pieces, field)]
-
-    def _notes(self, *_):
-        return ()
-
-
-class HeldVBagg(Held, VBagg):
-    pass
-
-
-class HeldVarCMP(Held, VarCMP):
-    pass
-
-
 def features_at(x, number):
     """The features a model with this seed uses."""
     draw = jax.jit(spectral_features(KERNEL, number, jax.random.key(SEED), 2))
@@ -69,7 +47,7 @@ def features_at(x, number):
 
 @pytest.fixture(scope="module")
 def varcmp():
-    model = HeldVarCMP(
+    model = VarCMP(
         KERNEL,
         MEDIATOR_KERNEL,
         features=SMALL,
@@ -144,7 +122,7 @@ def test_means_of_features_over_bags():
 
 @pytest.fixture(scope="module")
 def vbagg():
-    model = HeldVBagg(KERNEL, inducing=BAGS.points, trend="none", fixed=FIELD, seed=SEED)
+    model = VBagg(KERNEL, inducing=BAGS.points, trend="none", fixed=FIELD, seed=SEED)
     return model.fit(BAGS, Z_MATCHED)
 
 

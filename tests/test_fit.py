@@ -65,7 +65,7 @@ def everything_on():
 
 
 def test_gradient_with_every_option_on(everything_on):
-    problem = everything_on._problem_
+    problem = everything_on.fitted_.problem
     assert problem.parameters.names() == [
         "kernel.0.lengthscale",
         "kernel.0.variance",
@@ -85,12 +85,12 @@ def test_gradient_of_a_rough_mediator_kernel_in_two_variables():
     bags = ragged_bags([2] * 26, d=1, p=2)
     rng = np.random.default_rng(10)
     z, y = rng.normal(size=12), rng.normal(size=(12, 2))
-    assert_gradient(unconverged(CMP(uncertainty=True), bags, z, mediator=y)._problem_)
+    assert_gradient(unconverged(CMP(uncertainty=True), bags, z, mediator=y).fitted_.problem)
 
 
 def test_log_posterior_is_log_evidence_plus_log_prior():
     model = unconverged(BaggGP(gk.RBF(), trend="none"), BAGS, np.sin(np.arange(8.0)))
-    problem = model._problem_
+    problem = model.fitted_.problem
     vector = jnp.asarray(problem.parameters.start())
     values = problem.parameters.unpack(vector)
     kernel = gk.RBF(
@@ -133,7 +133,7 @@ def test_the_field_is_recovered(sine):
 
 
 def test_the_fit_ends_where_the_gradient_is_small(sine):
-    problem = sine._problem_
+    problem = sine.fitted_.problem
     vector = problem.parameters.pack(sine.parameters_)
     loss, gradient = loss_and_gradient(problem, vector)
     assert np.abs(gradient).max() < 1e-2
@@ -234,7 +234,7 @@ def test_the_users_kernel_is_one_of_the_starts():
     with pytest.warns(FitWarning):
         model = BaggGP(kernel, max_iter=1, n_restarts=2, fixed={"noise_std": 0.2}).fit(bags, z)
     start = {"kernel.lengthscale": 1.7, "kernel.variance": 0.5}
-    problem = model._problem_
+    problem = model.fitted_.problem
     at_start, _ = loss_and_gradient(problem, problem.parameters.pack(start))
     assert model.fit_report_.log_posterior >= -float(at_start)
 
@@ -317,7 +317,7 @@ def sampled():
 
 def test_nuts_samples_the_posterior_of_the_parameter(sampled):
     model, _ = sampled
-    problem = model._problem_
+    problem = model.fitted_.problem
     grid = np.linspace(np.log(0.02), np.log(3.0), 201)
     log_density = np.array([-float(loss_and_gradient(problem, jnp.array([u]))[0]) for u in grid])
     density = np.exp(log_density - log_density.max())

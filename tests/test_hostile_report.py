@@ -11,15 +11,15 @@ import warnings
 import numpy as np
 import pytest
 
-import test_report
+from browser import CHROMIUM, Browser
 from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import visible
-from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.learn import Learner
 from deconditional.report import write as report
 from reliability import record, tries
 from test_downscale_command import Regression
-from test_report import CHROMIUM, COMPARISON, Browser, Page, fabricate
+from test_report import COMPARISON, Page, fabricate
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
@@ -59,6 +59,10 @@ MEASURE = r"""HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2
     width: innerWidth,
     content: document.documentElement.scrollWidth,
     height: document.documentElement.scrollHeight,
+    images: [...document.images].map(i => i.complete ? i.naturalWidth : 0),
+    wide: [...document.querySelectorAll('body *')]
+        .filter(e => !e.closest('.scroll') && e.getBoundingClientRect().right > innerWidth + 1)
+        .map(e => e.tagName),
     headings: document.querySelectorAll('h2').length,
 })"""
 TAGS = {
@@ -90,14 +94,14 @@ def from_files(tmp_path_factory):
     given = ["--fine", folder / "fine.nc", "--coarse", folder / "coarse.nc"]
     given += ["--target", f"t{NAME}", "--covariates", f"altitude,c{NAME}"]
     given += ["--out", folder / "out.nc", "--report", folder / "out.html", "--samples", "1"]
-    fitted = Downscaler._fitted_model
-    Downscaler._fitted_model = lambda self, name, data, z: Regression(data, z)
+    fitted = Learner.fit
+    Learner.fit = lambda self, name, data, z: Regression(data, z)
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = cli.main(["downscale", *map(str, given)])
     finally:
-        Downscaler._fitted_model = fitted
+        Learner.fit = fitted
     assert (code, err.getvalue()) == (0, "")
     assert visible(out.getvalue()) == out.getvalue()
     return folder
@@ -129,7 +133,7 @@ def from_facts(tmp_path_factory):
         "timings": every,
         "versions": every,
     }
-    result, truth = fabricate(text=PAYLOADS["a million letters"], samples=0, **changes)
+    result, truth = fabricate(text=PAYLOADS["a million letters"], samples=0, times=2, **changes)
     result.attrs |= {"title": PAYLOADS["end of style"], "source": PAYLOADS["frame"]}
     result.attrs["history"] = "\n".join(texts)
     truth.attrs["units"] = PAYLOADS["script"]
@@ -165,6 +169,7 @@ def test_pages_hold_hostile_texts_as_texts(request, which):
         for name, payload in PAYLOADS.items():
             assert visible(payload)[:1000] in text, name
         assert r"lone \ud800 surrogate" in text
+        assert f"The truth is in {PAYLOADS['script']!r}" in page.texts["calibration"]
         assert "1337" not in text  # 7 * 191
     assert visible(text) == text
     assert path.stat().st_size < 20e6
@@ -182,12 +187,15 @@ def browser(tmp_path_factory):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: install chromium")
 @pytest.mark.parametrize(
-    ("which", "policy"),
-    [("from_files", True), ("from_facts", False), ("from_facts", True), ("from_files", False)][
-        : tries(2, 4)
-    ],
+    ("which", "policy", "width"),
+    [
+        ("from_files", True, 1200),
+        ("from_facts", False, 390),
+        ("from_facts", True, 1200),
+        ("from_files", False, 390),
+    ][: tries(2, 4)],
 )
-def test_nothing_runs_in_a_browser(request, monkeypatch, browser, tmp_path, which, policy):
+def test_nothing_runs_in_a_browser(request, browser, tmp_path, which, policy, width):
     path = request.getfixturevalue(which) / "out.html"
     if not policy:
         whole = path.read_text(encoding="utf-8")
@@ -195,8 +203,7 @@ def test_nothing_runs_in_a_browser(request, monkeypatch, browser, tmp_path, whic
         assert len(lines) == whole.count("\n")
         path = tmp_path / "bare.html"
         path.write_text("\n".join(lines), encoding="utf-8")
-    monkeypatch.setattr(test_report, "MEASURE", MEASURE)
-    seen = browser.look(path, 1200)
+    seen = browser.look(path, width, MEASURE)
     (tmp_path / "page.png").write_bytes(seen["png"])
     assert seen["hacked"] == "undefined"
     assert seen["title"].endswith(": downscaling report")
@@ -207,7 +214,9 @@ def test_nothing_runs_in_a_browser(request, monkeypatch, browser, tmp_path, whic
     assert seen["requests"] == [path.as_uri()]
     assert seen["trouble"] == []
     assert seen["headings"] == 9
-    assert seen["content"] <= seen["width"] == 1200
+    assert seen["content"] <= seen["width"] == width
+    assert seen["wide"] == []
+    assert seen["images"] and min(seen["images"]) > 0
     assert np.frombuffer(seen["png"][:8], np.uint8)[0] == 0x89
     how = "" if policy else ", without its content policy"
     record(
@@ -219,15 +228,14 @@ def test_nothing_runs_in_a_browser(request, monkeypatch, browser, tmp_path, whic
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: install chromium")
-def test_the_policy_stops_what_escaping_would_miss(monkeypatch, browser, tmp_path, from_files):
+def test_the_policy_stops_what_escaping_would_miss(browser, tmp_path, from_files):
     page = (from_files / "out.html").read_text(encoding="utf-8")
     spoilt = page.replace("<main>", f"<main>{PAYLOADS['script']}{PAYLOADS['end of attribute']}")
     assert spoilt != page
-    monkeypatch.setattr(test_report, "MEASURE", MEASURE)
     for policy in (True, False):
         path = tmp_path / f"{policy}.html"
         path.write_text(
             spoilt if policy else spoilt.replace("Content-Security-Policy", "X"), encoding="utf-8"
         )
-        seen = browser.look(path, 1200)
+        seen = browser.look(path, 1200, MEASURE)
         assert seen["hacked"] == ("undefined" if policy else "number")

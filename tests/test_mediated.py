@@ -11,11 +11,16 @@ from sklearn.base import clone
 import deconditional as dc
 from deconditional.datasets import noisy_mediator, swiss_roll
 from deconditional.fitting.map import loss
-from deconditional.inference.problem import SPREAD_SLACK
+from deconditional.inference.exact import SPREAD_SLACK
 from deconditional.models import mediated
-from deconditional.models.mediated import enough, leaves_much_open
 from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
-from deconditional.models.regression import Unmatched, bag_gap, explained_share
+from deconditional.models.regression import (
+    Unmatched,
+    bag_gap,
+    enough,
+    explained_share,
+    leaves_much_open,
+)
 from deconditional.scores import coverage, crps, rmse
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -140,7 +145,7 @@ def test_what_the_field_helps_to_learn_is_a_conditional_mean_process(open_link):
     joint = model.members_["joint"]
     found = joint.predict(data.x)
     for draw in (0, 3):
-        values = joint._problem_.parameters.unpack(jnp.asarray(joint._vectors_[draw]))
+        values = joint.fitted_.problem.parameters.unpack(jnp.asarray(joint.fitted_.vectors[draw]))
         fixed = {name: np.asarray(value) for name, value in values.items()}
         same = dc.CMP(fixed=fixed, **options).fit(data.bags, data.z, data.mediator)
         same = same.predict(data.x)
@@ -151,13 +156,13 @@ def test_what_the_field_helps_to_learn_is_a_conditional_mean_process(open_link):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dc.DeconditionalWarning)
         free.fit(data.bags, data.z, data.mediator)
-    gram = np.asarray(joint._solved_[0][0].gram)
+    gram = np.asarray(joint.fitted_.pieces[0].gram)
     n = len(gram)
     variance = (np.trace(gram) - gram.sum() / n) / (n - 1)
     tolerance = np.sqrt(2 / len(data.z) + 2 / n + SPREAD_SLACK)
     more = 0.5 * (np.log(variance / data.z.var(ddof=1)) / tolerance) ** 2
-    vector = jnp.asarray(joint._vectors_[0])
-    found = float(loss(joint._problem_, vector) - loss(free._problem_, vector))
+    vector = jnp.asarray(joint.fitted_.vectors[0])
+    found = float(loss(joint.fitted_.problem, vector) - loss(free.fitted_.problem, vector))
     assert found == pytest.approx(more, abs=1e-6)
 
 
@@ -233,7 +238,7 @@ def test_what_widens_a_posterior_is_not_taken_for_noise(telling):
 def test_the_share_that_is_explained_is_that_of_values_left_out(telling):
     data, model = telling
     regressor, z = model.regressor_, data.z
-    k = regressor._problem_.observed_covariance(regressor._solved_[0][0])
+    k = regressor.fitted_.problem.observed_covariance(regressor.fitted_.pieces[0])
     precision = np.linalg.inv(np.asarray(k))
     error = precision @ z / np.diag(precision)
     share = 1.0 - np.sum(error**2) / np.sum((z - z.mean()) ** 2)
@@ -261,7 +266,7 @@ def test_a_useless_mediator_leaves_the_prior_and_a_warning(useless):
     assert post.variance.mean() > np.var(data.z)  # points vary more than cells
     assert coverage(*post.interval(0.95), data.f) > 0.85
     # Bag means vary by the model as the observations do, on average over draws.
-    grams = [np.asarray(pieces.gram) for pieces, _ in model.model_._solved_]
+    grams = [np.asarray(pieces.gram) for pieces in model.model_.fitted_.pieces]
     n = len(grams[0])
     found = [(np.trace(gram) - gram.sum() / n) / (n - 1) for gram in grams]
     assert np.exp(np.mean(np.log(found))) == pytest.approx(np.var(data.z, ddof=1), rel=0.25)
@@ -358,7 +363,7 @@ def test_a_joint_model_has_the_options_of_a_cmp_and_its_draws():
     assert model.get_params() == {**dc.CMP(cmo="shrinkage").get_params(), "n_draws": 3}
     assert clone(model).get_params() == model.get_params()
     with pytest.raises(ValueError, match="n_draws"):
-        model.set_params(n_draws=0)._check_options()
+        model.set_params(n_draws=0).check_options()
 
 
 @pytest.mark.parametrize("which", ["telling", "weak_link", "open_link", "useless"])

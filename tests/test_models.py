@@ -339,7 +339,7 @@ def test_propagated_pseudo_targets_are_a_bagg_gp_with_their_covariance(propagate
 def test_propagation_densely(propagated):
     # The base model alone, its constant trend included, with noise E + σ²I.
     p, points = weight_matrix(BAGS), BAGS.points
-    b2 = np.asarray(propagated.model_._problem_.trend.prior_std)[0] ** 2
+    b2 = np.asarray(propagated.model_.fitted_.problem.trend.prior_std)[0] ** 2
     k = p.T @ (gram(KERNEL, points) + b2) @ p
     noise = propagated.pseudo_target_covariance_ + NOISE**2 * np.eye(8)
     mean, covariance = condition(
@@ -431,7 +431,7 @@ def test_a_constant_covariate_is_harmless():
 )
 def test_any_kernel_can_be_learnt(kernel):
     model = BaggGP(kernel, n_restarts=1, fixed={"noise_std": NOISE}).fit(BAGS, Z_MATCHED)
-    problem = model._problem_
+    problem = model.fitted_.problem
     loss, _ = loss_and_gradient(problem, jnp.asarray(problem.parameters.start()))
     assert model.fit_report_.log_posterior > -float(loss)
     post = model.predict(X)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, PseudoTarget, VarCMP
-from deconditional.fitting.map import Optimum, loss_and_gradient
+from deconditional.fitting.map import loss_and_gradient
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,
@@ -18,6 +18,7 @@ from helpers import (
     condition,
     finite_difference,
     gram,
+    problem_of,
     ragged_bags,
     shared_weight_matrix,
     trend_features,
@@ -48,16 +49,6 @@ def overlapping():
     return Bags.from_membership(rng.normal(size=(12, 2)), membership, mediator=rng.normal(size=8))
 
 
-class Held:
-    """Skips learning, and compiling what learning needs: every parameter is fixed."""
-
-    def _learn(self, problem):
-        self._retried = False
-        pieces, field = problem.solve(jnp.zeros(0))
-        best = Optimum(np.zeros(0), float(field.log_evidence), True, 0, 0, (), 0.0)
-        return problem, best, [(pieces, field)]
-
-
 def held(kind, **options):
     fixed = FIELD | ({} if kind is BaggGP else MEDIATION)
     if options.get("fine_noise"):
@@ -65,7 +56,7 @@ def held(kind, **options):
     if kind is not BaggGP:
         options = {"mediator_kernel": MEDIATOR_KERNEL} | options
     options = {"kernel": KERNEL, "trend": "none", "fixed": fixed} | options
-    return type(f"Held{kind.__name__}", (Held, kind), {})(**options)
+    return kind(**options)
 
 
 class Dense:
@@ -173,7 +164,7 @@ def fitted(request):
 
 
 def test_weights_pick_the_own_bag_and_know_it_for_certain():
-    problem = held(CMP, uncertainty=True).fit(BAGS, Z, Y_OBSERVED, own_bag=OWN)._problem_
+    problem = held(CMP, uncertainty=True).fit(BAGS, Z, Y_OBSERVED, own_bag=OWN).fitted_.problem
     values = problem.parameters.unpack(jnp.zeros(0))
     w, v = problem.mediation.weights(values)
     own = OWN >= 0
@@ -214,8 +205,7 @@ def test_own_bags_matter(fitted):
 
 def test_gradients_equal_finite_differences():
     model = held(CMP, **EVERYTHING | {"fixed": None})
-    model._own_bag = OWN
-    problem = model._problem(BAGS, Z, Y_OBSERVED, noise_std=None, noise_cov=None)
+    problem = problem_of(model, BAGS, Z, Y_OBSERVED, own_bag=OWN)
     start = np.asarray(problem.parameters.start())
     vector = start + 0.1 * np.random.default_rng(2).normal(size=len(start))
     _, gradient = loss_and_gradient(problem, jnp.asarray(vector))

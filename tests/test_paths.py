@@ -64,7 +64,7 @@ def test_the_case_is_a_narrow_one(smooth):
 def test_paths_are_as_wide_as_the_posterior(seed, smooth):
     # Of 2000 paths a variance is known to 3 %; frequencies may put it off by 10 % (rms).
     model, (mean, covariance) = smooth
-    paths_ = Paths([model._solved_[0][1]], 2000, seed)
+    paths_ = Paths([model.fitted_.fields[0]], 2000, seed)
     samples = paths_(ASKED)
     ratio = spread(samples) / np.diag(covariance)
     assert paths_.error < 0.1
@@ -76,7 +76,7 @@ def test_paths_are_as_wide_as_the_posterior(seed, smooth):
 
 def test_correlations_of_paths_are_those_of_the_posterior(smooth):
     model, (_, covariance) = smooth
-    samples = Paths([model._solved_[0][1]], 4000, 7)(ASKED)
+    samples = Paths([model.fitted_.fields[0]], 4000, 7)(ASKED)
     std = np.sqrt(np.diag(covariance))
     error = np.cov(samples.T) / np.outer(std, std) - covariance / np.outer(std, std)
     assert np.sqrt(np.mean(error**2)) < 0.05
@@ -85,7 +85,7 @@ def test_correlations_of_paths_are_those_of_the_posterior(smooth):
 def test_features_from_the_spectral_measure_alone_would_fail(smooth):
     # What these tests are about: the same rule with plain random features misses the spread.
     model, (_, covariance) = smooth
-    field = model._solved_[0][1]
+    field = model.fitted_.fields[0]
     seen = field._seen(jnp.asarray(ASKED))
     errors = []
     for seed in range(4):
@@ -101,7 +101,7 @@ def test_features_from_the_spectral_measure_alone_would_fail(smooth):
 def test_the_error_that_is_told_is_the_error(smooth):
     # Given the frequencies, the variance of paths is a sum of squares: no draws are needed.
     model, (_, covariance) = smooth
-    field = model._solved_[0][1]
+    field = model.fitted_.fields[0]
     for wanted in (100, 2000):
         path = field.path(jax.random.key(3), 1, wanted)
         seen = field._seen(jnp.asarray(ASKED))
@@ -122,7 +122,7 @@ def test_the_error_that_is_told_is_the_error(smooth):
 def test_paths_far_away_are_draws_of_the_prior(smooth):
     model, _ = smooth
     x = np.array([[40.0, 40.0], [41.0, 40.0], [80.0, -20.0]])
-    samples = Paths([model._solved_[0][1]], 4000, 1)(x)
+    samples = Paths([model.fitted_.fields[0]], 4000, 1)(x)
     error = np.cov(samples.T) - gram(SMOOTH, x)
     assert np.abs(error).max() < 0.15 * 2.0
 
@@ -143,13 +143,13 @@ def test_a_goal_that_is_out_of_reach_is_told(smooth, monkeypatch):
         monkeypatch.setattr(module, "TOLERANCE", 1e-6)
         monkeypatch.setattr(module, "MOST_FEATURES", 4000)
     with pytest.warns(SampleWarning, match="even with 4000 random features"):
-        found = Paths([model._solved_[0][1]], 1, 0)
+        found = Paths([model.fitted_.fields[0]], 1, 0)
     assert found._parts[0][1].waves.n_features == 4000
 
 
 def test_more_features_are_taken_where_they_are_needed(smooth, monkeypatch):
     model, _ = smooth
-    field = model._solved_[0][1]
+    field = model.fitted_.fields[0]
     monkeypatch.setattr(paths, "FEATURES", 50)
     few = field.path(jax.random.key(0), 1, 50)
     monkeypatch.setattr(paths, "TOLERANCE", 0.5 * float(few.error))

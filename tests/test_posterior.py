@@ -63,7 +63,7 @@ class Joint:
         self.kind = options["trend"]
         self.fine = FINE if options.get("fine_noise") else 0.0
         self.p = weight_matrix(BAGS)
-        self.b = np.asarray(model._problem_.trend.prior_std)
+        self.b = np.asarray(model.fitted_.problem.trend.prior_std)
         k_bar = self.p.T @ gram(KERNEL, BAGS.points) @ self.p
         self.tau2 = np.mean(np.diag(k_bar)) if options.get("uncertainty") else 0.0
         self.noisy = gram(MEDIATOR_KERNEL, BAGS.mediator) + np.diag(

@@ -25,7 +25,7 @@ import deconditional
 from deconditional import CMP, BaggGP, Bags, CentroidGP, PseudoTarget, VarCMP, VBagg
 from deconditional.errors import DeconditionalWarning
 from deconditional.fitting.map import Optimum
-from deconditional.models import base
+from deconditional.inference import learn
 from helpers import gram, trend_features
 from reliability import record, tries
 
@@ -293,7 +293,8 @@ def slack(estimator, lengths):
     the condition numbers of the linear systems."""
     if hasattr(estimator, "regressor_"):
         return slack(estimator.regressor_, lengths) + slack(estimator.model_, lengths)
-    problem, (pieces, field) = estimator._problem_, estimator._solved_[0]
+    fitted = estimator.fitted_
+    problem, pieces, field = fitted.problem, fitted.pieces[0], fitted.fields[0]
     if hasattr(field, "conditioned"):
         conditions = [np.linalg.cond(np.asarray(field.conditioned.root)) ** 2]
     else:
@@ -303,7 +304,7 @@ def slack(estimator, lengths):
         conditions = [np.linalg.cond(np.asarray(field.basis.root)) ** 2, np.linalg.cond(observed)]
     if hasattr(problem.mediation, "operator"):
         operator = problem.mediation.operator(
-            problem.parameters.unpack(jnp.asarray(estimator._vectors_[0]))
+            problem.parameters.unpack(jnp.asarray(estimator.fitted_.vectors[0]))
         )
         noisy = gram(operator.kernel, operator.mediator) + np.diag(np.asarray(operator.ridge))
         conditions.append(np.linalg.cond(noisy + 1e-12 * np.eye(len(noisy))))
@@ -418,7 +419,7 @@ def outcome(problem, check):
 
 def checked(problem):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "maximise", at_once)
+        patch.setattr(learn, "maximise", at_once)
         return compared(problem)
 
 

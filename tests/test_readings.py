@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import deconditional as dc
+from deconditional.inference.exact import SpreadPrior
 from deconditional.inference.measured import averaged_over_values
-from deconditional.inference.problem import SpreadPrior
 from deconditional.inference.tilted import MOST_TILT, Regression
 from deconditional.kernels.sweeps import bag_gram
 from deconditional.models.readings import MeasuredGP, TiltedGP, UnlinkedGP
@@ -58,7 +58,7 @@ def joint(regressor, y, own):
     n, m = len(y), len(seen)
     distance = np.abs(every - every.T) / p["kernel.lengthscale"]
     found = p["kernel.variance"] * np.exp(-0.5 * distance**2)
-    found += float(regressor._problem_.trend.prior_std[0]) ** 2
+    found += float(regressor.fitted_.problem.trend.prior_std[0]) ** 2
     owner = np.concatenate([np.arange(n), np.where(own >= 0, own, n + np.arange(m))])
     return found + p["noise_std"] ** 2 * (owner[:, None] == owner)
 
@@ -66,13 +66,13 @@ def joint(regressor, y, own):
 @pytest.mark.parametrize("n_own", [0, 3])
 def test_the_regression_is_a_joint_normal_distribution(regressed, n_own):
     (bags, *_), regressor = regressed
-    m, n = len(regressor._problem_.z), bags.n_bags
+    m, n = len(regressor.fitted_.problem.z), bags.n_bags
     own = np.full(m, -1)
     own[:n_own] = [4, 0, 7][:n_own]
     found = Regression.of(regressor, bags.mediator, own if n_own else None)
     dense = joint(regressor, bags.mediator, own)
     t, cross, observed = dense[:n, :n], dense[:n, n:], dense[n:, n:]
-    z = np.asarray(regressor._problem_.z)
+    z = np.asarray(regressor.fitted_.problem.z)
     np.testing.assert_allclose(found.covariance, t, rtol=1e-9)
     np.testing.assert_allclose(found.weights, np.linalg.solve(t, cross), atol=1e-6)
     np.testing.assert_allclose(
@@ -97,7 +97,7 @@ def test_without_a_link_bags_and_observations_share_their_mean_alone(trend):
         regressor = regression(data, trend)
     found = Regression.without_link(regressor, 12, own)
     z = data.z
-    level = 0.0 if trend == "none" else float(regressor._problem_.trend.prior_std[0]) ** 2
+    level = 0.0 if trend == "none" else float(regressor.fitted_.problem.trend.prior_std[0]) ** 2
     effect = np.mean(z**2) if trend == "none" else np.var(z, ddof=1)
     joint = level + effect * np.eye(21)
     for observation, bag in ((12 + 2, 4), (12 + 5, 7)):
@@ -115,7 +115,7 @@ def test_without_a_link_the_prior_is_left(regressed):
     fixed = {name: value for name, value in FIXED.items() if name != "bag_noise_std"}
     model = UnlinkedGP(fixed=fixed, precision="float64").fit(data, regressor)
     seen = Regression.without_link(regressor, 12, None)
-    problem, (pieces, _) = model._problem_, model._solved_[0]
+    problem, pieces = model.fitted_.problem, model.fitted_.pieces[0]
     level = float(problem.trend.prior_std[0]) ** 2
     prior = np.asarray(pieces.gram) + level
     w, s, z = np.asarray(seen.weights), np.asarray(seen.noise), data.z
@@ -133,7 +133,7 @@ def test_without_a_link_the_prior_is_left(regressed):
 
 
 def parts_of(model):
-    learning = model._learning_
+    learning = model.fitted_.learning
     vector = jnp.zeros(0)
     values = learning.parameters.unpack(vector)
     gram = bag_gram(learning.kernel.with_values(values), learning.layout)
@@ -225,8 +225,8 @@ def test_the_gradient_needs_none_of_the_tilt(regressed):
     model = TiltedGP(trend="constant", precision="float64", n_restarts=1, max_iter=3)
     with pytest.warns(dc.FitWarning):
         model.fit(*regressed)
-    learning = model._learning_
-    at = np.asarray(model._vectors_[0]) + 0.2
+    learning = model.fitted_.learning
+    at = np.asarray(model.fitted_.vectors[0]) + 0.2
     gradient = np.asarray(jax.grad(learning.log_posterior)(jnp.asarray(at)))
     for k, direction in enumerate(1e-4 * np.eye(len(at))):
         above, below = (
@@ -332,7 +332,8 @@ def test_learning_is_told_of_little_that_the_regression_does_not_know(
     more = [plain(values + e).predict(new).mean - before.mean for e in np.eye(len(values))]
     gain = np.stack(more, axis=1)
     wider = before.covariance() + gain @ uncertainty @ gain.T
-    problem, (pieces, _) = plain(values)._problem_, plain(values)._solved_[0]
+    fitted = plain(values).fitted_
+    problem, pieces = fitted.problem, fitted.pieces[0]
     seen = np.asarray(problem.observed_covariance(pieces))
     shares = np.linalg.eigvals(np.linalg.solve(seen, uncertainty)).real
     assert 0.05 < shares.max() < 0.99  # nothing is cut off
@@ -344,7 +345,7 @@ def test_the_posterior_is_never_wider_than_the_prior(regressed):
     data, regressor = regressed
     model, _ = measured(data, regressor)
     vector = jnp.zeros(0)
-    start = replace(model._problem_, known_noise=jnp.full(12, 0.1))
+    start = replace(model.fitted_.problem, known_noise=jnp.full(12, 0.1))
     huge = averaged_over_values(start, vector, 1e6 * np.eye(12))
     _, cov = bag_means(huge, vector, model)
     prior = np.asarray(huge.observed_covariance(huge.solve(vector)[0]) - huge.known_noise)
@@ -382,14 +383,14 @@ def test_every_draw_is_the_model_at_its_parameters(regressed, family, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dc.DeconditionalWarning)
         model = family(n_draws=3, **options).fit(*regressed)
-    assert len(np.unique(model._vectors_, axis=0)) == 3
+    assert len(np.unique(model.fitted_.vectors, axis=0)) == 3
     new = np.random.default_rng(1).uniform(-2, 2, (5, 2))
     path = model.save(tmp_path / "model.npz")
     for found in (model, dc.load(path)):
         exact, features = found.predict(new), found.predict(new, features=64)
         assert len(exact.component_means) == 3
-        for s, vector in enumerate(model._vectors_):
-            fixed = model._problem_.parameters.unpack(jnp.asarray(vector))
+        for s, vector in enumerate(model.fitted_.vectors):
+            fixed = model.fitted_.problem.parameters.unpack(jnp.asarray(vector))
             fixed = {name: np.asarray(value) for name, value in fixed.items()}
             alone = family(fixed=fixed, **options).fit(*regressed)
             for mixed, one in (

@@ -15,21 +15,23 @@ from scipy.linalg import block_diag
 from scipy.stats import multivariate_normal
 
 from deconditional import FitWarning, VarCMP, VBagg
-from deconditional.inference import stochastic
-from deconditional.inference.collapsed import Coefficients
-from deconditional.inference.minibatches import Batches, restricted
-from deconditional.inference.residual import SampledPairs
-from deconditional.inference.stochastic import (
+from deconditional.inference import climbing, stochastic
+from deconditional.inference.bound import (
+    Keys,
     Natural,
-    Options,
     Rooted,
     elbo,
     full_bound,
     likelihood,
-    maximise_elbo,
     optimal,
 )
+from deconditional.inference.climbing import Options
+from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.minibatches import Batches, restricted
+from deconditional.inference.residual import SampledPairs
+from deconditional.inference.stochastic import maximise_elbo
 from helpers import assert_close, gram, ragged_bags, weight_matrix
+from helpers import problem_of as posed
 
 BAGS = ragged_bags([3, 1, 9, 2, 4], d=2, weighted=True)
 RNG = np.random.default_rng(3)
@@ -63,7 +65,7 @@ every_path = pytest.mark.parametrize("name", MODELS)
 def problem_of(name):
     model, data = MODELS[name]
     arguments = {"mediator": None, "noise_std": None, "noise_cov": None} | data
-    return model._problem(BAGS, Z, **arguments)
+    return posed(model, BAGS, Z, **arguments)
 
 
 @cache
@@ -370,7 +372,7 @@ def test_only_independent_matched_observations_bring_their_own_bags():
 
 def test_a_minibatch_samples_points_of_its_own_bags():
     model = VBagg(trend="none", trace="subsample", inference_options={"trace_points": 4}, **COMMON)
-    problem = model._problem(BAGS, Z, None, None, None)
+    problem = posed(model, BAGS, Z)
     batch = Batches(problem, BATCH)._batch(np.array([4, 2]))
 
     @eqx.filter_jit
@@ -395,7 +397,7 @@ def test_options_reach_the_climb(monkeypatch):
     def climb(problem, options, **rest):
         raise Reached(options, rest)
 
-    monkeypatch.setattr("deconditional.models.variational.maximise_elbo", climb)
+    monkeypatch.setattr("deconditional.inference.learn.maximise_elbo", climb)
     given = {
         "batch_size": 3,
         "optimiser": "adam",
@@ -462,10 +464,10 @@ def test_the_climb_ends_on_its_last_plateau_and_shrinks_its_steps_before(monkeyp
             rates.append(np.asarray(state.rates))
             return super().__call__(problem, state, *rest)
 
-    monkeypatch.setattr(stochastic, "_step", Recorded())
+    monkeypatch.setattr(climbing, "_step", Recorded())
     options = Options(batch_size=BATCH, patience=4, learning_rate=0.1, natural_step=0.5)
     climb = maximise_elbo(problem_of("matched"), options)
-    assert (climb.steps, climb.converged, climb.interrupted) == (17, True, False)
+    assert (climb.optimum.evaluations, climb.optimum.converged) == (17, True)
     first = np.array([0.1, 0.5])
     shares = np.repeat([1.0, 0.3, 0.09, 0.027], [5, 4, 4, 4])
     assert_close(rates, shares[:, None] * first)
@@ -475,17 +477,17 @@ def test_the_climb_ends_on_its_last_plateau_and_shrinks_its_steps_before(monkeyp
 def test_the_climb_ends_at_the_average_of_its_last_steps(monkeypatch):
     problem = problem_of("matched")
     start = problem.parameters.start()
-    n = stochastic.SMOOTHING
+    n = climbing.SMOOTHING
 
     class Wandering(Steps):
         def __call__(self, problem, state, *rest):
             state, bound = super().__call__(problem, state, *rest)
             return replace(state, vector=jnp.asarray(start + 0.01 * (-1.0) ** self.taken)), bound
 
-    monkeypatch.setattr(stochastic, "_step", Wandering())
+    monkeypatch.setattr(climbing, "_step", Wandering())
     climb = maximise_elbo(problem, Options(batch_size=BATCH, patience=n))
-    assert climb.steps == 4 * n + 1
-    assert_close(climb.vector, start)
+    assert climb.optimum.evaluations == 4 * n + 1
+    assert_close(climb.optimum.vector, start)
 
 
 def test_batches_of_all_observations_take_whole_natural_steps(monkeypatch):
@@ -496,16 +498,16 @@ def test_batches_of_all_observations_take_whole_natural_steps(monkeypatch):
             rates.append(np.asarray(state.rates))
             return super().__call__(problem, state, *rest)
 
-    monkeypatch.setattr(stochastic, "_step", Recorded())
+    monkeypatch.setattr(climbing, "_step", Recorded())
     maximise_elbo(problem_of("matched"), Options(batch_size=M, patience=4))
     np.testing.assert_array_equal(np.array(rates)[:, 1], 1.0)
     assert_close(rates[-1][0], 0.05 * 0.027)
 
 
 def test_too_few_steps_are_no_convergence(monkeypatch):
-    monkeypatch.setattr(stochastic, "_step", Steps())
+    monkeypatch.setattr(climbing, "_step", Steps())
     climb = maximise_elbo(problem_of("matched"), Options(batch_size=BATCH, max_steps=25))
-    assert (climb.steps, climb.converged) == (25, False)
+    assert (climb.optimum.evaluations, climb.optimum.converged) == (25, False)
 
 
 def test_the_best_restart_goes_on(monkeypatch):
@@ -513,23 +515,23 @@ def test_the_best_restart_goes_on(monkeypatch):
     start = problem.parameters.start()
     good = start + 1.0
     steps = Steps(bound=lambda v: -np.abs(v - good).sum())
-    monkeypatch.setattr(stochastic, "_step", steps)
+    monkeypatch.setattr(climbing, "_step", steps)
     monkeypatch.setattr(stochastic, "SCREENING_STEPS", 5)
     options = Options(batch_size=BATCH, max_steps=60)
     climb = maximise_elbo(problem, options, n_restarts=3, starts=(good,))
-    assert climb.steps == steps.taken == 60
-    assert len(climb.restarts) == 3
-    assert climb.restarts[0] == max(climb.restarts)
+    assert climb.optimum.evaluations == steps.taken == 60
+    assert len(climb.optimum.restarts) == 3
+    assert climb.optimum.restarts[0] == max(climb.optimum.restarts)
     # The two other starts took five steps each; 50 are left for the best.
-    assert_close(climb.vector, good + 0.01 * 50)
+    assert_close(climb.optimum.vector, good + 0.01 * 50)
 
 
 def test_the_end_of_a_climb_is_the_best_q_for_its_weight_and_the_true_bound(monkeypatch):
-    monkeypatch.setattr(stochastic, "_step", Steps())
+    monkeypatch.setattr(climbing, "_step", Steps())
     problem = problem_of("matched")
     climb = maximise_elbo(problem, Options(batch_size=BATCH, max_steps=3, kl_weight=0.3))
     vector = jnp.asarray(problem.parameters.start() + 0.03)
-    assert_close(climb.vector, vector)
+    assert_close(climb.optimum.vector, vector)
     values = problem.parameters.unpack(vector)
     part, _ = whole({"matched": values})["matched"]
     best = best_of(part, 0.3)
@@ -537,7 +539,7 @@ def test_the_end_of_a_climb_is_the_best_q_for_its_weight_and_the_true_bound(monk
     assert_close(climb.field.coefficients.precision_root, best.precision_root)
     bound = paper_elbo("matched", numbers(values), best)
     assert_close(climb.field.log_evidence, bound)
-    assert_close(climb.log_posterior, bound + float(problem.parameters.log_prior(vector)))
+    assert_close(climb.optimum.log_posterior, bound + float(problem.parameters.log_prior(vector)))
     assert_close(climb.field.fine_noise_variance, values["fine_noise_std"] ** 2)
 
 
@@ -565,13 +567,13 @@ def natural():
 
 
 def collapsed_at(model):
-    return model._problem_.solve(jnp.asarray(model._vectors_[0]))[1]
+    return model.fitted_.problem.solve(jnp.asarray(model.fitted_.vectors[0]))[1]
 
 
 def test_a_fit_by_natural_gradients_ends_on_the_collapsed_bound(natural):
     collapsed = collapsed_at(natural)
     assert abs(natural.log_evidence_ - float(collapsed.log_evidence)) < 1e-6
-    q = natural._solved_[0][1].coefficients
+    q = natural.fitted_.fields[0].coefficients
     assert_close(q.mean, collapsed.coefficients.mean)
     assert_close(covariance_of(q), collapsed.coefficients.covariance(jnp.eye(4)))
     at = {n: np.asarray(v) for n, v in natural.parameters_.items()}
@@ -579,7 +581,7 @@ def test_a_fit_by_natural_gradients_ends_on_the_collapsed_bound(natural):
 
 
 def test_a_fit_by_minibatches_improves_on_its_start(natural):
-    problem = natural._problem_
+    problem = natural.fitted_.problem
     start = jnp.asarray(problem.parameters.start())
     before = float(problem.solve(start)[1].log_evidence + problem.parameters.log_prior(start))
     report = natural.fit_report_
@@ -596,45 +598,45 @@ def test_a_fit_by_adam_ends_near_the_collapsed_bound(capsys):
     assert "bound -" in capsys.readouterr().out
     gap = float(collapsed_at(model).log_evidence) - model.log_evidence_
     assert 0 < gap < 0.1
-    q = model._solved_[0][1].coefficients
+    q = model.fitted_.fields[0].coefficients
     at = {n: np.asarray(v) for n, v in model.parameters_.items()}
     assert_close(model.log_evidence_, paper_elbo("matched", at, q), tolerance=1e-6)
 
 
 def test_a_step_onto_nothing_finite_is_not_taken(natural):
-    problem = natural._problem_
+    problem = natural.fitted_.problem
     parameters = problem.parameters
     low, high = map(jnp.asarray, parameters.bounds())
-    run = stochastic._Run(
+    run = climbing.Run(
         problem,
         Options(batch_size=BATCH),
         parameters.start(),
         Batches(problem, BATCH),
-        stochastic._keys(KEY),
+        Keys(KEY),
         (low, high),
     )
     broken = replace(problem, z=jnp.asarray(np.full(M, np.nan)))
     batches = run.batches.draw(), run.batches.draw()
-    kept, bound = stochastic._step(broken, run.state, batches, KEY, low, high, 1.0)
+    kept, bound = climbing._step(broken, run.state, batches, KEY, low, high, 1.0)
     assert np.isnan(bound)
     for one, other in zip(jax.tree.leaves(kept), jax.tree.leaves(run.state), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_an_interrupted_fit_keeps_what_it_has_and_says_so(monkeypatch):
-    monkeypatch.setattr(stochastic, "_step", Steps(interrupt_after=7))
+    monkeypatch.setattr(climbing, "_step", Steps(interrupt_after=7))
     model = stochastic_model()
     with pytest.warns(FitWarning) as caught:
         model.fit(BAGS, Z)
     assert any("interrupted after 7 steps" in str(w.message) for w in caught)
     assert any("interrupted after 7 steps" in note for note in model.fit_report_.notes)
     assert not model.fit_report_.converged
-    assert_close(model._vectors_[0], model._problem_.parameters.start() + 0.07)
+    assert_close(model.fitted_.vectors[0], model.fitted_.problem.parameters.start() + 0.07)
     assert abs(model.log_evidence_ - float(collapsed_at(model).log_evidence)) < 1e-6
 
 
 def test_a_climb_that_did_not_converge_is_told_the_option_that_helps(monkeypatch):
-    monkeypatch.setattr(stochastic, "_step", Steps())
+    monkeypatch.setattr(climbing, "_step", Steps())
     with pytest.warns(FitWarning) as caught:
         stochastic_model(max_steps=5).fit(BAGS, Z)
     (message,) = (str(w.message) for w in caught)

@@ -11,7 +11,7 @@ from deconditional import CMP, BaggGP, Bags, FitWarning, LogNormal, VarCentroidG
 from deconditional.fitting.map import Optimum, loss_and_gradient
 from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
 from deconditional.models.inducing import inducing_points
-from helpers import TanhKernel, assert_close, ragged_bags
+from helpers import TanhKernel, assert_close, problem_of, ragged_bags
 
 BAGS = ragged_bags([3, 1, 7, 4, 9, 2, 5, 6], d=2, weighted=True)
 UNMEDIATED = Bags.from_points(BAGS.points, BAGS.bag, weights=BAGS.weights)
@@ -211,7 +211,7 @@ def test_learnt_inducing_points_move_and_raise_the_bound():
     places = PLACES[:3]
     model = vbagg(inducing=places, n_inducing=None, learn_inducing=True, n_restarts=1)
     model.fit(BAGS, Z_MATCHED)
-    problem = model._problem_
+    problem = model.fitted_.problem
     before = -float(loss_and_gradient(problem, jnp.asarray(problem.parameters.start()))[0])
     assert model.log_evidence_ > before + 0.1
     assert np.abs(model.inducing_ - places).max() > 0.05
@@ -227,7 +227,7 @@ def test_learnt_inducing_points_move_and_raise_the_bound():
 
 
 def residual_of(model, bags=BAGS, z=Z_MATCHED, mediator=None, noise_cov=None):
-    return model._problem(bags, z, mediator, None, noise_cov).residual
+    return problem_of(model, bags, z, mediator, noise_cov=noise_cov).residual
 
 
 def test_the_way_to_the_trace_is_the_one_asked_for():
@@ -239,12 +239,12 @@ def test_the_way_to_the_trace_is_the_one_asked_for():
     sampled = residual_of(model)
     assert isinstance(sampled, SampledPairs)
     assert (sampled.points_per_bag, sampled.diagonal) == (8, True)
-    assert model._trace_used == "estimated from 2 x 8 points per bag"
+    assert model.fit_report_.details["trace"] == "estimated from 2 x 8 points per bag"
     model = vbagg(trace="features", inference_options=options)
     fourier = residual_of(model)
     assert isinstance(fourier, FourierPairs)
     assert (fourier.n_features, fourier.diagonal) == (60, True)
-    assert model._trace_used == "estimated from 60 random Fourier features"
+    assert model.fit_report_.details["trace"] == "estimated from 60 random Fourier features"
 
 
 def test_correlated_noise_and_mediators_need_the_whole_residual():
@@ -254,7 +254,7 @@ def test_correlated_noise_and_mediators_need_the_whole_residual():
     model = VarCMP(KERNEL, fixed=MEDIATED, n_inducing=12)
     whole = residual_of(model, z=Z, mediator=Y_OBSERVED)
     assert whole.pairs is None
-    assert model._trace_used == "exact, all 1.37e+03 pairs"
+    assert model.fit_report_.details["trace"] == "exact, all 1.37e+03 pairs"
     model.set_params(trace="subsample")
     assert not residual_of(model, z=Z, mediator=Y_OBSERVED).diagonal
 
@@ -298,9 +298,9 @@ def test_parameters_with_a_posterior_are_averaged_over(monkeypatch):
     draws = np.log([[0.2], [0.9]])
     diagnostics = {"divergences": 0, "r_hat": 1.0, "effective_samples": 2.0, "log_posterior": -1.0}
     best = Optimum(draws[0], -1.0, True, 1, 1, (-1.0,), 0.0)
-    monkeypatch.setattr("deconditional.models.base.maximise", lambda *_, **__: best)
+    monkeypatch.setattr("deconditional.inference.learn.maximise", lambda *_, **__: best)
     monkeypatch.setattr(
-        "deconditional.models.base.sample_posterior", lambda *_, **__: (draws, diagnostics)
+        "deconditional.inference.learn.sample_posterior", lambda *_, **__: (draws, diagnostics)
     )
     model = vbagg(fixed=FIELD, method="nuts").fit(BAGS, Z_MATCHED)
     assert_close(model.parameter_draws_["noise_std"], [0.2, 0.9])

@@ -138,7 +138,8 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "help": "make area means equal the observed values",
         },
         "--no-position": {
-            "action": "store_true",
+            "action": "store_false",
+            "dest": "position",
             "help": "do not use position as covariate and mediator",
         },
         "--points-per-bag": {
@@ -155,6 +156,8 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "help": "of the cross-validation (default: 5)",
         },
         "--restarts": {
+            "dest": "n_restarts",
+            "metavar": "RESTARTS",
             "type": at_least(1, 1000),
             "default": 2,
             "help": "of every fit (default: 2)",

@@ -165,7 +165,7 @@ class _Restart:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best of the restarts, and draws about it where these are to take its place."""
+    """The best of the restarts."""
 
     vector: np.ndarray
     log_posterior: float
@@ -174,7 +174,6 @@ class Optimum:
     evaluations: int
     restarts: tuple[float, ...]
     compile_seconds: float
-    draws: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ class ParameterSet:
                 )
         return cls(
             learnt=tuple(
-                replace(p, prior=priors.get(p.name, p.prior))
+                replace(p, prior=_as_data(priors.get(p.name, p.prior)))
                 for p in parameters
                 if p.name not in fixed
             ),
@@ -264,6 +264,11 @@ class ParameterSet:
             for p, size in zip(self.learnt, self._sizes, strict=True)
             for i in range(size)
         ]
+
+
+def _as_data(prior: Prior) -> Prior:
+    """A prior whose numbers are data to compiled functions: another number compiles nothing."""
+    return jax.tree.map(lambda leaf: np.float64(leaf) if type(leaf) is float else leaf, prior)
 
 
 def _draw(parameter: Parameter, key: Any) -> Array:

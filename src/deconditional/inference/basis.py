@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.scipy.linalg as jsl
@@ -19,7 +20,8 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
 from deconditional.inference.feature_means import feature_means
-from deconditional.inference.paths import LEAST_VARIANCE, Seen, Waves, chosen_waves
+from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
+from deconditional.inference.waves import Waves
 from deconditional.kernels.layout import Layout, layout_points
 from deconditional.kernels.linalg import JITTER, escalating_cholesky, whiten
 from deconditional.kernels.radial import prior_variance, spectral_features
@@ -57,6 +59,11 @@ class InducingBasis(eqx.Module):
         least = FLOAT32_JITTER if dtype == jnp.float32 else JITTER
         root, jitter = escalating_cholesky(gram, least)
         return cls(kernel, locations, root, jitter, dtype)
+
+    @property
+    def size(self) -> int:
+        """Number of basis functions."""
+        return len(self.locations)
 
     def values(self, x: Float[Array, "m D"]) -> Float[Array, "m d"]:
         """Covariances with the inducing points, of which φ is a linear function."""
@@ -181,6 +188,17 @@ class FourierBasis(eqx.Module):
     n_features: int = eqx.field(static=True)
     n_inputs: int = eqx.field(static=True)
     dtype: Any = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        """Number of basis functions."""
+        point = jax.ShapeDtypeStruct((1, self.n_inputs), float)
+        return jax.eval_shape(self.features, point).shape[1]
+
+    @property
+    def jitter(self) -> Float[Array, ""]:
+        """None: nothing is factorised."""
+        return jnp.zeros(())
 
     def _map(self) -> Any:
         return spectral_features(self.kernel, self.n_features, self.key, self.n_inputs, self.dtype)

@@ -58,18 +58,22 @@ class Coefficients(eqx.Module):
     def explained_part(self) -> Float[Array, "D k"] | None:
         r"""E with :math:`\mathrm{Cov}(v) = I - EE^\top`; None where data made v less certain.
 
-        Directions of which nothing is explained are left out.
+        Directions of which nothing is explained are zero. Most of them are left out, so that a
+        prediction costs less; how many depends on the data, so they go by quarters of them all,
+        and few shapes are compiled for.
         """
         if self.explained is not None:
             return self.explained
         assert self.precision_root is not None
-        size = len(self.mean)
-        inverse = whiten(self.precision_root, jnp.eye(size))
-        values, vectors = jnp.linalg.eigh(jnp.eye(size) - inverse.T @ inverse)
-        if float(values[0]) < -ROUNDING:
+        shares, directions = _explained_directions(self.precision_root)
+        values = np.asarray(shares)
+        if values[0] < -ROUNDING:
             return None
-        kept = np.asarray(values) > LEAST_EXPLAINED
-        return vectors[:, kept] * jnp.sqrt(values[kept])
+        quarter = -(-len(values) // 4)
+        kept = min(
+            len(values), -(-max(int(np.sum(values > LEAST_EXPLAINED)), 1) // quarter) * quarter
+        )
+        return directions[:, len(values) - kept :]
 
     def variance(self, features: Float[Array, "m D"]) -> Float[Array, " m"]:
         """Variances of linear functions of v, one for each row."""
@@ -78,23 +82,15 @@ class Coefficients(eqx.Module):
         assert self.precision_root is not None
         return jnp.sum(whiten(self.precision_root, features.T) ** 2, 0)
 
-    def covariance(self, features: Float[Array, "m D"]) -> Float[Array, "m m"]:
-        """Covariance of linear functions of v."""
-        if self.explained is not None:
-            known = features @ self.explained
-            return features @ features.T - known @ known.T
-        assert self.precision_root is not None
-        white = whiten(self.precision_root, features.T)
-        return white.T @ white
-
-    def cross_covariance(
-        self, first: Float[Array, "m D"], second: Float[Array, "k D"]
+    def covariance(
+        self, features: Float[Array, "m D"], others: Float[Array, "k D"] | None = None
     ) -> Float[Array, "m k"]:
-        """Covariance between two sets of linear functions of v."""
+        """Covariance of linear functions of v with others, or with themselves."""
+        others = features if others is None else others
         if self.explained is not None:
-            return first @ second.T - (first @ self.explained) @ (second @ self.explained).T
+            return features @ others.T - (features @ self.explained) @ (others @ self.explained).T
         assert self.precision_root is not None
-        return whiten(self.precision_root, first.T).T @ whiten(self.precision_root, second.T)
+        return whiten(self.precision_root, features.T).T @ whiten(self.precision_root, others.T)
 
     def sample(self, key: Any, n: int) -> Float[Array, "D n"]:
         """Draws of v."""
@@ -109,6 +105,14 @@ class Coefficients(eqx.Module):
         gain = jnp.where(s > 1e-12, (1.0 - jnp.sqrt(1.0 - s)) / jnp.maximum(s, 1e-12), 0.5)
         along = self.explained @ u
         return self.mean[:, None] + draws - along @ (gain[:, None] * (along.T @ draws))
+
+
+@eqx.filter_jit
+def _explained_directions(precision_root: Float[Array, "D D"]) -> tuple[Array, Array]:
+    """Shares of the prior variance that are explained, least first, and scaled directions."""
+    inverse = whiten(precision_root, jnp.eye(len(precision_root)))
+    values, vectors = jnp.linalg.eigh(jnp.eye(len(inverse)) - inverse.T @ inverse)
+    return values, vectors * jnp.sqrt(jnp.where(values > LEAST_EXPLAINED, values, 0.0))
 
 
 def least_noise(noise: Array, features: Float[Array, "D M"]) -> Array:

@@ -1,116 +1,316 @@
-r"""Exact Gaussian conditioning on :math:`z = W^\top(\bar f + \bar H\beta) + e`, e ~ N(0, S).
+r"""Exact inference: the evidence, and the deconditional posterior itself.
 
-With :math:`Q = W^\top\bar K W` and :math:`A = Q + S`, the deconditional posterior of the paper
-(its Proposition on the deconditional posterior) is
+:class:`ExactField` is, with the covariances of :mod:`~deconditional.inference.moments`,
 
-.. math:: m_d(x) = \bar k(x) W A^{-1} z, \qquad
-          k_d(x, x') = k(x, x') - \bar k(x) W A^{-1} W^\top \bar k(x')^\top.
-
-A trend :math:`h(x)^\top\beta` with :math:`\beta\sim N(0, \mathrm{diag}(b)^2)` is integrated out in
-closed form: with :math:`B = W^\top\bar H` and
-:math:`\Lambda = \mathrm{diag}(b)^{-2} + B^\top A^{-1} B`, the evidence is that of
-:math:`N(z; 0, A + B\,\mathrm{diag}(b)^2 B^\top)` and the posterior of :math:`\beta` is
-:math:`N(\Lambda^{-1}B^\top A^{-1}z, \Lambda^{-1})`. The limit of large b is generalised least
-squares; b stays finite, so collinear or too many trend terms are harmless.
+.. math:: m_d(x) = \bar k(x) W A^{-1} (z - B\hat\beta) + h(x)^\top\hat\beta, \qquad
+          v_d(x) = k(x, x) - \lVert \bar k(x) W A^{-\top/2}\rVert^2
+                   + \lVert \Lambda^{-1/2} r(x)\rVert^2 .
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
+import jax.random as jr
 import jax.scipy.linalg as jsl
+import numpy as np
+from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.kernels.linalg import (
-    escalating_cholesky,
-    log_determinant,
-    stable_cholesky,
-    whiten,
-)
+from deconditional.bags import Bags
+from deconditional.inference.feature_means import feature_means
+from deconditional.inference.field import Moments, PointMoments, square_root, trend_means
+from deconditional.inference.moments import Conditioned, Functionals, condition
+from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
+from deconditional.inference.problem import BagProblem
+from deconditional.inference.trend import Trend
+from deconditional.inference.waves import Waves
+from deconditional.kernels.devices import settled
+from deconditional.kernels.layout import Layout
+from deconditional.kernels.linalg import JITTER, as_matrix, whiten
+from deconditional.kernels.radial import prior_variance
+from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
 
-__all__ = ["Conditioned", "condition"]
+__all__ = ["ExactField", "ExactProblem", "Pieces", "SpreadPrior"]
 
-LEAST_JITTER = 1e-16
-"""Of the precision of trend coefficients: as it were none; more only where rounding demands it."""
+SPREAD_SLACK = 0.02
+"""Variance of the log of a ratio of variances that no number of observations takes away."""
 
 
-class Conditioned(NamedTuple):
-    r"""The Gaussian conditioned on z, in the form that evidence and predictions need.
+class SpreadPrior(eqx.Module):
+    r"""How much bag means vary is known from the observations, before any link between them.
+
+    :math:`\log(v/\hat v) \sim N(0, s^2)`, with v the mean prior variance of bag means about
+    their trend and :math:`\hat v` the variance of the observations about theirs. Where a mediator
+    says little the likelihood leaves v open, and the field would shrink to its trend.
 
     Attributes
     ----------
-    log_evidence
-        log p(z).
-    root
-        Cholesky factor of A.
-    projection
-        :math:`W A^{-1/2}`, (N, M): what turns cross-covariances into explained variance.
-    coefficients
-        :math:`W A^{-1}(z - B\hat\beta)`, (N,): the mean is :math:`\bar k(x)` times these.
-    trend, trend_root
-        :math:`\hat\beta` and the Cholesky factor of Λ.
-    whitened_trend
-        :math:`A^{-1/2}B`, (M, q).
+    trend_basis : (N, q)
+        Orthonormal columns that span the trend.
+    variance, tolerance
+        :math:`\hat v` and s.
     """
 
-    log_evidence: Float[Array, ""]
-    root: Float[Array, "M M"]
-    projection: Float[Array, "N M"]
-    coefficients: Float[Array, " N"]
-    trend: Float[Array, " q"]
-    trend_root: Float[Array, "q q"]
-    whitened_trend: Float[Array, "M q"]
+    trend_basis: Float[Array, "N q"]
+    variance: Float[Array, ""]
+    tolerance: Float[Array, ""]
+
+    @classmethod
+    def of(cls, trend_means: np.ndarray, z: np.ndarray, features: np.ndarray) -> SpreadPrior:
+        """From observations and the trend functions of their mediators."""
+        basis = np.linalg.qr(trend_means)[0]
+        rest = z - features @ (np.linalg.pinv(features) @ z)
+        degrees = max(len(z) - features.shape[1], 1)
+        tolerance = np.sqrt(2.0 / len(z) + 2.0 / len(trend_means) + SPREAD_SLACK)
+        variance = max(float(rest @ rest) / degrees, 1e-12 * float(np.mean(z**2)), 1e-300)
+        return cls(jnp.asarray(basis), jnp.asarray(variance), jnp.asarray(tolerance))
+
+    def log_density(self, gram: Float[Array, "N N"]) -> Float[Array, ""]:
+        """At a prior covariance of bag means, up to a constant."""
+        inside = jnp.sum(self.trend_basis * (gram @ self.trend_basis))
+        degrees = max(len(gram) - self.trend_basis.shape[1], 1)
+        variance = (jnp.trace(gram) - inside) / degrees
+        return -0.5 * (jnp.log(variance / self.variance) / self.tolerance) ** 2
 
 
-def condition(
-    gram: Float[Array, "N N"],
-    weights: Float[Array, "N M"] | None,
-    noise: Float[Array, "M M"],
-    z: Float[Array, " M"],
-    trend_means: Float[Array, "N q"],
-    trend_scale: Float[Array, " q"],
-) -> Conditioned:
-    r"""Condition on z.
+class Pieces(eqx.Module):
+    """K̄, W, S and what S was made of, at one value of the hyper-parameters."""
 
-    Parameters
-    ----------
-    gram
-        :math:`\bar K`, without high-resolution noise (which belongs to `noise`).
-    weights
-        W; the identity if None.
-    noise
-        S.
-    z
-        Observations.
-    trend_means
-        :math:`\bar H = P^\top h(x)`, with zero columns when there is no trend.
-    trend_scale
-        b, the prior standard deviation of each trend coefficient.
-    """
-    weights = jnp.eye(len(gram)) if weights is None else weights
-    root = stable_cholesky(weights.T @ gram @ weights + noise)
-    white_z = whiten(root, z)
-    white_trend = whiten(root, weights.T @ trend_means)
-    precision = jnp.diag(1.0 / trend_scale**2) + white_trend.T @ white_trend
-    trend_root, _ = escalating_cholesky(precision, LEAST_JITTER)
-    projected = white_trend.T @ white_z
-    trend = jsl.cho_solve((trend_root, True), projected)
-    quadratic = white_z @ white_z - projected @ trend
-    log_evidence = -0.5 * (
-        quadratic
-        + log_determinant(root)
-        + log_determinant(trend_root)
-        + 2.0 * jnp.sum(jnp.log(trend_scale))
-        + len(z) * jnp.log(2.0 * jnp.pi)
-    )
-    projection = whiten(root, weights.T).T
-    return Conditioned(
-        log_evidence=log_evidence,
-        root=root,
-        projection=projection,
-        coefficients=projection @ (white_z - white_trend @ trend),
-        trend=trend,
-        trend_root=trend_root,
-        whitened_trend=white_trend,
-    )
+    gram: Float[Array, "N N"]
+    weights: Float[Array, "N M"] | None
+    noise: Float[Array, "M M"]
+    embedding_scale: Float[Array, ""]
+    """τ², the variance that one unit of embedding uncertainty gives a conditional mean."""
+
+    def gram_rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Some rows of K̄, and its diagonal."""
+        gram = np.asarray(self.gram)
+        return gram[rows], np.diag(gram)
+
+
+class ExactProblem(BagProblem):
+    """A problem whose evidence is computed exactly."""
+
+    spread: SpreadPrior | None = eqx.field(default=None, kw_only=True)
+
+    def pieces(self, values: Mapping[str, Any]) -> Pieces:
+        """K̄, W and S."""
+        gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
+        weights, covariance = self.mediation.weights(values)
+        scale = jnp.mean(jnp.diagonal(gram))
+        noise = self.noise(values, weights, covariance, scale)
+        return Pieces(gram, weights, as_matrix(noise), scale)
+
+    def observed_covariance(self, pieces: Pieces) -> Float[Array, "M M"]:
+        """Prior covariance of the observations, trend and noise included."""
+        mediated = self.trend.whitened(self.trend_means)
+        smooth = pieces.gram
+        if pieces.weights is not None:
+            mediated = pieces.weights.T @ mediated
+            smooth = pieces.weights.T @ smooth @ pieces.weights
+        return smooth + mediated @ mediated.T + pieces.noise
+
+    def conditioned(self, pieces: Pieces) -> Conditioned:
+        """Condition on z."""
+        return condition(
+            pieces.gram,
+            pieces.weights,
+            pieces.noise,
+            self.z,
+            self.trend_means,
+            self.trend.prior_std,
+        )
+
+    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
+        """Log evidence plus log prior of the unconstrained parameters."""
+        pieces = self.pieces(self.parameters.unpack(vector))
+        found = self.conditioned(pieces).log_evidence + self.parameters.log_prior(vector)
+        return found if self.spread is None else found + self.spread.log_density(pieces.gram)
+
+    @eqx.filter_jit
+    def solve(self, vector: Float[Array, " size"]) -> tuple[Pieces, ExactField]:
+        """The posterior of the field at one value of the hyper-parameters."""
+        values = self.parameters.unpack(vector)
+        pieces = self.pieces(values)
+        return pieces, ExactField(
+            kernel=self.kernel.with_values(values),
+            layout=self.layout,
+            weights=pieces.weights,
+            noise=pieces.noise,
+            z=self.z,
+            conditioned=self.conditioned(pieces),
+            trend=self.trend,
+            trend_means=self.trend_means,
+            fine_noise_variance=self.fine_noise_variance(values),
+            dtype=self.dtype,
+        )
+
+
+class ExactField(eqx.Module):
+    """The deconditional posterior of f; a :class:`~deconditional.inference.field.Field`."""
+
+    kernel: AbstractKernel
+    layout: Layout
+    weights: Float[Array, "N M"] | None
+    noise: Float[Array, "M M"]
+    z: Float[Array, " M"]
+    conditioned: Conditioned
+    trend: Trend
+    trend_means: Float[Array, "N q"]
+    fine_noise_variance: Float[Array, ""]
+    dtype: Any = eqx.field(static=True)
+
+    def __loaded__(self) -> ExactField:
+        """The field, its bags laid out for the devices of this machine."""
+        if self.weights is None and len(self.z) != self.layout.n_bags:
+            raise ValueError("its observations are not those of its bags")
+        return replace(self, layout=settled(self.layout))
+
+    @property
+    def log_evidence(self) -> Array:
+        """Log p(z)."""
+        return self.conditioned.log_evidence
+
+    def _at(self, x: Array) -> Functionals:
+        """The values of f at every row of x."""
+        cross = bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
+        return self.conditioned.seen_by_bags(cross, self.trend.features(x))
+
+    def _over(self, new: Layout, h: Array) -> Functionals:
+        """The means of f over new bags."""
+        cross = between_bags(self.kernel, new, self.layout, dtype=self.dtype)
+        return self.conditioned.seen_by_bags(cross, h)
+
+    @eqx.filter_jit
+    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """Mean and variance of f at every row of x."""
+        at = self._at(x)
+        variance = self.conditioned.variance(prior_variance(self.kernel, x), at)
+        return self.conditioned.mean(at), jnp.maximum(variance, 0.0)
+
+    def quick(self) -> PointMoments:
+        """The field itself."""
+        return self
+
+    @eqx.filter_jit
+    def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """Covariance of f between all rows of x."""
+        return self.conditioned.covariance(self.kernel.cross_covariance(x, x), self._at(x))
+
+    def bag_moments(self, new: Bags) -> Moments:
+        """Mean and covariance of the means of f over new bags."""
+        return self._bag_moments(new.layout, trend_means(self.trend, new))
+
+    @eqx.filter_jit
+    def _bag_moments(self, new: Layout, h: Array) -> Moments:
+        over, prior = self._over(new, h), bag_gram(self.kernel, new, dtype=self.dtype)
+        return self.conditioned.mean(over), self.conditioned.covariance(prior, over)
+
+    def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
+        """A function of x: covariance of f(x) with the means of f over new bags."""
+        over = self._seen_over(new.layout, trend_means(self.trend, new))
+        return partial(self._covariance_with, new.layout, over)
+
+    @eqx.filter_jit
+    def _seen_over(self, new: Layout, h: Array) -> Functionals:
+        return self._over(new, h)
+
+    @eqx.filter_jit
+    def _covariance_with(self, new: Layout, over: Functionals, x: Array) -> Array:
+        prior = bag_cross(self.kernel, x, new, dtype=self.dtype)
+        return self.conditioned.covariance(prior, self._at(x), over)
+
+    def combined(self, pieces: Pieces, weights: Array, shared: Array, own: Array) -> Moments:
+        """Mean and covariance of combinations of the bag means, with noise of their own."""
+        with_bags = weights.T @ pieces.gram
+        cross = with_bags if pieces.weights is None else with_bags @ pieces.weights
+        g = self.conditioned.seen(cross + shared, weights.T @ self.trend_means)
+        prior = with_bags @ weights + own
+        return self.conditioned.mean(g), self.conditioned.covariance(prior, g)
+
+    def left_over(self, pieces: Pieces) -> Float[Array, " M"]:
+        """What the posterior mean of the observations leaves of them."""
+        return self.conditioned.left_over(pieces.noise)
+
+    def jitter(self, pieces: Pieces, most: int = 150) -> float:
+        r"""Jitter that the factorisation needed, relative to the mean of the diagonal.
+
+        It is what the Cholesky factor has on the diagonal beyond :math:`W^\top\bar K W + S`, to the
+        nearest power of ten, from at most so many observations.
+        """
+        gram, noise = np.asarray(pieces.gram), np.diag(np.asarray(pieces.noise))
+        lifted = (np.asarray(self.conditioned.root) ** 2).sum(1)
+        some = slice(None, None, -(-len(lifted) // most))
+        if pieces.weights is None:
+            diagonal = np.diag(gram)[some]
+        else:
+            weights = np.asarray(pieces.weights)[:, some]
+            diagonal = ((gram @ weights) * weights).sum(0)
+        level = float(np.mean(lifted[some] - diagonal - noise[some]) / np.mean(lifted))
+        # Rounding of the two sums hides levels near the least one.
+        return JITTER if level < 1e-10 else float(10.0 ** np.round(np.log10(level)))
+
+    # ------------------------------------------------------------------ paths
+
+    def path(self, key: Any, n_paths: int, n_features: int | None) -> ExactPath:
+        r"""Draw functions from the posterior, to be evaluated anywhere.
+
+        Matheron's rule: a prior draw from random frequencies, corrected by the cross-
+        covariance times the misfit of its own observations. Trend coefficients are drawn from
+        their posterior first, so that their vague prior never enters.
+        """
+        keys = jr.split(key, 4)
+        points = np.asarray(self.layout.points)[np.asarray(self.layout.weights) > 0]
+        waves, error = chosen_waves(
+            self.kernel, points.shape[1], self._seen, points, n_features, keys[0]
+        )
+        loadings = waves.loadings(keys[1], n_paths)
+        c = self.conditioned
+        steps = jr.normal(keys[2], (len(c.trend), n_paths))
+        deviation = jsl.solve_triangular(c.trend_root, steps, lower=True, trans=1)
+        beta = c.trend[:, None] + deviation
+        noise = square_root(self.noise) @ jr.normal(keys[3], (len(self.z), n_paths))
+        bag_means = _bag_draws(waves, loadings, self.layout) + self.trend_means @ beta
+        predicted = (bag_means if self.weights is None else self.weights.T @ bag_means) + noise
+        correction = c.projection @ whiten(c.root, self.z[:, None] - predicted)
+        return ExactPath(self, waves, loadings, beta, correction, jnp.asarray(error))
+
+    @eqx.filter_jit
+    def _seen(self, x: Array) -> Seen:
+        """What paths are corrected by at x: t(x) = k̄(x) W A⁻¹ Wᵀ."""
+        c, at = self.conditioned, self._at(x)
+        prior = prior_variance(self.kernel, x)
+        gain = jsl.solve_triangular(c.root, at.explained.T, lower=True, trans=1)
+        variance = jnp.maximum(c.variance(prior, at), LEAST_VARIANCE * prior)
+        rest = prior - jnp.sum(at.explained**2, 1) - jnp.sum(gain * (self.noise @ gain), 0)
+        return Seen(self.layout, x, at.explained @ c.projection.T, variance, rest)
+
+
+class ExactPath(eqx.Module):
+    """Functions drawn from an :class:`ExactField`."""
+
+    field: ExactField
+    waves: Waves
+    loadings: tuple[Array, ...]
+    beta: Float[Array, "q S"]
+    correction: Float[Array, "N S"]
+    error: Float[Array, ""]
+
+    @eqx.filter_jit
+    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
+        """The functions at every row of x."""
+        cross = bag_cross(self.field.kernel, x, self.field.layout, dtype=self.field.dtype)
+        trend = self.field.trend.features(x) @ self.beta
+        return self.waves.draws(self.loadings, x) + trend + cross @ self.correction
+
+
+@eqx.filter_jit
+def _bag_draws(waves: Waves, loadings: tuple[Array, ...], layout: Layout) -> Float[Array, "N S"]:
+    """Bag means of draws of the prior."""
+    return feature_means(lambda x: waves.draws(loadings, x), layout)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from deconditional.inference.problem import ExactProblem
+from deconditional.inference.exact import ExactProblem
 from deconditional.kernels.linalg import as_matrix, lifted_cholesky
 
 __all__ = ["averaged_over_values"]

@@ -40,14 +40,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
-from jax import lax
 from jaxtyping import Array, Float
 
 from deconditional.inference.feature_means import feature_means
+from deconditional.inference.waves import GROUP, Waves, wave_features
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import RadialTerm, radial_terms
 
-__all__ = ["LEAST_VARIANCE", "MOST_FEATURES", "TOLERANCE", "Seen", "Waves", "chosen_waves"]
+__all__ = ["LEAST_VARIANCE", "MOST_FEATURES", "TOLERANCE", "Seen", "chosen_waves"]
 
 FEATURES = 2000
 """Cosines and sines to begin with."""
@@ -77,66 +77,8 @@ REFERENCES = 128
 LEAST_VARIANCE = 1e-10
 """Share of the prior variance below which rounding decides."""
 
-GROUP = 256
-"""Frequencies at a time where paths are evaluated: what bounds memory."""
-
 AT_ONCE = 1024
 """Candidates at a time."""
-
-
-class Waves(eqx.Module):
-    r"""Cosines and sines of chosen frequencies: with normal loadings, draws of the prior.
-
-    Attributes
-    ----------
-    frequencies
-        By term of the kernel and by factor, (groups, GROUP, inputs of the factor).
-    amplitudes
-        By term, (groups, GROUP): their squares sum to the prior variance; zero where padded.
-    """
-
-    kernel: AbstractKernel
-    frequencies: tuple[tuple[Array, ...], ...]
-    amplitudes: tuple[Array, ...]
-    dtype: Any = eqx.field(static=True)
-
-    @property
-    def n_features(self) -> int:
-        """How many cosines and sines there are."""
-        return 2 * int(sum(np.sum(np.asarray(a) > 0) for a in self.amplitudes))
-
-    def loadings(self, key: Any, n_paths: int) -> tuple[Float[Array, "groups features paths"], ...]:
-        """Loadings of so many draws of the prior."""
-        keys = jr.split(key, len(self.amplitudes))
-        drawn = []
-        for each, amplitude in zip(keys, self.amplitudes, strict=True):
-            scale = jnp.concatenate([amplitude, amplitude], axis=1)
-            drawn.append(scale[..., None] * jr.normal(each, (*scale.shape, n_paths)))
-        return tuple(drawn)
-
-    @eqx.filter_jit
-    def draws(self, loadings: Sequence[Array], x: Float[Array, "m d"]) -> Float[Array, "m paths"]:
-        """The draws with these loadings at every row of x."""
-        total = jnp.zeros((x.shape[0], loadings[0].shape[2]), x.dtype)
-        terms = radial_terms(self.kernel)
-        for term, frequencies, loads in zip(terms, self.frequencies, loadings, strict=True):
-
-            def step(total: Array, group: tuple, term: RadialTerm = term) -> tuple[Array, None]:
-                omegas, load = group
-                values = _features(term, omegas, x, GROUP, self.dtype)
-                return total + (values @ load.astype(values.dtype)).astype(total.dtype), None
-
-            total = lax.scan(step, total, (frequencies, loads))[0]
-        return total
-
-
-def _features(term: RadialTerm, omegas: Sequence[Array], x: Array, size: int, dtype: Any) -> Array:
-    """Cosines, then sines, of so many frequencies, (m, 2 size)."""
-    kind = dtype or x.dtype
-    phase = jnp.zeros((x.shape[0], size), kind)
-    for factor, omega in zip(term.factors, omegas, strict=True):
-        phase = phase + factor.scaled(x).astype(kind) @ omega.T.astype(kind)
-    return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)], axis=1)
 
 
 # --------------------------------------------------------------------------- what is conditioned on
@@ -176,7 +118,7 @@ def _left(
     radial = radial_terms(kernel)[term]
 
     def features(x: Array) -> Array:
-        return _features(radial, omegas, x, len(weights), None)
+        return wave_features(radial, omegas, x, len(weights), None)
 
     left = features(seen.x) - seen.shares @ feature_means(features, seen.layout)
     squares = left[:, : len(weights)] ** 2 + left[:, len(weights) :] ** 2
@@ -401,8 +343,8 @@ class _Chooser:
         pool, scores = self._scored(POOL * pairs, self.shares)
         chances = inclusion(np.concatenate(scores), pairs)
         kept = systematic(chances, rng.uniform())
-        residual = np.zeros(len(others.x))
-        frequencies, amplitudes, start = [], [], 0
+        residual, start = np.zeros(len(others.x)), 0
+        frequencies, amplitudes = [], []
         for t, each in enumerate(pool):
             rows = kept[(kept >= start) & (kept < start + len(each.weights))]
             weights = each.weights[rows - start] / chances[rows]

@@ -17,7 +17,6 @@ import jax.random as jr
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array
-from scipy.special import ndtr, ndtri
 
 from deconditional.errors import SampleWarning
 from deconditional.fitting.progress import tell
@@ -25,6 +24,7 @@ from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
 from deconditional.kernels.tile_sizes import is_accelerator
+from deconditional.scores import mixture_cdf, mixture_quantile
 
 __all__ = ["CoarsePosterior", "Gaussians", "Paths", "Posterior", "SampleWarning", "blocks"]
 
@@ -86,8 +86,7 @@ class Gaussians:
 
     def cdf(self, value: Any) -> np.ndarray:
         """Probability that the field is below a value, at every point."""
-        spread = np.sqrt(np.maximum(self.component_variances, 1e-300))
-        return ndtr((np.asarray(value) - self.component_means) / spread).mean(0)
+        return mixture_cdf(self.component_means, self.component_variances, value)
 
     def quantile(self, q: float | np.ndarray) -> np.ndarray:
         """Quantiles at every point: (m,) for one level, (levels, m) for several."""
@@ -98,15 +97,7 @@ class Gaussians:
         return values if np.ndim(q) else values[0]
 
     def _quantile(self, level: float) -> np.ndarray:
-        candidates = self.component_means + ndtri(level) * np.sqrt(self.component_variances)
-        if len(candidates) == 1:
-            return candidates[0]
-        low, high = candidates.min(0), candidates.max(0)
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            below = self.cdf(middle) < level
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return 0.5 * (low + high)
+        return mixture_quantile(self.component_means, self.component_variances, level)
 
     def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of the given probability, as (lower, upper)."""
@@ -221,7 +212,7 @@ class Posterior(Gaussians):
         flags = np.zeros(len(self.x), dtype=np.int8)
         if self.support is not None:
             flags[outside_range(self.x, *self.support)] = 1
-        prior = np.mean([_prior_variance(field, self.x) for field in self.fields], axis=0)
+        prior = np.mean([_prior_variance(field.kernel, self.x) for field in self.fields], axis=0)
         noise = [float(f.fine_noise_variance) if self.fine_noise else 0.0 for f in self.fields]
         smooth = np.mean(self.component_variances - np.array(noise)[:, None], axis=0)
         return flags + 2 * (smooth >= UNTOLD * prior).astype(np.int8)
@@ -312,9 +303,8 @@ def outside_range(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
     return ((x < low - margin) | (x > high + margin)).any(1)
 
 
-def _prior_variance(field: Any, x: np.ndarray) -> np.ndarray:
+def _prior_variance(kernel: AbstractKernel, x: np.ndarray) -> np.ndarray:
     """k(x, x) at every row of x, block by block unless it is the same everywhere."""
-    kernel = field.kernel if hasattr(field, "kernel") else field.basis.kernel
     if all(isinstance(term, RadialTerm) for term in sum_of_products(kernel)):
         return np.broadcast_to(np.asarray(prior_variance(kernel, jnp.asarray(x[:1]))), len(x))
     out = np.empty(len(x))

@@ -33,7 +33,7 @@ from deconditional.kernels.radial import spectral_features
 from deconditional.kernels.sweeps import bag_gram, between_bags
 from deconditional.kernels.within_bags import BagPairs, sampled_pairs, within_bags
 
-__all__ = ["AllPairs", "FourierPairs", "Residual", "SampledPairs", "penalty"]
+__all__ = ["AllPairs", "FourierPairs", "Residual", "ResidualRule", "SampledPairs", "penalty"]
 
 
 class Residual(eqx.Module):
@@ -102,6 +102,10 @@ class FourierPairs(eqx.Module):
         if self.diagonal:
             return Residual(jnp.sum(missing**2, 1) + noise * jnp.sum(loadings**2, 0), variance)
         return Residual(missing @ missing.T + noise * (loadings.T @ loadings), variance)
+
+
+ResidualRule = AllPairs | SampledPairs | FourierPairs
+"""How what a basis leaves out is found."""
 
 
 def penalty(

@@ -40,7 +40,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import null_space
 
-from deconditional.inference.problem import ExactProblem, Weighted
+from deconditional.inference.exact import ExactProblem
 from deconditional.kernels.linalg import (
     as_matrix,
     lifted_cholesky,
@@ -48,6 +48,7 @@ from deconditional.kernels.linalg import (
     stable_cholesky,
 )
 from deconditional.kernels.sweeps import bag_gram
+from deconditional.observations.kinds import Weighted
 
 __all__ = ["Regression", "TiltedProblem"]
 
@@ -84,7 +85,7 @@ class Regression(eqx.Module):
 
         An observation of a bag of its own has the mediator and the effect of that bag.
         """
-        problem = regressor._problem_
+        problem = regressor.fitted_.problem
         values = {name: jnp.asarray(value) for name, value in regressor.parameters_.items()}
         observed_at = np.asarray(regressor.bags_.points)
         if own_bag is not None:
@@ -101,7 +102,7 @@ class Regression(eqx.Module):
 
         Bag effects are all there is beside it, as large as observations have them.
         """
-        problem = regressor._problem_
+        problem = regressor.fitted_.problem
         z = np.asarray(problem.z)
         level = 0.0 if problem.trend.kind == "none" else float(problem.trend.prior_std[0]) ** 2
         effect = float(np.sum((z - (level > 0) * z.mean()) ** 2)) / max(len(z) - (level > 0), 1)
@@ -182,6 +183,11 @@ class TiltedProblem(ExactProblem):
             value_noise=jnp.asarray(value_noise),
             value_power=jnp.asarray(value_power),
         )
+
+    def more_data(self) -> tuple[Any, ...]:
+        """Data that a checkpoint has to agree with, beside bags, mediators and observations."""
+        r = self.regression
+        return r.covariance, r.mean, r.noise, self.values, self.value_noise
 
     def bag_covariance(self, values: Mapping[str, Any], gram: Array) -> Float[Array, "N N"]:
         """K: of bag means by the field, with its trend and noise."""

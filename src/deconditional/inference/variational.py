@@ -2,13 +2,14 @@ r"""The collapsed variational bound as a function of the hyper-parameters.
 
 A basis of the field (inducing points, or random Fourier features) takes the place of K̄. The bound
 of :mod:`deconditional.inference.collapsed` is at most the log evidence of
-:class:`~deconditional.inference.problem.ExactProblem`, whatever the inducing points, and equal to
+:class:`~deconditional.inference.exact.ExactProblem`, whatever the inducing points, and equal to
 it where they span all fine points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -18,11 +19,11 @@ import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
+from deconditional.inference.basis_field import BasisField
 from deconditional.inference.collapsed import least_noise, regress
-from deconditional.inference.field import BasisField
-from deconditional.inference.held_out import held_out, left_over
+from deconditional.inference.held_out import left_over
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.residual import AllPairs, FourierPairs, Residual, SampledPairs, penalty
+from deconditional.inference.residual import Residual, ResidualRule, penalty
 from deconditional.kernels.linalg import NoiseRoot, as_matrix
 
 __all__ = ["BasisPieces", "VariationalProblem"]
@@ -37,6 +38,8 @@ class BasisPieces(eqx.Module):
         Bag means of the basis functions and of the trend functions.
     residual
         What the basis leaves out of K̄; None where it leaves out nothing.
+    z
+        The observations.
     """
 
     basis: Basis
@@ -45,6 +48,7 @@ class BasisPieces(eqx.Module):
     weights: Float[Array, "N M"] | None
     noise: Array
     embedding_scale: Float[Array, ""]
+    z: Float[Array, " M"]
 
     def mediated(self) -> Float[Array, "D M"]:
         """Γ: the basis as the observations see it."""
@@ -55,6 +59,18 @@ class BasisPieces(eqx.Module):
         if self.residual is None:
             return jnp.zeros(self.noise.shape[0])
         return penalty(self.residual, self.weights, root)
+
+    def gram_rows(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Some rows of K̄, as far as it is known, and its diagonal."""
+        basis = np.asarray(self.means)[: self.basis.size]
+        gram, variance = basis[:, rows].T @ basis, np.einsum("ij,ij->j", basis, basis)
+        if self.residual is None:
+            return gram, variance
+        residual = np.asarray(self.residual.covariance)
+        if residual.ndim == 2:
+            return gram + residual[rows], variance + np.diag(residual)
+        gram[np.arange(len(rows)), rows] += residual[rows]
+        return gram, variance + residual
 
 
 class VariationalProblem(BagProblem):
@@ -72,7 +88,7 @@ class VariationalProblem(BagProblem):
     """
 
     locations: Float[Array, "d D"] | None
-    residual: AllPairs | SampledPairs | FourierPairs | None
+    residual: ResidualRule | None
     key: Any
     n_features: int | None = eqx.field(static=True)
 
@@ -104,7 +120,7 @@ class VariationalProblem(BagProblem):
         noise = self.noise(values, weights, covariance, scale)
         means = self.with_trend(means)
         noise = least_noise(noise, means if weights is None else means @ weights)
-        return BasisPieces(basis, means, residual, weights, noise, scale)
+        return BasisPieces(basis, means, residual, weights, noise, scale, self.z)
 
     def observed_covariance(self, pieces: BasisPieces) -> Float[Array, "M M"]:
         """Prior covariance of the observations in the basis, trend and noise included."""
@@ -113,8 +129,7 @@ class VariationalProblem(BagProblem):
 
     def held_out(self, pieces: BasisPieces, folds: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of every observation, from those of the other folds."""
-        covariance = np.asarray(self.observed_covariance(pieces))
-        mean, variance = held_out(covariance, np.asarray(self.z), folds)
+        mean, variance = super().held_out(pieces, folds)
         if pieces.residual is None:
             return mean, variance
         residual = np.asarray(as_matrix(pieces.residual.covariance))
@@ -144,3 +159,28 @@ class VariationalProblem(BagProblem):
         values = self.parameters.unpack(vector)
         pieces = self.pieces(values)
         return pieces, self.field(values, pieces)
+
+    @eqx.filter_jit
+    def solved_with(
+        self, vector: Array, pieces: BasisPieces, values: Float[Array, "N d"]
+    ) -> tuple[BasisPieces, BasisField]:
+        """The posterior with other means of the basis over the bags: of its `values`."""
+        means = self.with_trend(pieces.basis.features_of(values))
+        pieces = replace(pieces, means=means)
+        return pieces, self.field(self.parameters.unpack(vector), pieces)
+
+    def more_data(self) -> tuple[Any, ...]:
+        """Data that a checkpoint has to agree with, beside bags, mediators and observations."""
+        return (self.locations,)
+
+    def rounding(self, vector: Array) -> float:
+        """Nats by which the bound in single precision differs from that in double."""
+        if self.dtype != jnp.float32:
+            return 0.0
+        precise = replace(self, dtype=jnp.float64)
+        return abs(float(_objective(self, vector)) - float(_objective(precise, vector)))
+
+
+@eqx.filter_jit
+def _objective(problem: VariationalProblem, vector: Array) -> Array:
+    return problem.log_posterior(vector)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy.typing as npt
-from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
-from deconditional.models.base import BagModel
-from deconditional.saving.resume import Checkpoint
+from deconditional.models.base import BagModel, learnt
+from deconditional.models.data import Data
+from deconditional.models.solvers import Exact
+from deconditional.observations.kinds import Matched
+from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["BaggGP"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BaggGP(BagModel):
     """Exact Gaussian process on matched bags: observation j is the mean of the field over bag j.
 
@@ -64,37 +67,6 @@ class BaggGP(BagModel):
     True
     """
 
-    def __init__(
-        self,
-        kernel: AbstractKernel | None = None,
-        *,
-        trend: str = "constant",
-        fine_noise: bool = False,
-        learn_noise: bool | None = None,
-        fixed: Mapping[str, Any] | None = None,
-        priors: Mapping[str, Any] | None = None,
-        method: str = "map",
-        method_options: Mapping[str, Any] | None = None,
-        n_restarts: int = 4,
-        max_iter: int = 300,
-        points_per_bag: int | None = None,
-        precision: str = "auto",
-        seed: int = 0,
-    ):
-        self.kernel = kernel
-        self.trend = trend
-        self.fine_noise = fine_noise
-        self.learn_noise = learn_noise
-        self.fixed = fixed
-        self.priors = priors
-        self.method = method
-        self.method_options = method_options
-        self.n_restarts = n_restarts
-        self.max_iter = max_iter
-        self.points_per_bag = points_per_bag
-        self.precision = precision
-        self.seed = seed
-
     def fit(
         self,
         bags: Bags,
@@ -120,4 +92,6 @@ class BaggGP(BagModel):
             A file that keeps how far the fit is. The same call goes on from there if it was
             stopped; a fit that ends removes it. :class:`~deconditional.Checkpoint` has options.
         """
-        return self._fit(bags, z, None, noise_std, noise_cov, checkpoint)
+        with opened(checkpoint) as kept:
+            data = Data.of(bags, z, noise_std, noise_cov, self).matched()
+            return learnt(self, data, Matched(), Exact(), kept)

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
 import numpy.typing as npt
 
 from deconditional.bags import Bags
 from deconditional.models.bagg import BaggGP
-from deconditional.saving.resume import Checkpoint
+from deconditional.models.base import learnt
+from deconditional.models.data import Data
+from deconditional.models.solvers import Exact
+from deconditional.observations.kinds import Matched
+from deconditional.saving.resume import Checkpoint, opened
 
-__all__ = ["CentroidGP", "Centroids"]
-
-
-class Centroids(BaggGP):
-    """A matched model that sees each bag as one point, its weighted centroid."""
-
-    def fit(
-        self,
-        bags: Bags,
-        z: npt.ArrayLike,
-        *,
-        noise_std: npt.ArrayLike | None = None,
-        noise_cov: npt.ArrayLike | None = None,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Fit to the centroids of the bags; see :meth:`BaggGP.fit`."""
-        if isinstance(bags, Bags):
-            self._fine_points = bags.points
-            bags = bags.centroids()
-        return super().fit(bags, z, noise_std=noise_std, noise_cov=noise_cov, checkpoint=checkpoint)
-
-    def _typical_points(self, bags: Bags) -> np.ndarray:
-        """Predictions are asked for at fine points, which spread wider than centroids."""
-        return self._fine_points
+__all__ = ["CentroidGP"]
 
 
-class CentroidGP(Centroids):
+@dataclass(kw_only=True, eq=False, repr=False)
+class CentroidGP(BaggGP):
     """Gaussian process regression that treats each bag as one point, its weighted centroid.
 
     Takes the same parameters as :class:`BaggGP`. A baseline: it ignores how the field varies
@@ -54,3 +36,17 @@ class CentroidGP(Centroids):
     >>> bool(abs(model.predict([[1.5]]).mean[0] - np.sin(1.5)) < 0.02)
     True
     """
+
+    def fit(
+        self,
+        bags: Bags,
+        z: npt.ArrayLike,
+        *,
+        noise_std: npt.ArrayLike | None = None,
+        noise_cov: npt.ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """Fit to the centroids of the bags; see :meth:`BaggGP.fit`."""
+        with opened(checkpoint) as kept:
+            data = Data.of_centroids(bags, z, noise_std, noise_cov, self).matched()
+            return learnt(self, data, Matched(), Exact(), kept)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
 from deconditional.errors import tell_of
@@ -24,6 +25,7 @@ from deconditional.saving.resume import Checkpoint, Part, opened, within
 __all__ = ["PseudoTarget"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PseudoTarget(Savable, BaseEstimator):
     """A matched model made mediated: the fair version of the paper's baselines.
 
@@ -65,22 +67,12 @@ class PseudoTarget(Savable, BaseEstimator):
     (500,)
     """
 
-    def __init__(
-        self,
-        base: Any = None,
-        mediator_kernel: AbstractKernel | None = None,
-        *,
-        propagate: bool = True,
-        trend: str = "constant",
-        n_restarts: int = 4,
-        seed: int = 0,
-    ):
-        self.base = base
-        self.mediator_kernel = mediator_kernel
-        self.propagate = propagate
-        self.trend = trend
-        self.n_restarts = n_restarts
-        self.seed = seed
+    base: Any = field(default=None, kw_only=False)
+    mediator_kernel: AbstractKernel | None = field(default=None, kw_only=False)
+    propagate: bool = True
+    trend: str = "constant"
+    n_restarts: int = 4
+    seed: int = 0
 
     def fit(
         self,
@@ -166,8 +158,6 @@ class PseudoTarget(Savable, BaseEstimator):
         return FittedData(facts, [*arrays, *self.regressor_._fitted_data().arrays])
 
     def _fitted(self) -> Any:
-        from sklearn.exceptions import NotFittedError
-
         if not hasattr(self, "model_"):
             raise NotFittedError("this PseudoTarget is not fitted; call fit first.")
         return self.model_

@@ -6,32 +6,35 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple, Self
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array
 
 from deconditional.bags import Bags
 from deconditional.fitting.draws import PROPOSALS, weighted_draws
-from deconditional.fitting.map import Optimum
-from deconditional.fitting.parameters import Parameter, positive
+from deconditional.fitting.interrupts import stoppable
+from deconditional.fitting.parameters import positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
-from deconditional.inference.field import Field
+from deconditional.inference.exact import ExactProblem, SpreadPrior
+from deconditional.inference.learn import Fitted, most_probable
 from deconditional.inference.measured import averaged_over_values
-from deconditional.inference.problem import ExactProblem, Matched, Mediated, SpreadPrior, Weighted
 from deconditional.inference.tilted import Regression, TiltedProblem
-from deconditional.models.base import BagModel, _spread
+from deconditional.models.base import BagModel, Model, learning, stages, take
 from deconditional.models.checks import check_count
 from deconditional.models.cmp import CMP
-from deconditional.models.regression import Measurements, Unmatched
-from deconditional.saving.identity import digest
-from deconditional.saving.resume import Part
+from deconditional.models.data import Data
+from deconditional.models.problems import mediated, problem_parts, spread
+from deconditional.models.regression import Unmatched
+from deconditional.models.solvers import Exact
+from deconditional.observations.kinds import Matched, Observation, Weighted
+from deconditional.saving.resume import Checkpoint, Part, opened
 
 __all__ = ["JointGP", "MeasuredGP", "TiltedGP", "UnlinkedGP"]
 
@@ -40,24 +43,17 @@ MOST_TOLD = 0.25
 
 
 def length_scale_prior(mode: np.ndarray) -> Prior:
-    """Wider than elsewhere: of matched data short ones need evidence, and mediators have none.
+    """Prior of length scales that is wider below than elsewhere.
 
-    A prior that asked for it would have its way, and intervals would be too narrow.
+    Of matched data short ones need evidence, and mediators have none. A prior that asked for it
+    would have its way, and intervals would be too narrow.
     """
     return SplitLogNormal(mode, below=1.2, above=1.5)
 
 
-class _Seen(NamedTuple):
-    """What a regression says of bags, for as long as a model is fitted to it."""
-
-    regression: Regression
-    measurements: Measurements
-    z: np.ndarray
-    trend: np.ndarray
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class Reading(BagModel):
-    """What they share: they are fitted to a regression, and average over hyper-parameters.
+    """A model of bags that is fitted to a regression, and averages over hyper-parameters.
 
     Parameters
     ----------
@@ -67,111 +63,19 @@ class Reading(BagModel):
         As in :class:`BaggGP`.
     """
 
-    learn_noise: bool | None = None
-    method = "map"
-    method_options = None
-    _seen: _Seen
-    _length_scale_prior = staticmethod(length_scale_prior)
+    n_draws: int = 8
+    learn_noise: bool | None = field(default=None, init=False)
+    method: str = field(default="map", init=False)
+    method_options: None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        kernel: AbstractKernel | None = None,
-        *,
-        n_draws: int = 8,
-        trend: str = "constant",
-        fine_noise: bool = False,
-        fixed: Mapping[str, Any] | None = None,
-        priors: Mapping[str, Any] | None = None,
-        n_restarts: int = 4,
-        max_iter: int = 300,
-        points_per_bag: int | None = None,
-        precision: str = "auto",
-        seed: int = 0,
-    ):
-        self.kernel = kernel
-        self.n_draws = n_draws
-        self.trend = trend
-        self.fine_noise = fine_noise
-        self.fixed = fixed
-        self.priors = priors
-        self.n_restarts = n_restarts
-        self.max_iter = max_iter
-        self.points_per_bag = points_per_bag
-        self.precision = precision
-        self.seed = seed
-
-    def fit(self, data: Unmatched, regressor: Any, checkpoint: Part | None = None) -> Self:
-        """Fit to bags, given a fitted regression of z on its mediator."""
-        self._seen = _Seen(
-            self._regression(data, regressor),
-            data.measurements(regressor),
-            np.asarray(regressor._problem_.z),
-            np.asarray(regressor._problem_.trend_means),
-        )
-        try:
-            return self._fit_to_seen(data.bags, checkpoint)
-        finally:
-            del self._seen
-
-    @staticmethod
-    def _regression(data: Unmatched, regressor: Any) -> Regression:
-        assert data.bags.mediator is not None
-        return Regression.of(regressor, data.bags.mediator, data.own_bag)
+    def check_options(self) -> None:
+        """Raise where an option is none of its choices."""
+        super().check_options()
+        check_count("n_draws", self.n_draws)
 
     def forget(self) -> None:
         """Let go of what only learning needs, and :meth:`TiltedGP.conditional`."""
-        for name in ("_draws_", "_learning_"):
-            self.__dict__.pop(name, None)
-
-    def _learnt_by(self) -> tuple[Any, Any, Any]:
-        solved = self._learning_.solve(jnp.asarray(self._vectors_[0]))
-        return (self._learning_, *solved)
-
-    def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
-        return self._fit(bags, self._seen.z, None, None, None, checkpoint)
-
-    def _typical_variance(self, z: np.ndarray) -> float:
-        return super()._typical_variance(self._seen.z)
-
-    def _check_options(self) -> None:
-        super()._check_options()
-        check_count("n_draws", self.n_draws)
-
-    def _learn(self, problem: Any) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
-        best = self._optimum(problem)
-        self._learning_ = problem
-        self._draws_ = weighted_draws(problem, best.vector, self.seed)
-        draws = self._draws_.pick(self.n_draws)
-        problems, solved = self._solve(partial(self._given, problem), draws)
-        return problems[0], _averaged(best, draws), solved
-
-    def _given(self, problem: Any, vector: Array) -> ExactProblem:
-        """The observations that have the posterior at given hyper-parameters."""
-        raise NotImplementedError
-
-    @staticmethod
-    def _solve(
-        given: Callable[[Array], ExactProblem], draws: np.ndarray
-    ) -> tuple[list[ExactProblem], list[tuple[Any, Any]]]:
-        """Problems of all draws, and what they were solved to: those of equal draws are one."""
-        problems, solved = {}, {}
-        for draw in draws:
-            key = draw.tobytes()
-            if key not in solved:
-                problems[key] = given(jnp.asarray(draw))
-                solved[key] = problems[key].solve(jnp.asarray(draw))
-        keys = [draw.tobytes() for draw in draws]
-        return [problems[key] for key in keys], [solved[key] for key in keys]
-
-    def _fourier_fields(self, features: int) -> list[Field]:
-        """As of other models, but that every draw has its own values of observations."""
-        mine, found = self._problem_, []
-        for vector, solved in zip(self._vectors_, self._solved_, strict=True):
-            one = copy.copy(self)
-            one._problem_ = replace(mine, z=solved[1].z)
-            one._vectors_, one._solved_ = vector[None], [solved]
-            found += BagModel._fourier_fields(one, features)
-        return found
+        self.fitted_ = replace(self.fitted_, learning=None, draws=None)
 
 
 class MeasuredGP(Reading):
@@ -182,25 +86,20 @@ class MeasuredGP(Reading):
     where it is most of all error, nothing where half of that is each bag's own.
     """
 
-    learn_noise = True
+    def fit(self, data: Unmatched, regressor: Any, checkpoint: Part | None = None) -> Self:
+        """Fit to bags, given a fitted regression of z on its mediator."""
+        said = data.measurements(regressor)
+        told = float(np.clip(0.5 - said.own_share, 0.0, MOST_TOLD))
+        values = Data.of(data.bags, said.values, None, None, self)
+        if told > 0:
+            values = replace(values, known_noise=told * said.uncertainty)
+        problem = _problem(values, Matched(), self, data.z)
+        untold = (1.0 - told) * said.uncertainty
 
-    def _fit_to_seen(self, bags: Bags, checkpoint: Part | None) -> Self:
-        return self._fit(bags, self._seen.measurements.values, None, None, None, checkpoint)
+        def given(vector: Array) -> ExactProblem:
+            return averaged_over_values(problem, vector, untold)
 
-    @property
-    def _told(self) -> float:
-        """Share of the regression's errors that is noise of the values."""
-        return float(np.clip(0.5 - self._seen.measurements.own_share, 0.0, MOST_TOLD))
-
-    def _known_noise(
-        self, z: np.ndarray, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
-    ) -> tuple[np.ndarray, bool]:
-        told = self._told
-        return told * self._seen.measurements.uncertainty if told > 0 else np.zeros(len(z)), True
-
-    def _given(self, problem: ExactProblem, vector: Array) -> ExactProblem:
-        untold = (1.0 - self._told) * self._seen.measurements.uncertainty
-        return averaged_over_values(problem, vector, untold)
+        return averaged(self, values.bags, problem, given, checkpoint)
 
 
 class TiltedGP(Reading):
@@ -211,49 +110,29 @@ class TiltedGP(Reading):
     each bag's own, rather than the regression's, they help to learn k.
     """
 
-    def _problem(
-        self,
-        bags: Bags,
-        z: np.ndarray,
-        mediator: npt.ArrayLike | None,
-        noise_std: npt.ArrayLike | None,
-        noise_cov: npt.ArrayLike | None,
-    ) -> TiltedProblem:
-        problem = super()._problem(bags, z, mediator, noise_std, noise_cov)
-        seen = self._seen.measurements
-        power = max(0.0, 2.0 * seen.own_share - 1.0)
-        values = (seen.values, seen.noise_std**2, power)
-        return TiltedProblem.of(problem, self._seen.regression, *values)
-
-    def _spread_prior(self, problem: ExactProblem) -> SpreadPrior:
-        return SpreadPrior.of(np.asarray(problem.trend_means), self._seen.z, self._seen.trend)
+    def fit(self, data: Unmatched, regressor: Any, checkpoint: Part | None = None) -> Self:
+        """Fit to bags, given a fitted regression of z on its mediator."""
+        said, z = data.measurements(regressor), data.z
+        assert data.bags.mediator is not None
+        regression = Regression.of(regressor, data.bags.mediator, data.own_bag)
+        values = replace(Data.of(data.bags, z, None, None, self), learn_noise=False)
+        own = positive("bag_noise_std", 0.2 * (spread(z) or 1.0), 1.0, reach=6.0)
+        problem = _problem(values, Matched(), self, z, more=(own,))
+        trend = np.asarray(regressor.fitted_.problem.trend_means)
+        problem = replace(problem, spread=SpreadPrior.of(np.asarray(problem.trend_means), z, trend))
+        power = max(0.0, 2.0 * said.own_share - 1.0)
+        measured = (said.values, said.noise_std**2, power)
+        tilted = TiltedProblem.of(problem, regression, *measured)
+        return averaged(self, values.bags, tilted, tilted.tilted, checkpoint)
 
     def conditional(self, n_draws: int) -> Self:
         """The posterior without a tilt, at so many draws of the same parameters."""
-        other = copy.copy(self)
+        other, fitted = copy.copy(self), self.fitted_
+        assert fitted.draws is not None
         other.n_draws = n_draws
-        other._vectors_ = self._draws_.pick(n_draws)
-        problems, other._solved_ = self._solve(self._learning_.conditional, other._vectors_)
-        other._problem_ = problems[0]
+        solved = _solved(fitted.learning.conditional, fitted.draws.pick(n_draws))
+        other.fitted_ = replace(fitted, **solved)
         return other
-
-    def _mediation(
-        self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None
-    ) -> tuple[Matched, tuple[Parameter, ...]]:
-        return Matched(), (positive("bag_noise_std", 0.2 * (_spread(z) or 1.0), 1.0, reach=6.0),)
-
-    def _known_noise(
-        self, z: np.ndarray, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
-    ) -> tuple[np.ndarray, bool]:
-        return np.zeros(len(z)), False
-
-    def _given(self, problem: TiltedProblem, vector: Array) -> ExactProblem:
-        return problem.tilted(vector)
-
-    def _identity(self, bags: Bags, problem: TiltedProblem) -> str:
-        seen = problem.regression
-        more = (seen.covariance, seen.mean, seen.noise, problem.values, problem.value_noise)
-        return digest(super()._identity(bags, problem), *more)
 
 
 class UnlinkedGP(Reading):
@@ -263,30 +142,19 @@ class UnlinkedGP(Reading):
     own the field learns as from matched ones.
     """
 
-    @staticmethod
-    def _regression(data: Unmatched, regressor: Any) -> Regression:
-        return Regression.without_link(regressor, data.bags.n_bags, data.own_bag)
-
-    def _spread_prior(self, problem: ExactProblem) -> SpreadPrior:
-        z = np.asarray(problem.z)
+    def fit(self, data: Unmatched, regressor: Any, checkpoint: Part | None = None) -> Self:
+        """Fit to bags, given a fitted regression of z on its mediator."""
+        regression = Regression.without_link(regressor, data.bags.n_bags, data.own_bag)
+        noise, z = np.asarray(regression.noise), data.z
+        values = Data.of(data.bags, z, None, None, self)
+        values = replace(values, known_noise=0.5 * (noise + noise.T), learn_noise=False)
+        problem = _problem(values, Weighted(regression.weights), self, z)
         mean = np.ones((len(z), 0 if self.trend == "none" else 1))
-        return SpreadPrior.of(np.asarray(problem.trend_means), z, mean)
-
-    def _mediation(
-        self, bags: Bags, z: np.ndarray, mediator: npt.ArrayLike | None
-    ) -> tuple[Any, tuple[Parameter, ...]]:
-        return Weighted(self._seen.regression.weights), ()
-
-    def _known_noise(
-        self, z: np.ndarray, noise_std: npt.ArrayLike | None, noise_cov: npt.ArrayLike | None
-    ) -> tuple[np.ndarray, bool]:
-        noise = np.asarray(self._seen.regression.noise)
-        return 0.5 * (noise + noise.T), False
-
-    def _given(self, problem: ExactProblem, vector: Array) -> ExactProblem:
-        return problem
+        problem = replace(problem, spread=SpreadPrior.of(np.asarray(problem.trend_means), z, mean))
+        return averaged(self, values.bags, problem, lambda vector: problem, checkpoint)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class JointGP(CMP):
     """U-CMP with the priors of readings, averaged over hyper-parameters as they are.
 
@@ -300,35 +168,89 @@ class JointGP(CMP):
         As in :class:`CMP`.
     """
 
-    _length_scale_prior = staticmethod(length_scale_prior)
+    n_draws: int = 8
 
-    def __init__(self, *args: Any, n_draws: int = 8, **options: Any):
-        super().__init__(*args, **options)
-        self.n_draws = n_draws
-
-    @classmethod
-    def _get_param_names(cls) -> list[str]:
-        return sorted([*CMP._get_param_names(), "n_draws"])
-
-    def _check_options(self) -> None:
-        super()._check_options()
+    def check_options(self) -> None:
+        """Raise where an option is none of its choices."""
+        super().check_options()
         check_count("n_draws", self.n_draws)
 
-    def _learn(self, problem: Any) -> tuple[ExactProblem, Optimum, list[tuple[Any, Any]]]:
-        best = self._optimum(problem)
-        draws = weighted_draws(problem, best.vector, self.seed).pick(self.n_draws)
-        solved = [problem.solve(jnp.asarray(draw)) for draw in draws]
-        return problem, _averaged(best, draws), solved
+    def fit(
+        self,
+        bags: Bags,
+        z: npt.ArrayLike,
+        mediator: npt.ArrayLike | None = None,
+        *,
+        own_bag: npt.ArrayLike | None = None,
+        noise_std: npt.ArrayLike | None = None,
+        noise_cov: npt.ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | Part | None = None,
+    ) -> Self:
+        """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`."""
+        with opened(checkpoint) as kept:
+            data = Data.of(bags, z, noise_std, noise_cov, self).linked(mediator, own_bag)
+            problem = _problem(data, mediated(data, self), self, data.z)
+            assert data.mediator is not None
+            linear = np.concatenate([np.ones((len(data.z), 1)), data.mediator], axis=1)
+            trend = {"none": linear[:, :0], "constant": linear[:, :1], "linear": linear}[self.trend]
+            prior = SpreadPrior.of(np.asarray(problem.trend_means), data.z, trend)
+            problem = replace(problem, spread=prior)
+            return averaged(self, data.bags, problem, lambda vector: problem, kept)
 
-    def _spread_prior(self, problem: ExactProblem) -> SpreadPrior:
-        assert isinstance(problem.mediation, Mediated)
-        y, z = np.asarray(problem.mediation.observed_mediator), np.asarray(problem.z)
-        linear = np.concatenate([np.ones((len(z), 1)), y], axis=1)
-        trend = {"none": linear[:, :0], "constant": linear[:, :1], "linear": linear}[self.trend]
-        return SpreadPrior.of(np.asarray(problem.trend_means), z, trend)
+
+def _problem(
+    data: Data, mediation: Observation, model: BagModel, typical_z: np.ndarray, more: Any = ()
+) -> ExactProblem:
+    """A problem with the priors of readings."""
+    priors: dict[str, Any] = {"typical_z": typical_z, "length_scale_prior": length_scale_prior}
+    return ExactProblem(**problem_parts(data, mediation, model, more=more, **priors))
 
 
-def _averaged(best: Optimum, draws: np.ndarray) -> Optimum:
-    """An optimum with draws about it, and the evaluations that they took."""
-    more = PROPOSALS + 2 * len(best.vector) if len(draws) > 1 else 0
-    return replace(best, draws=draws, evaluations=best.evaluations + more)
+def averaged(
+    model: Model,
+    bags: Bags,
+    problem: ExactProblem,
+    given: Callable[[Array], ExactProblem],
+    kept: Part | None,
+) -> Model:
+    """The model, averaged over draws of its hyper-parameters.
+
+    Parameters
+    ----------
+    model, bags
+        What is fitted, with `n_draws`, and to what.
+    problem
+        What the hyper-parameters are learnt by.
+    given
+        The problem that has the posterior at given hyper-parameters.
+    kept
+        The fit's part of a checkpoint.
+    """
+    began = time.perf_counter()
+    at = stages(model, bags, problem, kept)
+    with stoppable() as stop:
+        best = most_probable(problem, learning(model, problem, Exact()), at)
+        weighted = weighted_draws(problem, best.vector, model.seed)
+        draws = weighted.pick(model.n_draws)
+        more = PROPOSALS + 2 * len(best.vector) if len(draws) > 1 else 0
+        best = replace(best, evaluations=best.evaluations + more)
+        interrupted = f"{best.evaluations} evaluations" if stop.used else ""
+        fitted = Fitted(
+            **_solved(given, draws),
+            optimum=best,
+            interrupted=interrupted,
+            learning=problem,
+            draws=weighted,
+        )
+        return take(model, bags, fitted, Exact(), ({"inference": "exact"}, ()), at, began)
+
+
+def _solved(given: Callable[[Array], ExactProblem], draws: np.ndarray) -> dict[str, Any]:
+    """Parts of :class:`Fitted` for all draws; equal draws share theirs."""
+    solved: dict[bytes, tuple[Any, ...]] = {}
+    for draw in draws:
+        if draw.tobytes() not in solved:
+            problem = given(jnp.asarray(draw))
+            solved[draw.tobytes()] = (problem, *problem.solve(jnp.asarray(draw)))
+    problems, pieces, fields = zip(*(solved[draw.tobytes()] for draw in draws), strict=True)
+    return {"problems": problems, "vectors": draws, "pieces": pieces, "fields": fields}

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import os
+from dataclasses import dataclass
+from typing import Self
 
 import numpy.typing as npt
-from gpjax.kernels.base import AbstractKernel
 
+from deconditional.bags import Bags
 from deconditional.models.bagg import BaggGP
+from deconditional.models.base import learnt
+from deconditional.models.data import Data
+from deconditional.models.solvers import Variational
 from deconditional.models.variational import VariationalModel
+from deconditional.observations.kinds import Matched
+from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["VBagg"]
 
 
-class VBagg(VariationalModel, BaggGP):
+@dataclass(kw_only=True, eq=False, repr=False)
+class VBagg(BaggGP, VariationalModel):
     """Gaussian process on matched bags, by variational inference.
 
     The cost of learning grows with the number of fine points times that of inducing points, and
@@ -76,47 +83,21 @@ class VBagg(VariationalModel, BaggGP):
     'exact, all 6e+03 pairs within bags'
     """
 
-    def __init__(
+    def check_options(self) -> None:
+        """Raise where an option is none of its choices, or contradicts another."""
+        super().check_options()
+        Variational.of(self)
+
+    def fit(
         self,
-        kernel: AbstractKernel | None = None,
+        bags: Bags,
+        z: npt.ArrayLike,
         *,
-        n_inducing: int | None = None,
-        inducing: str | npt.ArrayLike = "kmeans",
-        learn_inducing: bool = False,
-        features: int | None = None,
-        inference: str = "collapsed",
-        trace: str = "auto",
-        inference_options: Mapping[str, Any] | None = None,
-        trend: str = "constant",
-        fine_noise: bool = False,
-        learn_noise: bool | None = None,
-        fixed: Mapping[str, Any] | None = None,
-        priors: Mapping[str, Any] | None = None,
-        method: str = "map",
-        method_options: Mapping[str, Any] | None = None,
-        n_restarts: int = 4,
-        max_iter: int = 300,
-        points_per_bag: int | None = None,
-        precision: str = "auto",
-        seed: int = 0,
-    ):
-        self.kernel = kernel
-        self.n_inducing = n_inducing
-        self.inducing = inducing
-        self.learn_inducing = learn_inducing
-        self.features = features
-        self.inference = inference
-        self.trace = trace
-        self.inference_options = inference_options
-        self.trend = trend
-        self.fine_noise = fine_noise
-        self.learn_noise = learn_noise
-        self.fixed = fixed
-        self.priors = priors
-        self.method = method
-        self.method_options = method_options
-        self.n_restarts = n_restarts
-        self.max_iter = max_iter
-        self.points_per_bag = points_per_bag
-        self.precision = precision
-        self.seed = seed
+        noise_std: npt.ArrayLike | None = None,
+        noise_cov: npt.ArrayLike | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """Fit to one observation per bag; see :meth:`BaggGP.fit`."""
+        with opened(checkpoint) as kept:
+            data = Data.of(bags, z, noise_std, noise_cov, self).matched()
+            return learnt(self, data, Matched(), Variational.of(self), kept)

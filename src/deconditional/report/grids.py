@@ -14,13 +14,14 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError, visible
-from deconditional.fields.grids import LENGTHS, Axis, Grid, find_grid
+from deconditional.fields.axes import Axis, Grid
+from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.overlap import inferred_bounds
 
 __all__ = ["Plane", "area_weights", "grid_of", "plane", "time_dim"]
 
 EARTH_RADIUS = 6371.0
-"""In kilometres."""
+"""Radius of the Earth, in kilometres."""
 
 COARSE = "coarse_"
 """How the dimensions of coarse fields begin in a result."""
@@ -36,26 +37,29 @@ class Plane:
     ----------
     values : (rows, columns)
         NaN where there is none.
-    x, y
-        Centres of the columns and rows, ascending; metres are turned into kilometres.
-    x_edges, y_edges
-        Their borders, one more than there are centres.
+    grid
+        Its cells, ascending along both axes.
     names
         What to write along x and y.
-    geographic
-        True where x and y are degrees on a sphere.
-    unit
-        Unit of the distances between cells; empty where unknown.
+    scale, unit
+        What turns metres into the unit that is written, and this unit; empty where unknown.
     """
 
     values: Floats
-    x: Floats
-    y: Floats
-    x_edges: Floats
-    y_edges: Floats
+    grid: Grid
     names: tuple[str, str]
-    geographic: bool
+    scale: float
     unit: str
+
+    @property
+    def x_edges(self) -> Floats:
+        """Borders of the columns, one more than there are columns."""
+        return _edges(self.grid.x) * self.scale
+
+    @property
+    def y_edges(self) -> Floats:
+        """Borders of the rows, one more than there are rows."""
+        return _edges(self.grid.y) * self.scale
 
     def distance(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Floats:
         """Distances between cells given by their flat positions, along great circles on Earth.
@@ -66,24 +70,16 @@ class Plane:
         >>> cells.distance([0, 0], [2, 5])
         array([2.   , 2.236])
         """
-        columns = len(self.x)
-        row_1, column_1 = np.divmod(np.asarray(first), columns)
-        row_2, column_2 = np.divmod(np.asarray(second), columns)
-        across = self.x[column_2] - self.x[column_1]
-        up = self.y[row_2] - self.y[row_1]
-        if not self.geographic:
-            return np.hypot(across, up)
-        lat_1, lat_2 = np.deg2rad(self.y[row_1]), np.deg2rad(self.y[row_2])
-        half = (
-            np.sin(np.deg2rad(up) / 2) ** 2
-            + np.cos(lat_1) * np.cos(lat_2) * np.sin(np.deg2rad(across) / 2) ** 2
-        )
-        return 2 * EARTH_RADIUS * np.arcsin(np.sqrt(np.clip(half, 0.0, 1.0)))
+        places = self.grid.positions
+        chord = np.linalg.norm(places[np.asarray(first)] - places[np.asarray(second)], axis=-1)
+        if self.grid.spherical:
+            return 2 * EARTH_RADIUS * np.arcsin(np.clip(0.5 * chord, 0.0, 1.0))
+        return chord * self.scale
 
     @property
     def aspect(self) -> float:
         """Length on paper of one unit of y over one of x."""
-        if not self.geographic:
+        if not self.grid.spherical:
             return 1.0
         middle = np.deg2rad(0.5 * (self.y_edges[0] + self.y_edges[-1]))
         return float(1.0 / max(np.cos(middle), 0.2))
@@ -91,8 +87,7 @@ class Plane:
     @property
     def tallness(self) -> float:
         """Height over width of the whole map on paper."""
-        height, width = np.ptp(self.y_edges), np.ptp(self.x_edges)
-        return float(self.aspect * height / width)
+        return float(self.aspect * np.ptp(self.y_edges) / np.ptp(self.x_edges))
 
 
 def plane(field: Any, extent: tuple[float, float, float, float] | None = None) -> Plane:
@@ -117,37 +112,37 @@ def plane(field: Any, extent: tuple[float, float, float, float] | None = None) -
     grid = grid_of(field)
     dims = (grid.y.name, grid.x.name)
     field = field.isel({dim: 0 for dim in field.dims if dim not in dims}).transpose(*dims)
-    units = {_unit(field, axis) for axis in (grid.y, grid.x)}
+    units = {visible(_about(field, axis.coordinate, "units")) for axis in (grid.y, grid.x)}
     unit = units.pop() if len(units) == 1 else ""
     in_metres = not grid.spherical and unit.lower() in LENGTHS
     scale, unit = (1e-3, "km") if in_metres else (1.0, "km" if grid.spherical else unit)
-    (rows, y, y_edges), (columns, x, x_edges) = _ascending(grid.y), _ascending(grid.x)
-    return Plane(
-        np.asarray(field.values, dtype=float)[rows, columns],
-        x * scale,
-        y * scale,
-        x_edges * scale,
-        y_edges * scale,
-        (_label(field, grid.x, unit), _label(field, grid.y, unit)),
-        grid.spherical,
-        unit,
-    )
+    names = (_label(field, grid.x, unit), _label(field, grid.y, unit))
+    y, x = (slice(None, None, -1 if a.centres[0] > a.centres[-1] else 1) for a in (grid.y, grid.x))
+    values = np.asarray(field.values, dtype=float)[y, x]
+    return Plane(values, grid.cut(slice(None), y, x), names, scale, unit)
 
 
 def _plain(values: Floats, extent: tuple[float, float, float, float] | None) -> Plane:
+    """An array as a map."""
     if values.ndim != 2:
         raise ValueError(f"a map has two dimensions, not the {values.ndim} of this array.")
     rows, columns = values.shape
     west, east, south, north = (0.0, columns, 0.0, rows) if extent is None else extent
-    x, y = np.linspace(west, east, columns + 1), np.linspace(south, north, rows + 1)
-    return Plane(values, 0.5 * (x[1:] + x[:-1]), 0.5 * (y[1:] + y[:-1]), x, y, ("", ""), False, "")
+    y, x = (
+        _axis(name, np.linspace(low, high, n + 1))
+        for name, low, high, n in (("y", south, north, rows), ("x", west, east, columns))
+    )
+    return Plane(values, Grid(y, x, None, None, None), ("", ""), 1.0, "")
 
 
-def _ascending(axis: Axis) -> tuple[slice, Floats, Floats]:
-    """Order, centres and borders of the cells of an axis from its lower end to its upper."""
-    step = -1 if axis.centres[0] > axis.centres[-1] else 1
-    bounds = axis.bounds[::step]
-    return slice(None, None, step), axis.centres[::step], np.append(bounds[:, 0], bounds[-1, 1])
+def _axis(name: str, edges: Floats) -> Axis:
+    """The axis of a plane, from the borders of its cells."""
+    bounds = np.stack([edges[:-1], edges[1:]], axis=1)
+    return Axis(name, name, "plane", bounds.mean(1), bounds)
+
+
+def _edges(axis: Axis) -> Floats:
+    return np.append(axis.bounds[:, 0], axis.bounds[-1, 1])
 
 
 def _label(field: xr.DataArray, axis: Axis, unit: str) -> str:
@@ -232,10 +227,6 @@ def _line(field: xr.DataArray, dim: str) -> Axis:
     if len(centres) == 1:
         return Axis(dim, dim, "plane", centres, centres[:, None] + [-0.5, 0.5])
     return Axis(dim, dim, "plane", centres, inferred_bounds(centres, "plane"))
-
-
-def _unit(field: xr.DataArray, axis: Axis) -> str:
-    return visible(_about(field, axis.coordinate, "units"))
 
 
 def _about(field: xr.DataArray, name: str, attribute: str) -> str:

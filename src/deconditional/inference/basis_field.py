@@ -1,0 +1,193 @@
+r"""The posterior of a basis: all that is known of the field is q(v), its coefficients.
+
+:class:`BasisField` needs no bags any more. With :math:`\gamma` the basis functions :math:`\phi`
+and the trend functions, linear functionals g of the field have rows :math:`\gamma_g` and a residual
+that the basis leaves out, which has its prior:
+
+.. math:: \mathrm{E}[g \mid z] = \gamma_g^\top \mathrm{E}v, \qquad
+          \mathrm{Cov}(g, g' \mid z) = R_{gg'} + \gamma_g^\top \mathrm{Cov}(v)\,\gamma_{g'} ,
+
+for values of f with :math:`R(x, x') = k(x, x') - \phi(x)^\top\phi(x')`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from gpjax.kernels.base import AbstractKernel
+from jaxtyping import Array, Float
+
+from deconditional.bags import Bags
+from deconditional.inference.basis import Basis, FourierPath, InducingPath
+from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.field import Moments, PointMoments, trend_means
+from deconditional.inference.trend import Trend
+from deconditional.kernels.layout import Layout
+from deconditional.kernels.linalg import NoiseRoot
+
+__all__ = ["BasisField"]
+
+
+class BasisField(eqx.Module):
+    """A posterior of the coefficients of a basis; a :class:`~deconditional.inference.field.Field`.
+
+    Attributes
+    ----------
+    basis, trend
+        φ and h.
+    coefficients
+        q(v), of the coefficients of both.
+    log_evidence
+        The bound.
+    fine_noise_variance
+        ς².
+    """
+
+    basis: Basis
+    trend: Trend
+    coefficients: Coefficients
+    log_evidence: Float[Array, ""]
+    fine_noise_variance: Float[Array, ""]
+
+    @property
+    def kernel(self) -> AbstractKernel:
+        """The kernel of the prior."""
+        return self.basis.kernel
+
+    def _at(self, x: Array) -> tuple[Array, Array]:
+        """φ(x), and γ(x) with the trend."""
+        features = self.basis.features(x)
+        trend = self.trend.whitened(self.trend.features(x))
+        return features, jnp.concatenate([features, trend], axis=1)
+
+    def _over(self, new: Layout, h: Array) -> tuple[Array, Array]:
+        """Means over new bags, of φ, (d, N), and of γ, (N, D)."""
+        means = self.basis.bag_means(new)
+        return means, jnp.concatenate([means.T, self.trend.whitened(h)], axis=1)
+
+    @eqx.filter_jit
+    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """Mean and variance of f at every row of x."""
+        features, every = self._at(x)
+        variance = self.basis.residual_variance(x, features) + self.coefficients.variance(every)
+        return every @ self.coefficients.mean, jnp.maximum(variance, 0.0)
+
+    def quick(self) -> PointMoments:
+        r"""The moments by one matrix product.
+
+        With :math:`I - \mathrm{Cov}(v) = EE^\top` the variance is the prior's less
+        :math:`\lVert E^\top\gamma(x)\rVert^2`. The whitening of φ goes into E, once for all points.
+        """
+        explained = self.coefficients.explained_part()
+        return self if explained is None else self._quick(explained)
+
+    @eqx.filter_jit
+    def _quick(self, explained: Array) -> QuickField:
+        every = jnp.concatenate([self.coefficients.mean[:, None], explained], axis=1)
+        size = len(every) - len(self.trend.prior_std)
+        return QuickField(self.basis, self.trend, self.basis.of_values(every[:size]), every[size:])
+
+    @eqx.filter_jit
+    def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
+        """Covariance of f between all rows of x."""
+        features, every = self._at(x)
+        return self.basis.residual_covariance(x, features) + self.coefficients.covariance(every)
+
+    def path(self, key: Any, n_paths: int, n_features: int | None) -> BasisPath:
+        """Draw functions from the posterior: coefficients first, what the basis lacks second."""
+        draw_key, path_key = jr.split(key)
+        draws = self.coefficients.sample(draw_key, n_paths)
+        size = len(draws) - len(self.trend.prior_std)
+
+        def variance(x: Array) -> Array:
+            return self.moments(x)[1]
+
+        path = self.basis.path(path_key, draws[:size], n_features, variance)
+        return BasisPath(path, self.trend, draws[size:], path.error)
+
+    def bag_moments(self, new: Bags) -> Moments:
+        """Mean and covariance of the means of f over new bags."""
+        return self._bag_moments(new.layout, trend_means(self.trend, new))
+
+    @eqx.filter_jit
+    def _bag_moments(self, new: Layout, h: Array) -> Moments:
+        means, every = self._over(new, h)
+        residual = self.basis.residual_gram(new, means)
+        return every @ self.coefficients.mean, residual + self.coefficients.covariance(every)
+
+    def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
+        """A function of x: covariance of f(x) with the means of f over new bags."""
+        over = self._seen_over(new.layout, trend_means(self.trend, new))
+        return partial(self._covariance_with, new.layout, *over)
+
+    @eqx.filter_jit
+    def _seen_over(self, new: Layout, h: Array) -> tuple[Array, Array]:
+        return self._over(new, h)
+
+    @eqx.filter_jit
+    def _covariance_with(self, new: Layout, means: Array, every_new: Array, x: Array) -> Array:
+        features, every = self._at(x)
+        known = self.coefficients.covariance(every, every_new)
+        return self.basis.residual_cross(x, features, new, means) + known
+
+    def combined(self, pieces: Any, weights: Array, shared: Array, own: Array) -> Moments:
+        r"""Mean and covariance of combinations of the bag means, with noise of their own.
+
+        What they share with the noise of z is told by what q(v) leaves of z: with the gain
+        :math:`G = \mathrm{Cov}(g, e)\,S^{-1}` it is :math:`G(z - \Gamma^\top v)`.
+        """
+        root, q = NoiseRoot.of(pieces.noise), self.coefficients
+        at_new = (pieces.means @ weights).T
+        observed = root.whiten(pieces.mediated().T)
+        gain = root.whiten(shared.T).T
+        mean = at_new @ q.mean + gain @ (root.whiten(pieces.z) - observed @ q.mean)
+        covariance = q.covariance(at_new - gain @ observed) + own - gain @ gain.T
+        if pieces.residual is not None:
+            rest = weights.T - gain @ root.whiten(pieces.weights.T)
+            covariance = covariance + rest @ pieces.residual.covariance @ rest.T
+        return mean, covariance
+
+    def left_over(self, pieces: Any) -> Float[Array, " M"]:
+        """What the posterior mean of the observations leaves of them."""
+        return pieces.z - pieces.mediated().T @ self.coefficients.mean
+
+    def jitter(self, pieces: Any) -> float:
+        """Jitter of the covariance of the inducing points."""
+        return float(self.basis.jitter)
+
+
+class BasisPath(eqx.Module):
+    """Functions drawn from a :class:`BasisField`."""
+
+    path: InducingPath | FourierPath
+    trend: Trend
+    trend_draws: Float[Array, "q S"]
+    error: Float[Array, ""]
+
+    @eqx.filter_jit
+    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
+        """The functions at every row of x."""
+        return self.path(x) + self.trend.whitened(self.trend.features(x)) @ self.trend_draws
+
+
+class QuickField(eqx.Module):
+    r"""Moments of a :class:`BasisField`; the first column is the mean, the others E."""
+
+    basis: Basis
+    trend: Trend
+    projection: Float[Array, "d k"]
+    trend_projection: Float[Array, "q k"]
+
+    @eqx.filter_jit
+    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """Mean and variance of f at every row of x."""
+        values = self.basis.values(x)
+        trend = self.trend.whitened(self.trend.features(x))
+        both = values @ self.projection + trend @ self.trend_projection
+        prior = self.basis.prior_variance(x, values) + jnp.sum(trend**2, 1)
+        return both[:, 0], jnp.maximum(prior - jnp.sum(both[:, 1:] ** 2, 1), 0.0)

@@ -1,0 +1,280 @@
+"""Learning: from a problem and options to the posterior at the hyper-parameters it found.
+
+Data flow one way: :func:`learn` takes a problem, :class:`Learning` (how) and, for fits that can go
+on after a stop, :class:`Stages`; it returns :class:`Fitted`, which has everything that estimators
+predict from and report on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from rich.progress import Progress
+
+from deconditional.fitting.draws import WeightedDraws
+from deconditional.fitting.interrupts import Stop, current, stoppable
+from deconditional.fitting.map import Optimum, maximise
+from deconditional.fitting.nuts import sample_posterior
+from deconditional.inference.climbing import Options
+from deconditional.inference.field import Field
+from deconditional.inference.problem import BagProblem
+from deconditional.inference.stochastic import maximise_elbo
+from deconditional.saving.resume import Part, Section
+
+__all__ = ["Fitted", "Learning", "Stages", "learn", "most_probable"]
+
+DISAGREEMENT = 0.1
+"""Nats by which the objective in float32 may differ from that in float64."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How hyper-parameters are learnt.
+
+    Attributes
+    ----------
+    method, method_options
+        ``"map"`` or ``"nuts"``, and what the sampler takes.
+    n_restarts, max_iter, seed
+        Of the optimiser.
+    climb
+        Climb the bound by minibatches, in this way; by L-BFGS if None.
+    starts
+        Vectors to start from beside those of the data and of the priors.
+    """
+
+    method: str = "map"
+    method_options: Mapping[str, Any] | None = None
+    n_restarts: int = 4
+    max_iter: int = 300
+    seed: int = 0
+    climb: Options | None = None
+    starts: tuple[np.ndarray, ...] = ()
+
+
+class Stages:
+    """Where the stages of one fit keep how far they are, and what they took from there.
+
+    Parameters
+    ----------
+    part
+        The fit's part of a checkpoint; None where nothing is kept.
+    identity
+        What a checkpoint has to agree with: data, model, options and version.
+    """
+
+    def __init__(self, part: Part | None = None, identity: str = ""):
+        self.part, self.identity = part, identity
+        self._sections: list[Section] = []
+
+    def section(self, name: str, problem: BagProblem) -> Section | None:
+        """The section of a stage, in the precision of the problem."""
+        if self.part is None:
+            return None
+        name = f"{name} in {jnp.dtype(problem.dtype).name}"
+        self._sections.append(self.part.section(name, self.identity))
+        return self._sections[-1]
+
+    @property
+    def path(self) -> os.PathLike[str] | None:
+        """The file."""
+        return None if self.part is None else self.part.path
+
+    @property
+    def resumed(self) -> str:
+        """What was taken from the checkpoint, in words."""
+        return ", ".join(each.resumed for each in self._sections if each.resumed)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was learnt: the posterior of the field, once for every draw of the hyper-parameters.
+
+    Attributes
+    ----------
+    problems, vectors, pieces, fields
+        Problem, hyper-parameters (unconstrained), what the posterior was made of, and the posterior
+        itself, one of each for a draw. MAP has one draw.
+    optimum
+        The most probable hyper-parameters, and the effort they took.
+    diagnostics
+        Of NUTS.
+    interrupted
+        How far the fit was when Ctrl-C ended it, in words; nothing if it was not.
+    float32_off
+        Nats by which float32 was off where the fit was repeated for that, else zero.
+    trace
+        The bound on the way, of a stochastic climb.
+    learning, draws
+        The problem that parameters were learnt by, where it is another one, and weighted draws of
+        its posterior.
+    """
+
+    problems: tuple[Any, ...]
+    vectors: np.ndarray
+    pieces: tuple[Any, ...]
+    fields: tuple[Any, ...]
+    optimum: Optimum
+    diagnostics: dict[str, Any] | None = None
+    interrupted: str = ""
+    float32_off: float = 0.0
+    trace: np.ndarray | None = None
+    learning: Any = None
+    draws: WeightedDraws | None = None
+
+    @property
+    def problem(self) -> Any:
+        """The problem of the first draw, which is that of all but where draws see other values."""
+        return self.problems[0]
+
+    @property
+    def z(self) -> np.ndarray:
+        """The observations."""
+        return np.asarray(self.problem.z)
+
+    def at_learning(self) -> tuple[Any, Any, Any]:
+        """The problem that parameters were learnt by, and what it is solved to at the first."""
+        if self.learning is None:
+            return self.problem, self.pieces[0], self.fields[0]
+        return (self.learning, *self.learning.solve(jnp.asarray(self.vectors[0])))
+
+    def values(self) -> list[dict[str, Any]]:
+        """Named hyper-parameters of all draws; inducing points are none."""
+        every = [
+            problem.parameters.unpack(jnp.asarray(vector))
+            for problem, vector in zip(self.problems, self.vectors, strict=True)
+        ]
+        return [{k: np.asarray(v) for k, v in each.items() if k != "inducing"} for each in every]
+
+    def through_features(self, n_features: int, key: Any) -> list[Field]:
+        """The posteriors in which random Fourier features take the place of k."""
+        draws = zip(self.problems, self.vectors, self.pieces, strict=True)
+        return [
+            problem.fourier_field(jnp.asarray(v), each.weights, each.noise, n_features, key)
+            for problem, v, each in draws
+        ]
+
+    def bag_moments(self, bags: Any) -> list[tuple[Any, Any]]:
+        """Mean and covariance of the means of f over new bags, by draw."""
+        return [field.bag_moments(bags) for field in self.fields]
+
+    def conditional_means(self, mediator: np.ndarray) -> list[tuple[Any, Any]]:
+        """Mean and covariance of conditional means at new mediators, by draw."""
+        y = jnp.asarray(mediator)
+        draws = zip(self.problems, self.vectors, self.pieces, self.fields, strict=True)
+        return [
+            problem.conditional_means(jnp.asarray(v), pieces, field, y)
+            for problem, v, pieces, field in draws
+        ]
+
+    def held_out(self, folds: np.ndarray) -> list[tuple[Any, Any]]:
+        """Mean and variance of every observation from those of the other folds, by draw."""
+        draws = zip(self.problems, self.pieces, strict=True)
+        return [problem.held_out(pieces, folds) for problem, pieces in draws]
+
+
+def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
+    """Learn the hyper-parameters of a problem and solve it there.
+
+    A fit in float32 whose objective is off in float64 is repeated in float64. Where Ctrl-C stops
+    it (:mod:`deconditional.fitting.interrupts`), the best so far is the answer.
+    """
+    if how.method == "nuts" and problem.parameters.size == 0:
+        raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
+    by = _learnt_by_climbing if how.climb else _learnt_by_map
+    with stoppable() as stop:
+        fitted = by(problem, how, stages)
+        off = 0.0 if current().used else problem.rounding(jnp.asarray(fitted.optimum.vector))
+        if off > DISAGREEMENT:
+            precise: Any = replace(problem, dtype=jnp.float64)
+            fitted = replace(by(precise, how, stages), float32_off=off)
+        if stop.used:
+            unit = "steps" if how.climb else "evaluations"
+            return replace(fitted, interrupted=f"{fitted.optimum.evaluations} {unit}")
+        return _sampled(fitted, how, stages, stop) if how.method == "nuts" else fitted
+
+
+def most_probable(problem: BagProblem, how: Learning, stages: Stages) -> Optimum:
+    """The most probable hyper-parameters, by L-BFGS."""
+    return maximise(
+        problem,
+        n_restarts=how.n_restarts,
+        max_iter=how.max_iter,
+        seed=how.seed,
+        starts=how.starts,
+        section=stages.section("map", problem),
+    )
+
+
+def _learnt_by_map(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
+    """The posterior at the most probable hyper-parameters."""
+    if problem.parameters.size == 0:  # nothing to learn: no objective is compiled
+        pieces, field = problem.solve(jnp.zeros(0))
+        value = float(field.log_evidence)
+        best = Optimum(np.zeros(0), value, True, 0, 0, (value,), 0.0)
+    else:
+        best = most_probable(problem, how, stages)
+        pieces, field = problem.solve(jnp.asarray(best.vector))
+    return Fitted((problem,), best.vector[None], (pieces,), (field,), best)
+
+
+def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
+    """The posterior where a climb of the uncollapsed bound ended."""
+    assert how.climb is not None
+    with _progress(how.climb) as report:
+        best, field, trace = maximise_elbo(
+            problem,
+            how.climb,
+            n_restarts=how.n_restarts,
+            seed=how.seed,
+            starts=how.starts,
+            report=report,
+            section=stages.section("climb", problem),
+        )
+    pieces, _ = problem.solve(jnp.asarray(best.vector))
+    return Fitted((problem,), best.vector[None], (pieces,), (field,), best, trace=trace)
+
+
+def _sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitted:
+    """The posterior at draws of the hyper-parameters by NUTS, from the most probable ones on."""
+    problem = fitted.problem
+    options = {"num_warmup": 200, "num_samples": 200, **(how.method_options or {})}
+    section = stages.section("nuts", problem)
+    draws, diagnostics = sample_posterior(
+        problem, fitted.optimum.vector, seed=how.seed, section=section, **options
+    )
+    if stop.used:
+        wanted = options["num_samples"] * options.get("num_chains", 1)
+        fitted = replace(fitted, interrupted=f"{len(draws) or 'too few'} of {wanted} draws")
+    if not len(draws):
+        return fitted
+    pieces, fields = zip(*(problem.solve(jnp.asarray(v)) for v in draws), strict=True)
+    return replace(
+        fitted,
+        problems=(problem,) * len(draws),
+        vectors=draws,
+        pieces=pieces,
+        fields=fields,
+        diagnostics=diagnostics or None,
+    )
+
+
+@contextmanager
+def _progress(options: Options) -> Iterator[Any]:
+    """A function that moves a progress bar, or None where none is asked for."""
+    if not options.progress:
+        yield None
+        return
+    with Progress() as bar:
+        task = bar.add_task("climbing", total=options.max_steps)
+
+        def report(steps: int, bound: float) -> None:
+            bar.update(task, advance=steps, description=f"bound {bound:.2f}")
+
+        yield report

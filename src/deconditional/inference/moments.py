@@ -1,0 +1,175 @@
+r"""One algebra: the joint posterior of linear functionals of the field, given the observations.
+
+Observations are :math:`z = W^\top(\bar f + \bar H\beta) + e` with :math:`e\sim N(0, S)`. With
+:math:`Q = W^\top\bar K W` and :math:`A = Q + S`, the deconditional posterior of the paper (its
+Proposition on the deconditional posterior) is
+
+.. math:: m_d(x) = \bar k(x) W A^{-1} z, \qquad
+          k_d(x, x') = k(x, x') - \bar k(x) W A^{-1} W^\top \bar k(x')^\top.
+
+A trend :math:`h(x)^\top\beta` with :math:`\beta\sim N(0, \mathrm{diag}(b)^2)` is integrated out in
+closed form: with :math:`B = W^\top\bar H` and
+:math:`\Lambda = \mathrm{diag}(b)^{-2} + B^\top A^{-1} B`, the evidence is that of
+:math:`N(z; 0, A + B\,\mathrm{diag}(b)^2 B^\top)` and the posterior of :math:`\beta` is
+:math:`N(\Lambda^{-1}B^\top A^{-1}z, \Lambda^{-1})`. The limit of large b is generalised least
+squares; b stays finite, so collinear or too many trend terms are harmless.
+
+Nothing in this is about points. Take any linear functionals g of the field: its values, means over
+bags, conditional means at mediators, observations that were not made. Three things are asked of
+them: the prior covariance :math:`P_g` of their smooth part, its covariance :math:`C_g` with the
+observations, and the trend functions in them, :math:`H_g`. With
+:math:`E_g = C_g A^{-\top/2}` and :math:`R_g = H_g - E_g A^{-1/2} B`,
+
+.. math:: \mathrm{E}[g \mid z] = E_g A^{-1/2}(z - B\hat\beta) + H_g\hat\beta, \qquad
+          \mathrm{Cov}(g, g' \mid z)
+            = P_{gg'} - E_g E_{g'}^\top + R_g\Lambda^{-1}R_{g'}^\top.
+
+That is :class:`Conditioned`: every posterior of an exact model is one call of its methods.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+from jaxtyping import Array, Float
+
+from deconditional.kernels.linalg import (
+    escalating_cholesky,
+    log_determinant,
+    stable_cholesky,
+    whiten,
+)
+
+__all__ = ["Conditioned", "Functionals", "condition"]
+
+LEAST_JITTER = 1e-16
+"""Jitter of the precision of trend coefficients: none, as it were, unless rounding demands it."""
+
+
+class Functionals(NamedTuple):
+    """Linear functionals g of the field, as the observations and the trend see them.
+
+    Attributes
+    ----------
+    explained
+        E, their whitened covariance with the observations.
+    trend
+        H, the trend functions in them.
+    """
+
+    explained: Float[Array, "m M"]
+    trend: Float[Array, "m q"]
+
+
+class Conditioned(NamedTuple):
+    r"""The Gaussian conditioned on z.
+
+    Attributes
+    ----------
+    log_evidence
+        log p(z).
+    root
+        Cholesky factor of A.
+    projection
+        :math:`W A^{-\top/2}`, (N, M): what turns covariances with bag means into E.
+    misfit
+        :math:`A^{-1/2}(z - B\hat\beta)`, (M,).
+    trend, trend_root
+        :math:`\hat\beta` and the Cholesky factor of Λ.
+    whitened_trend
+        :math:`A^{-1/2}B`, (M, q).
+    """
+
+    log_evidence: Float[Array, ""]
+    root: Float[Array, "M M"]
+    projection: Float[Array, "N M"]
+    misfit: Float[Array, " M"]
+    trend: Float[Array, " q"]
+    trend_root: Float[Array, "q q"]
+    whitened_trend: Float[Array, "M q"]
+
+    def seen(self, cross: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
+        """Functionals with these covariances with the observations."""
+        return Functionals(whiten(self.root, cross.T).T, trend)
+
+    def seen_by_bags(self, cross: Float[Array, "m N"], trend: Float[Array, "m q"]) -> Functionals:
+        """Functionals with these covariances with the bag means."""
+        return Functionals(cross @ self.projection, trend)
+
+    def mean(self, g: Functionals) -> Float[Array, " m"]:
+        """Posterior mean of g."""
+        return g.explained @ self.misfit + g.trend @ self.trend
+
+    def variance(self, prior: Float[Array, " m"], g: Functionals) -> Float[Array, " m"]:
+        """Posterior variances of g, from those of the prior."""
+        return prior - jnp.sum(g.explained**2, 1) + jnp.sum(self._trend_error(g) ** 2, 0)
+
+    def covariance(
+        self, prior: Float[Array, "m k"], g: Functionals, other: Functionals | None = None
+    ) -> Float[Array, "m k"]:
+        """Posterior covariance of g with others, or with itself, from that of the prior."""
+        other = g if other is None else other
+        of_trend = self._trend_error(g).T @ self._trend_error(other)
+        return prior - g.explained @ other.explained.T + of_trend
+
+    def left_over(self, noise: Float[Array, "M M"]) -> Float[Array, " M"]:
+        r"""What the posterior mean leaves of z: :math:`S A^{-1}(z - B\hat\beta)`."""
+        return noise @ jsl.solve_triangular(self.root, self.misfit, lower=True, trans=1)
+
+    def _trend_error(self, g: Functionals) -> Float[Array, "q m"]:
+        r""":math:`\Lambda^{-1/2}R_g^\top`, what is not known of the trend."""
+        return whiten(self.trend_root, (g.trend - g.explained @ self.whitened_trend).T)
+
+
+def condition(
+    gram: Float[Array, "N N"],
+    weights: Float[Array, "N M"] | None,
+    noise: Float[Array, "M M"],
+    z: Float[Array, " M"],
+    trend_means: Float[Array, "N q"],
+    trend_scale: Float[Array, " q"],
+) -> Conditioned:
+    r"""Condition on z.
+
+    Parameters
+    ----------
+    gram
+        :math:`\bar K`, without high-resolution noise (which belongs to `noise`).
+    weights
+        W; the identity if None.
+    noise
+        S.
+    z
+        Observations.
+    trend_means
+        :math:`\bar H = P^\top h(x)`, with zero columns when there is no trend.
+    trend_scale
+        b, the prior standard deviation of each trend coefficient.
+    """
+    weights = jnp.eye(len(gram)) if weights is None else weights
+    root = stable_cholesky(weights.T @ gram @ weights + noise)
+    white_z = whiten(root, z)
+    white_trend = whiten(root, weights.T @ trend_means)
+    precision = jnp.diag(1.0 / trend_scale**2) + white_trend.T @ white_trend
+    trend_root, _ = escalating_cholesky(precision, LEAST_JITTER)
+    projected = white_trend.T @ white_z
+    trend = jsl.cho_solve((trend_root, True), projected)
+    quadratic = white_z @ white_z - projected @ trend
+    log_evidence = -0.5 * (
+        quadratic
+        + log_determinant(root)
+        + log_determinant(trend_root)
+        + 2.0 * jnp.sum(jnp.log(trend_scale))
+        + len(z) * jnp.log(2.0 * jnp.pi)
+    )
+    return Conditioned(
+        log_evidence=log_evidence,
+        root=root,
+        projection=whiten(root, weights.T).T,
+        misfit=white_z - white_trend @ trend,
+        trend=trend,
+        trend_root=trend_root,
+        whitened_trend=white_trend,
+    )

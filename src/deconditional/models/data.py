@@ -1,0 +1,156 @@
+"""Data as users give them to `fit`, checked before any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.bags import Bags
+from deconditional.models.checks import (
+    check_bags,
+    check_count,
+    known_covariance,
+    mediators,
+    observations,
+    own_bags,
+)
+from deconditional.models.options import BagOptions
+
+__all__ = ["Data", "observed_mediator", "some_bags"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Bags and coarse observations.
+
+    Attributes
+    ----------
+    bags, z
+        The bags, thinned out where that was asked for, and the observations.
+    known_noise
+        The covariance of the observations' errors that the user knows; a vector if diagonal.
+    learn_noise
+        Whether there is noise to be learnt on top.
+    mediator
+        Mediators of the observations, where they are unmatched.
+    own_bag
+        The bag whose mean an observation is, or -1; None where there are none of these.
+    reach
+        Points whose distances set the priors of length scales.
+    """
+
+    bags: Bags
+    z: np.ndarray
+    known_noise: np.ndarray
+    learn_noise: bool
+    reach: np.ndarray
+    mediator: np.ndarray | None = None
+    own_bag: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        bags: Bags,
+        z: npt.ArrayLike,
+        noise_std: npt.ArrayLike | None,
+        noise_cov: npt.ArrayLike | None,
+        options: BagOptions,
+    ) -> Self:
+        """Bags and observations that nothing links yet."""
+        options.check_options()
+        check_bags(bags)
+        if options.points_per_bag is not None:
+            bags = bags.subsample(options.points_per_bag, seed=options.seed)
+        array = observations(z)
+        known = known_covariance(len(array), noise_std, noise_cov)
+        learn = noise_std is None if options.learn_noise is None else options.learn_noise
+        if not learn and noise_std is None and noise_cov is None:
+            raise ValueError(
+                "learn_noise=False leaves the observations without noise; give noise_std or "
+                "noise_cov to fit, or let the noise be learnt."
+            )
+        return cls(bags, array, known, learn, bags.points)
+
+    @classmethod
+    def of_centroids(
+        cls,
+        bags: Bags,
+        z: npt.ArrayLike,
+        noise_std: npt.ArrayLike | None,
+        noise_cov: npt.ArrayLike | None,
+        options: BagOptions,
+    ) -> Self:
+        """The same with every bag a single point, its weighted centroid.
+
+        Predictions are asked for at fine points, which spread wider: they set the priors.
+        """
+        options.check_options()
+        check_bags(bags)
+        return replace(
+            cls.of(bags.centroids(), z, noise_std, noise_cov, options), reach=bags.points
+        )
+
+    def matched(self) -> Self:
+        """The same, known to have one observation for every bag."""
+        if len(self.z) != self.bags.n_bags:
+            raise ValueError(
+                f"{self.bags.n_bags} bags came with {len(self.z)} observations, but this model "
+                "needs one for every bag. Use CMP, or PseudoTarget around this model, with "
+                "mediators for unmatched data."
+            )
+        return self
+
+    def linked(self, mediator: npt.ArrayLike | None, own_bag: npt.ArrayLike | None) -> Self:
+        """The same with mediators of the observations, and bags of their own."""
+        mediator = observed_mediator(self.bags, len(self.z), mediator)
+        assert self.bags.mediator is not None
+        y = mediators(mediator, self.bags.mediator.shape[1])
+        if len(y) != len(self.z):
+            raise ValueError(f"{len(self.z)} observations came with {len(y)} mediators.")
+        own = own_bags(own_bag, len(self.z), self.bags.n_bags)
+        return replace(self, mediator=y, own_bag=own)
+
+
+def observed_mediator(
+    bags: Bags, n_observations: int, mediator: npt.ArrayLike | None
+) -> npt.ArrayLike:
+    """The mediators of the observations: those of the bags where none are given."""
+    if bags.mediator is None:
+        raise ValueError(
+            "the bags have no mediator. Give one to Bags.from_points(..., mediator=y), or use "
+            "BaggGP, which needs none, on matched data."
+        )
+    if mediator is not None:
+        return mediator
+    if n_observations != bags.n_bags:
+        raise ValueError(
+            f"{n_observations} observations came for {bags.n_bags} bags and no mediator for "
+            "them. Unmatched observations need fit(..., mediator=y_tilde)."
+        )
+    return bags.mediator
+
+
+def some_bags(
+    bags: Bags,
+    number: int,
+    seed: int,
+    z: npt.ArrayLike,
+    mediator: npt.ArrayLike | None,
+    own_bag: npt.ArrayLike | None,
+) -> tuple[Bags, Any, Any]:
+    """So many of the bags, drawn with a seed; the mediators and own bags of the observations."""
+    check_bags(bags)
+    check_count("cmo_bags", number)
+    if number > bags.n_bags:
+        raise ValueError(f"cmo_bags is {number}, but there are {bags.n_bags} bags.")
+    mediator = observed_mediator(bags, np.size(z), mediator)
+    chosen = np.sort(np.random.default_rng(seed).permutation(bags.n_bags)[:number])
+    own_bag = own_bags(own_bag, np.size(z), bags.n_bags)
+    if own_bag is not None:
+        place = np.full(bags.n_bags + 1, -1)  # its last entry is that of -1, no bag
+        place[chosen] = np.arange(len(chosen))
+        own_bag = place[own_bag]
+    return bags.select(chosen), mediator, own_bag

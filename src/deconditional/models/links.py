@@ -1,0 +1,188 @@
+r"""Whether a mediator says anything, of the observations and of the bags.
+
+Both links of an unmatched model are tested: from mediators to observations, and from mediators to
+bags, seen as means and standard deviations of their covariates. A kernel regression on the mediator
+predicts every row from the others. Its share of the variation explained,
+:math:`R^2 = 1 - \sum_i e_i^2 / \sum_i e_{0i}^2` with leave-one-out errors :math:`e_i` of the
+regression and :math:`e_{0i}` of the mean, is compared with that of shuffled rows. Several
+smoothnesses are tried and the best kept, for shuffled rows too, so that the level of the test
+holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.errors import Caution, UselessMediatorWarning
+
+__all__ = ["Predictability", "no_link", "predictability", "useless_mediator"]
+
+Floats = npt.NDArray[np.float64]
+
+FEWEST = 15
+"""Rows below which a link cannot be told from chance."""
+
+MOST_ROWS = 150
+"""Rows a link is tested on; more are sampled."""
+
+SHUFFLES = 99
+"""Times the rows are shuffled."""
+
+LEVEL = 0.02
+"""A link that shuffled mediators match in more than this share of the cases is none."""
+
+CLEARLY_EXPLAINED = 0.35
+"""Of few rows even a good mediator is matched by some shuffles; this share is not by chance."""
+
+SMOOTHNESS = (0.3, 1.0)
+"""Length scales of the test, in median distances between mediators."""
+
+RIDGES = (0.1, 1.0)
+"""Noise of the test, in units of the variance of what it explains."""
+
+WAVES = 40
+"""Random functions of the covariates whose bag means a mediator may predict."""
+
+MAY_BE_NARROW = "intervals of this fit may be too narrow"
+PRIOR_IS_LEFT = "the posterior is the prior of the field, about the mean of the observations"
+
+
+class Predictability(NamedTuple):
+    """What a mediator tells of something: share of its variation, and chance of as much."""
+
+    share: float
+    p_value: float
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it tells nothing."""
+        return self.p_value > LEVEL and self.share < CLEARLY_EXPLAINED
+
+
+def predictability(mediator: Floats, values: Floats, seed: int = 0) -> Predictability | None:
+    """How well a mediator predicts what came with it; None where that cannot be told.
+
+    Parameters
+    ----------
+    mediator : (n, p)
+        One row for each case.
+    values : (n, k)
+        What is to be predicted; columns count equally.
+    seed
+        Of the shuffles.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.normal(size=(40, 1))
+    >>> [predictability(y, v).is_none for v in (np.sin(2 * y), rng.normal(size=(40, 1)))]
+    [False, True]
+    """
+    rng = np.random.default_rng(seed)
+    if len(mediator) > MOST_ROWS:
+        kept = rng.choice(len(mediator), MOST_ROWS, replace=False)
+        mediator, values = mediator[kept], values[kept]
+    n = len(mediator)
+    values = _standardised(values)
+    mediator = _standardised(mediator)
+    if n < FEWEST or not values.shape[1]:
+        return None
+    if not mediator.shape[1]:
+        return Predictability(0.0, 1.0)
+    gram = values @ values.T
+    by_mean = float(np.trace(gram)) * (n / (n - 1)) ** 2
+    orders = [np.arange(n), *(rng.permutation(n) for _ in range(SHUFFLES))]
+    shuffled = np.stack([gram[np.ix_(order, order)].ravel() for order in orders])
+    error = np.full(len(orders), np.inf)
+    for errors in _leave_one_out(mediator):
+        error = np.minimum(error, shuffled @ (errors.T @ errors).ravel())
+    share = 1.0 - error / by_mean
+    return Predictability(float(share[0]), float(np.mean(share >= share[0])))
+
+
+def _standardised(values: Floats) -> Floats:
+    """Columns that vary, with mean zero and variance one."""
+    values = np.asarray(values, dtype=float)
+    scale = values.std(0)
+    varies = scale > 1e-12 * np.abs(values).max(0, initial=0.0)
+    return (values[:, varies] - values[:, varies].mean(0)) / scale[varies]
+
+
+def _leave_one_out(mediator: Floats) -> list[Floats]:
+    r"""Matrices that map values to their leave-one-out errors, one for each smoothness and ridge.
+
+    With :math:`P = (K + r I + c\,11^\top)^{-1}` and a large c, which leaves the mean free, the
+    error of row i is :math:`(P v)_i / P_{ii}`.
+    """
+    squares = ((mediator[:, None] - mediator[None]) ** 2).sum(-1)
+    distances = np.sqrt(squares[np.triu_indices(len(mediator), 1)])
+    typical = float(np.median(distances)) or float(distances.mean())
+    found = []
+    for smoothness in SMOOTHNESS:
+        kernel = np.exp(-squares / (smoothness * typical) ** 2)
+        for ridge in RIDGES:
+            precision = np.linalg.inv(kernel + ridge * np.eye(len(kernel)) + 1e3)
+            found.append(precision / np.diag(precision)[:, None])
+    return found
+
+
+def bag_features(bags: Any) -> Floats:
+    """Means and standard deviations of the covariates of every bag, (N, 2d)."""
+    means = bags.means(bags.points)
+    variances = bags.means((bags.points - means[bags.bag]) ** 2)
+    return np.concatenate([means, np.sqrt(np.maximum(variances, 0.0))], axis=1)
+
+
+def bag_waves(bags: Any, seed: int = 0) -> Floats:
+    """Means over every bag of random waves about as long as the covariates spread, (N, waves).
+
+    They see what moments miss: a mediator may follow a field that goes up and down.
+    """
+    rng = np.random.default_rng(seed)
+    points = _standardised(bags.points)
+    frequencies = rng.standard_normal((points.shape[1], WAVES)) * rng.uniform(0.5, 2.0, WAVES)
+    return np.asarray(bags.means(np.cos(points @ frequencies + rng.uniform(0, 2 * np.pi, WAVES))))
+
+
+def useless_mediator(
+    bags: Any, mediator: Floats, z: Floats, seed: int = 0, outcome: str = MAY_BE_NARROW
+) -> list[Caution]:
+    """What the mediator does not tell, of the observations and of the bags."""
+    remedy = (
+        "Use a mediator that varies with both, and check that mediators are in the order of what "
+        f"they belong to; {outcome}."
+    )
+    found = []
+    links = (
+        ("the observations", "their variation", mediator, np.asarray(z)[:, None]),
+        ("the bags", "the variation of their covariates", bags.mediator, bag_features(bags)),
+    )
+    for what, variation, y, values in links:
+        told = predictability(np.asarray(y), values, seed)
+        if told is not None and told.is_none and what == "the bags":
+            waves = predictability(np.asarray(y), bag_waves(bags, seed), seed)
+            told = told if waves is None else min(told, waves, key=lambda each: each.p_value)
+        if told is not None and told.is_none:
+            text = (
+                f"the mediator carries no information about {what}: held out, "
+                f"{max(told.share, 0.0):.0%} of {variation} can be predicted from it, and shuffled "
+                f"mediators do as well in {told.p_value:.0%} of the cases. {remedy}"
+            )
+            found.append(Caution(UselessMediatorWarning, text))
+    return found
+
+
+def no_link(share: float, enough: float) -> list[Caution]:
+    """Mediators that predict too little of the observations to stand for bag means."""
+    if share >= enough:
+        return []
+    text = (
+        f"the mediator predicts {share:.0%} of the variance of the observations, each left out "
+        f"once, and noise would do as well (up to {enough:.0%}): it does not stand for the means "
+        "of bags here, and the posterior is hardly more than the prior of the field. Use a "
+        "mediator that says more, or more observations."
+    )
+    return [Caution(UselessMediatorWarning, text)]

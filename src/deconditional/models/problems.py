@@ -1,0 +1,163 @@
+"""From checked data, an observation model and options to what a problem is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gpjax.kernels as gk
+import jax.numpy as jnp
+import numpy as np
+from gpjax.kernels.base import AbstractKernel
+
+from deconditional.bags import Bags
+from deconditional.fitting.parameters import Parameter, ParameterSet, kernel_template, positive
+from deconditional.fitting.priors import Prior, SplitLogNormal
+from deconditional.inference.problem import BagProblem
+from deconditional.inference.trend import Trend
+from deconditional.models.checks import check_kernel
+from deconditional.models.data import Data
+from deconditional.models.options import BagOptions
+from deconditional.observations.kinds import Mediated, Observation
+from deconditional.observations.mediation import ridge_shape
+
+__all__ = ["mediated", "own_starts", "problem_parts", "spread", "tile_dtype"]
+
+FLOAT32_FROM = 3_000
+"""Points from which precision="auto" makes kernel tiles in float32."""
+
+LengthScalePrior = Callable[[np.ndarray], Prior]
+
+
+def problem_parts(
+    data: Data,
+    mediation: Observation,
+    options: BagOptions,
+    *,
+    typical_z: np.ndarray | None = None,
+    length_scale_prior: LengthScalePrior = SplitLogNormal,
+    more: Sequence[Parameter] = (),
+) -> dict[str, Any]:
+    """What a problem of any inference is made of.
+
+    Parameters
+    ----------
+    data, mediation, options
+        The data, how observations see the bags, and the options of the model.
+    typical_z
+        Observations whose spread sets the priors of variances; those of the data by default.
+    length_scale_prior
+        The prior of a length scale, by its mode.
+    more
+        Parameters beside those of kernels and noises.
+    """
+    bags, z = data.bags, data.z
+    variance = _typical_variance(z if typical_z is None else typical_z)
+    kernel = options.kernel
+    if kernel is None:
+        kernel = with_length_scales(gk.RBF, bags.points.shape[1])
+    check_kernel("kernel", kernel, bags.points)
+    template = kernel_template(
+        kernel, "kernel", data.reach, variance, length_scale_prior=length_scale_prior
+    )
+    parameters = [*template.parameters, *mediation.parameters, *more]
+    if data.learn_noise:
+        parameters.append(positive("noise_std", 0.2 * np.sqrt(variance), 1.0, reach=6.0))
+    if options.fine_noise:
+        parameters.append(positive("fine_noise_std", 0.3 * np.sqrt(variance), 1.0, reach=6.0))
+    trend = _trend(options.trend, bags, z)
+    trend_means = bags.means(np.asarray(trend.features(jnp.asarray(bags.points))))
+    return {
+        "layout": bags.layout,
+        "overlap": _overlap(bags) if options.fine_noise else None,
+        "z": jnp.asarray(z),
+        "known_noise": jnp.asarray(data.known_noise),
+        "trend": trend,
+        "trend_means": jnp.asarray(trend_means),
+        "kernel": template,
+        "mediation": mediation,
+        "parameters": ParameterSet.of(parameters, options.fixed, options.priors),
+        "dtype": tile_dtype(options.precision, bags),
+    }
+
+
+def mediated(data: Data, options: Any) -> Mediated:
+    """Observations that reach the bags through a conditional mean operator of the mediators.
+
+    `options` are :class:`~deconditional.models.options.MediationOptions`.
+    """
+    bags, y = data.bags, data.mediator
+    assert bags.mediator is not None and y is not None
+    shape = ridge_shape(options.cmo, bags.effective_sizes)
+    kernel = options.mediator_kernel
+    if kernel is None:
+        family = gk.Matern12 if options.uncertainty else gk.RBF
+        kernel = with_length_scales(family, y.shape[1])
+    check_kernel("mediator_kernel", kernel, bags.mediator)
+    both = np.concatenate([bags.mediator, y])
+    return Mediated(
+        kernel=kernel_template(kernel, "mediator_kernel", both, 1.0, unit_variance=True),
+        bag_mediator=jnp.asarray(bags.mediator),
+        observed_mediator=jnp.asarray(y),
+        ridge_shape=jnp.asarray(shape),
+        own_bag=None if data.own_bag is None else jnp.asarray(data.own_bag),
+        centred=options.centred,
+        uncertainty=options.uncertainty,
+    )
+
+
+def own_starts(problem: BagProblem, options: Any) -> tuple[np.ndarray, ...]:
+    """A user's kernel is a start of its own, beside the data-driven one."""
+    own: dict[str, Any] = {p.name: p.start for p in problem.parameters.learnt}
+    if options.kernel is not None:
+        own.update(problem.kernel.own_values())
+    if isinstance(problem.mediation, Mediated) and options.mediator_kernel is not None:
+        own.update(problem.mediation.kernel.own_values())
+    start = np.asarray(problem.parameters.pack(own))
+    if np.array_equal(start, problem.parameters.start()) or not np.isfinite(start).all():
+        return ()
+    return (start,)
+
+
+def with_length_scales(family: Any, d: int) -> AbstractKernel:
+    """A kernel with a length scale for each of d inputs."""
+    return family(lengthscale=jnp.ones(d)) if d > 1 else family()
+
+
+def tile_dtype(precision: str, bags: Bags) -> Any:
+    """The type of kernel tiles."""
+    if precision == "auto":
+        return jnp.float32 if bags.n_points >= FLOAT32_FROM else jnp.float64
+    return jnp.dtype(precision).type
+
+
+def spread(z: np.ndarray) -> float:
+    """Standard deviation; zero where rounding alone tells equal observations apart."""
+    found = float(np.std(z))
+    return found if found > 1e-12 * float(np.abs(z).max()) else 0.0
+
+
+def _typical_variance(z: np.ndarray) -> float:
+    return spread(z) ** 2 or float(np.mean(z**2)) or 1.0
+
+
+def _overlap(bags: Bags) -> Any:
+    """What unit noise of single fine values gives to bag means."""
+    return jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
+
+
+def _trend(kind: str, bags: Bags, z: np.ndarray) -> Trend:
+    """The trend, with a prior that is vague but sane.
+
+    Any offset like those of z, slopes of a few spreads of z per spread of x. A slope that no coarse
+    observation can see (a covariate whose bag means hardly vary) then stays near zero instead of
+    following the noise.
+    """
+    offset = 10.0 * float(np.sqrt(np.mean(z**2))) or 1.0
+    slope = 3.0 * spread(z) or offset
+    d = bags.points.shape[1]
+    q = {"none": 0, "constant": 1, "linear": 1 + d}[kind]
+    scale = np.where(np.ptp(bags.points, axis=0) > 0, bags.points.std(0), 1.0)
+    prior_std = np.array([offset, *[slope] * d])[:q]
+    centre = jnp.asarray(bags.points.mean(0))
+    return Trend(kind, centre, jnp.asarray(scale), jnp.asarray(prior_std))

@@ -1,0 +1,135 @@
+"""What a fit tells about itself: its report, its warnings, and the attributes that users see."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from deconditional.bags import Bags
+from deconditional.errors import Caution, FitWarning, tell_of
+from deconditional.fitting.map import at_bounds
+from deconditional.fitting.report import FitReport
+from deconditional.inference.basis import InducingBasis
+from deconditional.inference.learn import Fitted, Stages
+from deconditional.inference.variational import BasisPieces
+from deconditional.models.cautions import check_finite, of_fit
+from deconditional.observations.kinds import Mediated
+
+__all__ = ["learnt_attributes", "reported"]
+
+
+def learnt_attributes(
+    fitted: Fitted, bags: Bags, priors: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Attributes of an estimator that was fitted, its report apart; `priors` are those given."""
+    problem, values = fitted.problem, fitted.values()
+    parameters = {k: np.median([v[k] for v in values], 0) for k in values[0]}
+    every = {**problem.parameters.priors, **(priors or {})}
+    learnt = [k for k in problem.parameters.priors if k != "inducing"]
+    found: dict[str, Any] = {
+        "fitted_": fitted,
+        "bags_": bags,
+        "n_features_in_": bags.points.shape[1],
+        "parameters_": parameters,
+        "kernel_": problem.kernel.wrapped(parameters),
+        "priors_": {k: every[k] for k in learnt},
+        "log_evidence_": float(np.mean([float(f.log_evidence) for f in fitted.fields])),
+    }
+    if isinstance(problem.mediation, Mediated):
+        found["mediator_kernel_"] = problem.mediation.kernel.wrapped(parameters)
+    if fitted.diagnostics is not None:
+        found["nuts_diagnostics_"] = fitted.diagnostics
+        found["parameter_draws_"] = {k: np.stack([v[k] for v in values]) for k in values[0]}
+    pieces = fitted.pieces[0]
+    if isinstance(pieces, BasisPieces) and isinstance(pieces.basis, InducingBasis):
+        found["inducing_"] = np.asarray(pieces.basis.locations)
+    if fitted.trace is not None:
+        found["bound_trace_"] = fitted.trace
+    return found
+
+
+def reported(
+    fitted: Fitted,
+    seen: Mapping[str, Any],
+    details: Mapping[str, str],
+    notes: Sequence[str],
+    effort: str,
+    stages: Stages,
+    seconds: float,
+) -> FitReport:
+    """The report of a fit, whose warnings are given.
+
+    Parameters
+    ----------
+    fitted, seen
+        The fit, and its :func:`learnt_attributes`.
+    details, notes
+        How it was solved.
+    effort
+        The option that lets a fit go on for longer.
+    stages
+        What was taken from a checkpoint.
+    seconds
+        That it took.
+    """
+    check_finite(seen["log_evidence_"])
+    best, nuts = fitted.optimum, fitted.diagnostics
+    converged, log_posterior = best.converged, best.log_posterior
+    if nuts is not None:
+        converged = nuts["divergences"] == 0 and nuts["r_hat"] < 1.05
+        log_posterior = nuts["log_posterior"]
+    bound = at_bounds(fitted.problem.parameters, best.vector)
+    texts = [*notes]
+    if fitted.float32_off:
+        texts.append(
+            f"kernel tiles in float32 put the bound {fitted.float32_off:.2g} nats off, so the fit "
+            "was repeated in float64. Set precision='float64' to begin there."
+        )
+    if not converged and not (fitted.interrupted and nuts is None):
+        texts.append(_unconverged(nuts, effort))
+    if fitted.interrupted:
+        texts.insert(0, _interrupted(fitted.interrupted, stages.path))
+    found = [*(Caution(FitWarning, text) for text in texts), *of_fit(fitted, seen["bags_"], bound)]
+    tell_of(found)
+    return FitReport(
+        method="map" if nuts is None else "nuts",
+        converged=converged and not fitted.interrupted,
+        iterations=best.iterations,
+        evaluations=best.evaluations,
+        log_evidence=seen["log_evidence_"],
+        log_posterior=log_posterior,
+        at_bounds=bound,
+        restarts=best.restarts,
+        seconds=seconds,
+        compile_seconds=best.compile_seconds,
+        parameters=seen["parameters_"],
+        details={**details, **({"resumed": stages.resumed} if stages.resumed else {})},
+        notes=tuple(caution.text for caution in found),
+    )
+
+
+def _unconverged(nuts: Mapping[str, Any] | None, effort: str) -> str:
+    if nuts is None:
+        return (
+            f"the fit stopped before it converged. Raise {effort} or n_restarts, or fix some "
+            "parameters with fixed={...}."
+        )
+    return (
+        f"NUTS had {nuts['divergences']} divergences and R-hat {nuts['r_hat']:.2f}. Raise "
+        "num_warmup and num_samples in method_options."
+    )
+
+
+def _interrupted(after: str, path: os.PathLike[str] | None) -> str:
+    further = (
+        "Fit again for more; with a checkpoint it would go on from there."
+        if path is None
+        else f"The same call goes on from {str(path)!r}."
+    )
+    return (
+        f"the fit was interrupted after {after} and kept as it stood, with the best parameters so "
+        f"far. {further}"
+    )
