@@ -275,7 +275,8 @@ def test_numpy_and_json_alone_give_the_posterior_mean(fitted: Any, tmp_path: Pat
     values *= smooth["variance"] * np.exp(-0.5 * ((apart / smooth["lengthscale"]) ** 2).sum(-1))
     shares = bags["weights"][:, None] * (bags["bag"][:, None] == np.arange(6))
     posterior = found(field, "Conditioned")
-    mean = values @ shares @ array(posterior["coefficients"]) + array(posterior["trend"])[0]
+    weights = array(posterior["projection"]) @ array(posterior["misfit"])
+    mean = values @ shares @ weights + array(posterior["trend"])[0]
     np.testing.assert_allclose(mean, model.predict(NEW).mean, rtol=1e-10)
 
 
