@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deconditional.kernels.compilation_cache import keep_compiled
+
 from deconditional.cli.options import nothing_kept, positive, runs
 from deconditional.errors import UsageError
-from deconditional.kernels.compilation_cache import keep_compiled
 
 __all__ = ["BENCHMARKS", "add"]
 

@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from deconditional.kernels.compilation_cache import without_cache
 from rich.console import Console
 
 from deconditional.errors import UsageError
-from deconditional.kernels.compilation_cache import without_cache
 from deconditional.saving.outputs import write_atomically
 
 __all__ = [

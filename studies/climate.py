@@ -124,7 +124,7 @@ def fields(data: str | Path | None = None, month: int = 3, thin: int = 1) -> Fie
         dataset, layout = global_fields(month), CLIMATOLOGY
         source = f"global climatology of itur, month {month}"
     else:
-        from deconditional.fields.files import open_fields
+        from deconditional.fields.io import open_fields
 
         dataset, layout = open_fields(data, "climate"), PUBLISHED
         source = f"{Path(data).name}"

@@ -314,7 +314,7 @@ def _drawn(shape: tuple[int, ...], size: int, seed: int) -> np.ndarray:
 
 def _downscaler(task: Task) -> Any:
     from deconditional.fields import Downscaler
-    from deconditional.fields.estimators import field_kernel, mediator_kernel
+    from deconditional.fields.recipes import field_kernel, mediator_kernel
     from deconditional.models import BaggGP, PseudoTarget
 
     options: dict[str, Any] = {"model": task.model, "n_restarts": 1}

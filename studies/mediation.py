@@ -91,7 +91,7 @@ def _smooth() -> Setting:
 
 
 def _field_setting() -> Setting:
-    from deconditional.fields.estimators import field_kernel, mediator_kernel
+    from deconditional.fields.recipes import field_kernel, mediator_kernel
     from studies.global_fields import COVARIATES, MEDIATORS
 
     return Setting(field_kernel(3, len(COVARIATES)), mediator_kernel(3, len(MEDIATORS)), "linear")
@@ -243,7 +243,8 @@ def _fit_points(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, s
 
 
 def _fit_fields(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, str]:
-    from deconditional.fields.fine_points import fine_points
+    from deconditional.fields.predict import parts_of
+    from deconditional.fields.sides import FineSide
     from deconditional.inference.posterior import Gaussians
     from studies.global_fields import BLOCK, COVARIATES, MEDIATORS, TARGET
 
@@ -256,17 +257,17 @@ def _fit_fields(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, s
         TARGET, COVARIATES, MEDIATORS, model=model, fine_noise=_has_fine_noise(model)
     )
     downscaler.fit(fine, data.coarse)
-    question = downscaler.pairing_.question
-    points = fine_points(data.everywhere, question)
-    x = downscaler.input_scaling_(points.rows(question.position))
+    side = FineSide.of(data.everywhere, downscaler.pairing_.question)
+    part = parts_of(side, downscaler.learner_.problem).only
+    x = downscaler.input_scaling_(part.points)
     found = downscaler.model_.predict(x, fine_noise=_has_fine_noise(model))
     scaling = downscaler.target_scaling_
     posterior = Gaussians(
         scaling.centre + scaling.scale * found.component_means,
         scaling.scale**2 * found.component_variances,
     )
-    truth = data.truth.transpose(points.grid.y.name, points.grid.x.name).values
-    return posterior, truth.ravel()[points.present.ravel()], "K"
+    truth = data.truth.transpose(side.grid.y.name, side.grid.x.name).values
+    return posterior, truth.ravel()[part.cells.present.ravel()], "K"
 
 
 def _has_fine_noise(model: Any) -> bool:

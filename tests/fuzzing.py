@@ -87,7 +87,6 @@ def import_all():
     import pandas  # noqa: F401
     import zarr  # noqa: F401
 
-    import deconditional.fields.chunked
     import deconditional.fields.downscaler  # noqa: F401
     from deconditional.report import page, sections  # noqa: F401
     from deconditional.report import write as report  # noqa: F401
@@ -156,11 +155,11 @@ def downscale(case):
 
     found = {}
 
-    def stop(self, fine, coarse):
-        found["understood"] = digest(self.understand(fine, coarse))
+    def stop(self, learner, checkpoint=None):
+        found["understood"] = digest(learner.problem.pairing, learner.bags.make())
         raise UnderstoodError
 
-    Downscaler.fit = stop
+    Downscaler.learn = stop
     os.chdir(case["folder"])
     command = ["downscale", "--fine", case["fine"], "--coarse", case["coarse"]]
     command += ["--target", "tas", "--covariates", "altitude,cloud", "--mediators", "water_vapour"]
@@ -172,7 +171,7 @@ def downscale(case):
     return answer
 
 
-def digest(pairing):
+def digest(pairing, bags):
     """A digest of bags and observations."""
     import numpy as np
 
@@ -183,13 +182,13 @@ def digest(pairing):
         pairing.bag_mediator,
         pairing.own_bag,
         pairing.observed_unit,
-        pairing.bags.points,
-        pairing.bags.weights,
-        pairing.bags.bag,
+        bags.points,
+        bags.weights,
+        bags.bag,
         pairing.coarse.y.bounds,
         pairing.coarse.x.bounds,
-        pairing.fine.grid.y.bounds,
-        pairing.fine.grid.x.bounds,
+        pairing.fine.y.bounds,
+        pairing.fine.x.bounds,
     ):
         found.update(np.round(np.asarray(array, dtype=float), 9).tobytes())
     return found.hexdigest()

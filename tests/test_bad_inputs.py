@@ -25,10 +25,12 @@ import deconditional as dc
 from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import UsageError, shortened, visible
-from deconditional.fields import declared, files, grids
-from deconditional.fields.classic import missing_bytes
-from deconditional.fields.declared import available_memory
+from deconditional.fields import axes
+from deconditional.fields import io as files
 from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.io import available_memory, declared, reading
+from deconditional.fields.io.classic import missing_bytes
+from deconditional.fields.learn import Learner
 from deconditional.saving.outputs import check_place, write_atomically
 from reliability import record, tries
 from test_downscale_command import Regression
@@ -70,7 +72,7 @@ def good(tmp_path_factory):
 @pytest.fixture
 def place(good, tmp_path, monkeypatch):
     """Makes fresh copies of the files, in a folder within one that is watched, and goes there."""
-    monkeypatch.setattr(Downscaler, "_fitted_model", _begun)
+    monkeypatch.setattr(Learner, "fit", _begun)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))
     made = []
@@ -1152,8 +1154,8 @@ FULL = """
 import os, resource, sys
 from test_downscale_command import Regression
 from deconditional.cli import main as cli
-from deconditional.fields.downscaler import Downscaler
-Downscaler._fitted_model = lambda self, name, data, z: Regression(data, z)
+from deconditional.fields.learn import Learner
+Learner.fit = lambda self, name, data, z: Regression(data, z)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 for out in ("out.nc", "out.zarr"):
     child = os.fork()
@@ -1195,9 +1197,7 @@ def test_a_full_disk_leaves_what_was_there(place):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(
-        Downscaler, "_fitted_model", lambda self, name, data, z: Regression(data, z)
-    )
+    monkeypatch.setattr(Learner, "fit", lambda self, name, data, z: Regression(data, z))
 
 
 def means(path):
@@ -1326,7 +1326,7 @@ KILLS = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np, xarray as xr, zarr
-from deconditional.fields.files import write_fields
+from deconditional.fields.io import write_fields
 from deconditional.saving.outputs import write_atomically
 
 folder, n = Path(sys.argv[1]), int(sys.argv[2])
@@ -1407,7 +1407,7 @@ def test_a_fault_of_the_program_is_told_from_one_of_the_user(place, monkeypatch)
     def broken(*_, **__):
         raise KeyError("\x1b[31m" + MILLION)
 
-    monkeypatch.setattr(Downscaler, "understand", broken)
+    monkeypatch.setattr(Downscaler, "prepare", broken)
     command = ["downscale", *GIVEN.split(), "--out", "out.nc"]
     code, _, err = run(*command)
     assert code == 3
@@ -1534,7 +1534,7 @@ API = {
 
 
 def test_python_refuses(good, monkeypatch):
-    monkeypatch.setattr(Downscaler, "_fitted_model", _begun)
+    monkeypatch.setattr(Learner, "fit", _begun)
     wrong = {}
     for name, (call, words) in API.items():
         try:
@@ -1622,7 +1622,7 @@ def test_missing_bytes_of_classic_files(tmp_path, kind, records):
         (declared, 1e3, nothing, "", "'fine.nc' does not fit into memory"),
         (declared, 1e3, nothing, "--fine fine.zarr --coarse gone.nc", "does not fit into memory"),
         (
-            files,
+            reading,
             4e3,
             both(
                 fine_as(lambda f: plain(f).isel(lat=slice(6), lon=slice(12)), "a.nc"),
@@ -1631,8 +1631,8 @@ def test_missing_bytes_of_classic_files(tmp_path, kind, records):
             "--fine a.nc b.nc",
             "on one grid they would take",
         ),
-        (grids, 1e3, nothing, "", "coarse grid has 32 cells"),
-        (grids, 6e3, nothing, "", "fine grid has 288 cells"),
+        (axes, 1e3, nothing, "", "coarse grid has 32 cells"),
+        (axes, 6e3, nothing, "", "fine grid has 288 cells"),
     ],
 )
 def test_too_large_for_memory(place, monkeypatch, module, free, prepare, arguments, words):

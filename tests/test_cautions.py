@@ -276,8 +276,8 @@ def world(seed, n=30):
 
 def of_fields(seed):
     """Bags and observations of synthetic fields whose cells were dealt out at random."""
-    from deconditional.fields.pairing import pair
     from deconditional.fields.question import Question
+    from pairs import pair
 
     fields = dc.datasets.synthetic_fields(24, 48, seed=seed)
     roles = ("tas", ["altitude"], ["water_vapour"])
@@ -699,7 +699,7 @@ def test_flags_of_a_map(gridded):
     assert flags.dtype == np.int8 and flags.dims == out["mean"].dims
     points = np.isfinite(on.cloud.values).ravel()
     rows = model.model_.predict(inputs(model, on)[points])
-    rows.support = model._support()
+    rows.support = model.learner_.problem.support
     assert (flags.values.ravel()[points] == rows.extrapolation).all()
     assert flags.values[-1, 1] == -1 and flags.values[-1, 0] in (1, 3)
     assert np.isnan(out["mean"].values[-1, 1])
@@ -784,13 +784,13 @@ def strips(width, n=24):
 
 @pytest.mark.parametrize("width", [2.0, 1.5])
 def test_cells_that_share_fine_ones_are_found(width):
-    from deconditional.fields.pairing import pair
     from deconditional.fields.question import Question
-    from deconditional.fields.validation import blocks, sharing
+    from deconditional.fields.validation import folds_of, sharing
+    from pairs import pair
 
     fine, coarse, edges = strips(width)
     pairing = pair(fine, coarse, Question("tas", ("height",), ()))
-    parts = blocks(pairing, "space", 4, 0)
+    parts = folds_of(pairing, "space", 4, 0)
     row, column = np.divmod(pairing.observed_unit, len(edges) - 1)
     expected = np.zeros((len(row), len(row)), dtype=bool)
     for i in range(len(row)):
@@ -799,7 +799,9 @@ def test_cells_that_share_fine_ones_are_found(width):
             between = edges[max(column[i], column[j])]
             touch = row[i] == row[j] and abs(column[i] - column[j]) == 1 and between % 1 != 0
             expected[i, j] = touch and parts.fold[i] != parts.fold[j]
-    np.testing.assert_array_equal(sharing(pairing, parts.fold).toarray() > 0, expected)
+    np.testing.assert_array_equal(
+        sharing(pairing, pairing.fine_bags, parts.fold).toarray() > 0, expected
+    )
     assert expected.any() == (width == 1.5)
 
 
@@ -838,18 +840,19 @@ def test_leakage_is_removed_where_models_are_fitted_anew_and_warned_of_where_not
 
 
 def test_the_scores_without_leakage_are_those_of_dense_algebra():
-    from deconditional.fields.pairing import pair
     from deconditional.fields.question import Question
-    from deconditional.fields.validation import blocks, sharing
+    from deconditional.fields.sides import two_sides
+    from deconditional.fields.validation import folds_of, sharing
+    from pairs import pair
 
     fine, coarse, _ = strips(1.5)
     table, _ = crossed(1.5, refit=True)
     one = dc.Downscaler("tas", ["height"], model="bagg-gp", kernel=gk.RBF(lengthscale=jnp.ones(3)))
-    one._prepare(fine, coarse)
-    data = one._data("bagg-gp")
+    learner = one.prepare(*two_sides(fine, coarse, one.question()))
+    data = learner.data("bagg-gp")
     pairing = pair(fine, coarse, Question("tas", ("height",), ()))
-    fold = blocks(pairing, "space", 2, 0).fold
-    shared = sharing(pairing, fold).toarray() > 0
+    fold = folds_of(pairing, "space", 2, 0).fold
+    shared = sharing(pairing, pairing.fine_bags, fold).toarray() > 0
     kernel = gk.RBF(lengthscale=jnp.array([2.0, 2.0, 1.0]))
     p = weight_matrix(data.bags)
     offset = 10.0
@@ -862,5 +865,5 @@ def test_the_scores_without_leakage_are_those_of_dense_algebra():
         c = p.T @ gram(kernel, data.bags.points) @ p + b2
         a = c[np.ix_(seen, seen)] + 0.05**2 * np.eye(seen.sum())
         errors.append(data.z[out] - c[np.ix_(out, seen)] @ np.linalg.solve(a, z))
-    rmse = np.sqrt(np.mean(np.concatenate(errors) ** 2)) * one.target_scaling_.scale
+    rmse = np.sqrt(np.mean(np.concatenate(errors) ** 2)) * learner.problem.target.scale
     assert_close(table.rows[0]["rmse"], rmse, tolerance=1e-5)

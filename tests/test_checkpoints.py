@@ -594,7 +594,7 @@ def test_files_that_are_no_checkpoints_are_left_alone(tmp_path):
         assert path.read_bytes() == before
         outcomes["clear error"] += 1
     record(GROUP, "file that is no checkpoint", 3, outcomes)
-    with pytest.raises(dc.SavedModelError, match="not a saved model"):
+    with pytest.raises(dc.SavedModelError, match="no deconditional model"):
         with opened(Checkpoint(tmp_path / "a.checkpoint", keep=True)) as kept:
             kept.section("map", "x").keep(lambda: {"a": np.zeros(2)})
         dc.load(tmp_path / "a.checkpoint")
@@ -1092,7 +1092,7 @@ def test_a_downscaling_of_several_fits_goes_on(tmp_path):
 
 def test_an_interrupt_leaves_a_downscaler_that_predicts(cells, tmp_path, monkeypatch):
     two = ("bagg-gp", "u-cmp")
-    monkeypatch.setattr("deconditional.fields.downscaler.candidates", lambda *_: two)
+    monkeypatch.setattr("deconditional.fields.learn.candidates", lambda *_: two)
     path = tmp_path / "learning.checkpoint"
     one = downscaler()
     with listening(pressing(4)), pytest.warns(dc.FitWarning) as caught:
@@ -1111,7 +1111,7 @@ def test_downscale_keeps_its_checkpoint_until_the_result_is_there(cells, tmp_pat
     options = {"model": "gpr", "n_restarts": 1}
     alone, n = events(lambda: dc.downscale(*given, **options))
     with monkeypatch.context() as patch:
-        patch.setattr(dc.Downscaler, "predict", lambda *_, **__: pytest.fail("no room"))
+        patch.setattr(dc.Downscaler, "predict_side", lambda *_, **__: pytest.fail("no room"))
         with pytest.raises(pytest.fail.Exception):
             events(lambda: dc.downscale(*given, checkpoint=path, **options))
     assert path.exists()

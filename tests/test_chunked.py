@@ -10,10 +10,12 @@ pytest.importorskip("cf_xarray")
 import deconditional as dc  # noqa: E402
 from deconditional.datasets import coarsen, split_cells, synthetic_fields  # noqa: E402
 from deconditional.errors import UsageError  # noqa: E402
-from deconditional.fields import chunked, parts  # noqa: E402
-from deconditional.fields.fine_points import fine_points  # noqa: E402
-from deconditional.fields.pairing import pair  # noqa: E402
+from deconditional.fields import fine_bags, part, parts  # noqa: E402
+from deconditional.fields.predict import Wanted, chunk_predictor, parts_of  # noqa: E402
 from deconditional.fields.question import Question  # noqa: E402
+from deconditional.fields.sides import FineSide  # noqa: E402
+from deconditional.fields.validation import sharing  # noqa: E402
+from pairs import pair  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 COVARIATES, MEDIATORS = ["altitude", "cloud"], ["water_vapour"]
@@ -42,10 +44,9 @@ def assert_same_pairing(found, expected):
     np.testing.assert_array_equal(found.bag_unit, expected.bag_unit)
     np.testing.assert_array_equal(found.own_bag, expected.own_bag)
     np.testing.assert_allclose(found.bag_mediator, expected.bag_mediator, rtol=1e-12)
-    np.testing.assert_array_equal(found.fine.sizes, expected.fine.sizes)
-    for one, other in zip(found.fine.spread, expected.fine.spread, strict=True):
+    np.testing.assert_array_equal(found.bag_sizes, expected.bag_sizes)
+    for one, other in zip(vars(found.spread).values(), vars(expected.spread).values(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.bags.points, expected.bags.means(), rtol=1e-10, atol=1e-12)
 
 
 def assert_same_bags(found, expected):
@@ -67,8 +68,8 @@ def test_bags_do_not_depend_on_chunks(chunks):
     assert_same_pairing(found, expected)
     which = np.arange(expected.n_bags)[::-1][:7]
     for size in (None, 4):
-        bags = found.reduced_bags(which, size, 0)
-        assert_same_bags(bags, expected.reduced_bags(which, size, 0))
+        bags = found.fine_bags.make(which, size, 0)
+        assert_same_bags(bags, expected.fine_bags.make(which, size, 0))
     assert set(bags.sizes) == {4}
 
 
@@ -81,12 +82,14 @@ def test_with_a_mask_times_and_mediators_of_the_fine_data():
     coarse = data.coarse.assign(water_vapour=data.coarse.water_vapour.where(data.coarse.lat > 0))
     question = ask(mask="land", min_cover=0.6)
     expected = pair(fine, coarse, question)
-    assert expected.fine.too_small > 0 and expected.times is not None
+    assert "left out" in dict(expected.understood) and expected.times is not None
     for chunks in ({"time": 2, "lat": 5, "lon": 36}, {"time": 1, "lat": 18, "lon": 7}):
         found = pair(fine.chunk(chunks), coarse, question)
         assert_same_pairing(found, expected)
         which = np.arange(expected.n_bags)
-        assert_same_bags(found.reduced_bags(which, None, 0), expected.reduced_bags(which, None, 0))
+        assert_same_bags(
+            found.fine_bags.make(which, None, 0), expected.fine_bags.make(which, None, 0)
+        )
 
 
 def test_cells_that_do_not_nest():
@@ -96,19 +99,23 @@ def test_cells_that_do_not_nest():
     found = pair(fine.chunk({"lat": 5, "lon": 11}), coarse, ask())
     assert_same_pairing(found, expected)
     which = np.arange(expected.n_bags)
-    assert_same_bags(found.reduced_bags(which, 6, 0), expected.reduced_bags(which, 6, 0))
-    assert found.reduced_bags(which, None, 0).share_points
+    assert_same_bags(found.fine_bags.make(which, 6, 0), expected.fine_bags.make(which, 6, 0))
+    fold = np.arange(len(expected.z)) % 3
+    shared = [sharing(p.pairing, p.fine_bags, fold).toarray() for p in (found, expected)]
+    np.testing.assert_array_equal(*shared)
+    assert shared[0].any()
+    assert found.fine_bags.make(which).share_points
 
 
 def test_large_bags_of_several_chunks_are_sampled_alike(monkeypatch):
-    monkeypatch.setattr(chunked, "MOST_POINTS", 40)
+    monkeypatch.setattr(fine_bags, "MOST_POINTS", 40)
     _, data = example(block=9, matched=1.0)
     found = [
-        pair(data.fine.chunk(chunks), data.coarse, ask()).reduced_bags(np.arange(2), 12, 3)
+        pair(data.fine.chunk(chunks), data.coarse, ask()).fine_bags.make(np.arange(2), 12, 3)
         for chunks in ({"lat": 6, "lon": 9}, {"lat": 5, "lon": 7})
     ]
     assert_same_bags(found[1], found[0])
-    whole = pair(data.fine, data.coarse, ask()).reduced_bags(np.arange(2), None, 0)
+    whole = pair(data.fine, data.coarse, ask()).fine_bags.make(np.arange(2), None, 0)
     spread = whole.points.std(0)
     # Forty of 81 points, drawn at random: their mean is off by about 0.11 standard deviations.
     assert np.abs((found[0].means() - whole.means()) / spread).max() < 0.4
@@ -117,11 +124,12 @@ def test_large_bags_of_several_chunks_are_sampled_alike(monkeypatch):
 def test_a_sample_is_in_proportion_to_area():
     n = 20_000
     cells, area = np.arange(n), np.where(np.arange(n) % 2, 3.0, 1.0)
-    piece = chunked.Pieces(
+    piece = fine_bags.Pieces(
         np.zeros(n, dtype=int), cells, np.zeros((n, 1)), area, np.zeros(n, dtype=bool)
     )
-    plan = chunked.Reduction(np.array([0]), np.array([True]), 10, 2000, 1)
-    heavy = (plan.reduce(piece).cell % 2).mean()
+    yes = np.array([True])
+    plan = fine_bags.Reduction(np.array([0]), yes, yes, 10, 2000, 1)
+    heavy = (plan.reduce(piece).number % 2).mean()
     # Without replacement, the heavy half gives a little less than three in four.
     assert abs(heavy - 0.745) < 0.03
 
@@ -129,23 +137,24 @@ def test_a_sample_is_in_proportion_to_area():
 def test_models_of_centroids_get_the_means_of_whole_bags():
     _, data = example()
     which = np.arange(10)
-    expected = pair(data.fine, data.coarse, ask()).reduced_bags(which, None, 0).means()
-    found = pair(data.fine.chunk({"lat": 5}), data.coarse, ask()).reduced_bags(which, 1_000_000, 0)
+    expected = pair(data.fine, data.coarse, ask()).fine_bags.make(which).means()
+    chunked = pair(data.fine.chunk({"lat": 5}), data.coarse, ask())
+    found = chunked.fine_bags.make(which, 1_000_000, 0)
     np.testing.assert_allclose(found.points, expected, rtol=1e-12)
 
 
 def test_no_task_sees_more_than_its_chunk(monkeypatch):
     seen = []
-    part = parts.Reader.part
+    of_chunk = part.Reader.part
 
-    def watched(self, place, blocks):
-        seen.append(max(block.size for block in blocks))
-        return part(self, place, blocks)
+    def watched(self, place, arrays):
+        seen.append(max(array.size for array in arrays))
+        return of_chunk(self, place, arrays)
 
-    monkeypatch.setattr(parts.Reader, "part", watched)
+    monkeypatch.setattr(part.Reader, "part", watched)
     _, data = example()
     found = pair(data.fine.chunk({"lat": 5, "lon": 7}), data.coarse, ask())
-    found.reduced_bags(np.arange(found.n_bags), 4, 0)
+    found.fine_bags.make(np.arange(found.n_bags), 4, 0)
     assert max(seen) == 35 and len(seen) == 2 * 4 * 6
 
 
@@ -174,9 +183,8 @@ def test_bad_data_is_refused_as_in_memory(change, message):
 
 
 def test_chunks_that_are_too_large_are_refused():
-    lines = parts.Parts(((1,), (30_000,), (30_000,)), (), ())
     with pytest.raises(UsageError, match="900,000,000 cells, too many"):
-        parts.check_size(lines, 2)
+        parts._check_size(((1,), (30_000,), (30_000,)), 2)
 
 
 # ---------------------------------------------------------------------- predicting
@@ -245,7 +253,7 @@ def test_samples_are_the_same_functions_in_every_chunk(fitted):
         downscaler.input_scaling_(
             np.concatenate(
                 [
-                    downscaler.pairing_.fine.grid.positions,
+                    downscaler.pairing_.fine.positions,
                     np.stack([data.everywhere[n].values.ravel() for n in COVARIATES], 1),
                 ],
                 1,
@@ -263,11 +271,13 @@ def test_noise_of_single_values_in_samples():
     given = data.fine.chunk({"lat": 9})
     found = downscaler.predict(given, samples=20)["samples"].values
     np.testing.assert_array_equal(found, downscaler.predict(given, samples=20)["samples"])
-    predictor = downscaler._predictor((), 20, None)
-    points = fine_points(data.fine, downscaler.pairing_.question)
-    smooth = predictor.target.physical(predictor.paths(predictor.x(points)))
+    problem = downscaler.learner_.problem
+    wanted = Wanted(problem.target, n_samples=20, fine_noise=True)
+    paths = chunk_predictor(downscaler.model_, problem, wanted).paths
+    whole = parts_of(FineSide.of(data.fine, problem.pairing.question), problem).only
+    smooth = problem.target.physical(paths(problem.inputs(whole.points)))
     noise = found.reshape(20, -1) - smooth
-    expected = predictor.target.scale * downscaler.model_.parameters_["fine_noise_std"]
+    expected = problem.target.scale * downscaler.model_.parameters_["fine_noise_std"]
     # 12960 values: their standard deviation is known to 0.6 %.
     assert abs(noise.std() / expected - 1.0) < 0.03
     assert abs(np.corrcoef(noise[:, :-1].ravel(), noise[:, 1:].ravel())[0, 1]) < 0.04
@@ -301,6 +311,6 @@ def test_consistent_means_need_the_data_in_memory(fitted):
 
 def test_consistency_that_cannot_be_had_is_said_before_the_fit(fitted, monkeypatch):
     data, _ = fitted
-    monkeypatch.setattr(dc.Downscaler, "fit", lambda *_: pytest.fail("began"))
+    monkeypatch.setattr(dc.Downscaler, "prepare", lambda *_: pytest.fail("began"))
     with pytest.raises(UsageError, match=r"needs the fine data in memory"):
         dc.downscale(data.fine.chunk({"lat": 6}), data.coarse, *ROLES, consistency="exact")

@@ -18,7 +18,7 @@ from deconditional.inference.posterior import Posterior
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
-from deconditional.fields import consistency, downscaler  # noqa: E402
+from deconditional.fields import consistency  # noqa: E402
 from deconditional.fields.consistency import ConsistentPosterior  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -207,7 +207,7 @@ def test_samples_have_the_observed_area_means(identity, west):
 
 def test_condensed_cells_keep_the_area_means(identity, monkeypatch):
     """Cells of many points are condensed to find directions; the means are over all of them."""
-    monkeypatch.setattr(downscaler, "condensed_size", lambda name, n_bags: 5)
+    monkeypatch.setattr(consistency, "condensed_size", lambda name, n_bags: 5)
     fine = identity.data.fine.isel(lon=slice(0, 8))
     out = exact(identity.found).predict(fine, samples=5)
     observed = identity.observed[:, :2]

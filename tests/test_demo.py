@@ -21,7 +21,7 @@ pytest.importorskip("netCDF4")
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
-from deconditional.fields import downscaler, estimators  # noqa: E402
+from deconditional.fields import learn, recipes  # noqa: E402
 from deconditional.models import PseudoTarget  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -55,8 +55,8 @@ def done(tmp_path_factory, quick_compilation):
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         patch.setattr(demo, "fields", tiny)
-        patch.setattr(downscaler, "candidates", lambda *_: ("cmp", "u-cmp"))
-        patch.setattr(estimators.Recipe, "estimator", held(estimators.Recipe.estimator))
+        patch.setattr(learn, "candidates", lambda *_: ("cmp", "u-cmp"))
+        patch.setattr(recipes.Recipe, "estimator", held(recipes.Recipe.estimator))
         code = cli.main(["demo", "--synthetic", "--month", "3", "--out", str(folder)])
     assert code == 0
     return folder, said.getvalue()

@@ -21,8 +21,8 @@ from deconditional import models
 from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import FitWarning
-from deconditional.fields import files
-from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.io import writing
+from deconditional.fields.learn import Learner
 from deconditional.inference.posterior import Gaussians
 
 xr = pytest.importorskip("xarray")
@@ -49,6 +49,10 @@ def contents(folder):
 
 
 class Posterior(Gaussians):
+    @property
+    def extrapolation(self):
+        return np.zeros(len(self.mean), dtype=np.int8)
+
     def sample(self, n, seed):
         draws = np.random.default_rng(seed).standard_normal((n, len(self.mean)))
         return self.mean + self.std * draws
@@ -87,9 +91,7 @@ class Regression:
 @pytest.fixture
 def at_once(monkeypatch):
     """Everything but the fit itself as it is."""
-    monkeypatch.setattr(
-        Downscaler, "_fitted_model", lambda self, name, data, z: Regression(data, z)
-    )
+    monkeypatch.setattr(Learner, "fit", lambda self, name, data, z: Regression(data, z))
 
 
 class Data(NamedTuple):
@@ -506,7 +508,7 @@ def test_notes_of_the_fit_are_shown_after_the_result_is_safe(here, at_once, monk
         warnings.warn("the noise is at its bound; [more data] helps.", FitWarning, stacklevel=2)
         return Regression(data, z)
 
-    monkeypatch.setattr(Downscaler, "_fitted_model", noting)
+    monkeypatch.setattr(Learner, "fit", noting)
     code, _, err = run(*FILES, *VARIABLES, "--out", "out.nc")
     assert (code, err) == (0, "note: the noise is at its bound; [more data] helps.\n")
     code, _, err = run(*FILES, *VARIABLES, "--out", "out.nc", "--overwrite", "--quiet")
@@ -603,8 +605,7 @@ def test_an_interrupt_between_two_stores_keeps_the_old_one(here, at_once, monkey
                 raise KeyboardInterrupt
         replace(source, target)
 
-    monkeypatch.setattr(files, "_exchange", lambda one, other: False)  # as on other systems
-    monkeypatch.setattr(files.os, "replace", interrupted)
+    monkeypatch.setattr(writing.os, "replace", interrupted)
     assert run(*FILES, *VARIABLES, "--out", "out.zarr", "--overwrite")[0] == 130
     assert contents(here) == before
 

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 import deconditional as dc
 from deconditional.bags import Bags
 from deconditional.datasets import coarsen, split_cells, synthetic_fields
-from deconditional.datasets.synthetic_fields import smooth
+from deconditional.datasets.waves import smooth
 from deconditional.errors import UsageError
 from deconditional.models import BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
 
@@ -23,12 +22,14 @@ pytest.importorskip("cf_xarray")
 
 import gpjax.kernels as gk  # noqa: E402
 
-from deconditional.fields import description  # noqa: E402
-from deconditional.fields import downscaler as module  # noqa: E402
+from deconditional.fields import learn  # noqa: E402
+from deconditional.fields.description import mediation  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
-from deconditional.fields.estimators import Recipe, candidates, condensed_size, field_kernel  # noqa: E402
-from deconditional.fields.meanings import parameter_meanings  # noqa: E402
+from deconditional.fields.meanings import meanings_of, parameter_meanings  # noqa: E402
+from deconditional.fields.predict import Wanted  # noqa: E402
+from deconditional.fields.recipes import Recipe, candidates, condensed_size, field_kernel  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
+from deconditional.fields.sides import FineSide, two_sides  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -64,6 +65,12 @@ def asked(model, **changes):
         "n_restarts": 1,
         "model_options": model_options(model) if isinstance(model, str) else None,
     } | changes
+
+
+def prepared(data, *model, **changes):
+    """All that comes before learning."""
+    downscaler = dc.Downscaler(**asked(*model, **changes))
+    return downscaler.prepare(*two_sides(data.fine, data.coarse, downscaler.question()))
 
 
 def fitted(model, data, **changes):
@@ -253,6 +260,21 @@ def test_a_hole_in_one_covariate_is_a_hole_in_the_result(matched):
     np.testing.assert_allclose(out["mean"], whole["mean"].where(fine.cloud.notnull()), 1e-12)
 
 
+def test_what_the_fit_knows_of_cells_serves_predictions_unless_the_data_has_changed(matched):
+    known, question = matched.downscaler.learner_.bags.parts, matched.downscaler.question()
+
+    def parts(fine):
+        side = FineSide.of(fine, question)
+        return matched.downscaler._asked(side, Wanted(None), "")[1]
+
+    assert parts(matched.data.fine) is known and parts(matched.data.fine.copy(deep=True)) is known
+    changed, moved = matched.data.fine.copy(deep=True), matched.data.fine
+    changed.cloud[3, 5] += 1.0
+    moved = moved.assign_coords(lon=moved.lon + 1.0).drop_vars("lon_bnds")
+    for other in (changed, moved, matched.data.fine.isel(lat=slice(8)), matched.data.fine.chunk()):
+        assert parts(other) is not known
+
+
 def test_attributes_follow_the_conventions(matched):
     out = matched.downscaler.predict(matched.data.fine, quantiles=[0.5])
     assert out.attrs["Conventions"] == "CF-1.11"
@@ -387,24 +409,12 @@ def test_lengths_of_projected_grids_are_kilometres(projected):
 
 # --- what must not matter -----------------------------------------------------------------------
 
-CHANGES = {
-    "rows reversed": lambda d: d.isel(lat=slice(None, None, -1)),
-    "rolled": lambda d: d.roll(lon=d.sizes["lon"] // 4, roll_coords=True),
-    "from 0 to 360": lambda d: d.assign_coords(
-        lon=np.mod(d.lon, 360.0), lon_bnds=np.mod(d.lon_bnds, 360.0)
-    ),
-    "from 0 to 360, sorted": lambda d: (
-        d.assign_coords(lon=np.mod(d.lon, 360.0)).drop_vars("lon_bnds").sortby("lon")
-    ),
-    "other names": lambda d: d.rename(lat="north", lon="east"),
-    "transposed": lambda d: d.transpose("lon", ..., "lat"),
-    "all of it": lambda d: (
-        d.roll(lon=3 * d.sizes["lon"] // 8, roll_coords=True)
-        .isel(lat=slice(None, None, -1))
-        .transpose("lon", ..., "lat")
-        .rename(lat="north", lon="east")
-    ),
-}
+
+def turned(dataset):
+    """From another meridian, from the north, columns first, under other names."""
+    rolled = dataset.roll(lon=3 * dataset.sizes["lon"] // 8, roll_coords=True)
+    transposed = rolled.isel(lat=slice(None, None, -1)).transpose("lon", ..., "lat")
+    return transposed.rename(lat="north", lon="east")
 
 
 def in_order(out):
@@ -418,17 +428,16 @@ def in_order(out):
 NAMES = {"north": "lat", "east": "lon"}
 
 
-@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("side", ["fine", "coarse", "both"])
-def test_layout_changes_nothing(partly, change, side):
+def test_layout_changes_nothing(partly, side):
+    """What pairs do not depend on (see test_pairing), predictions do not depend on either."""
     data = partly.data
-    changed = {
-        name: CHANGES[change](dataset) if side in (name, "both") else dataset
+    fine, coarse = (
+        turned(dataset) if side in (name, "both") else dataset
         for name, dataset in (("fine", data.fine), ("coarse", data.coarse))
-    }
-    on = CHANGES[change](data.everywhere) if side != "coarse" else data.everywhere
-    downscaler = dc.Downscaler(**asked("cmp")).fit(changed["fine"], changed["coarse"])
-    found = in_order(downscaler.predict(on))
+    )
+    on = turned(data.everywhere) if side != "coarse" else data.everywhere
+    found = in_order(dc.Downscaler(**asked("cmp")).fit(fine, coarse).predict(on))
     expected = partly.downscaler.predict(data.everywhere)
     for name in ("mean", "std", "coarse_mean", "coarse_observed"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
@@ -474,13 +483,12 @@ def test_models_by_instance(matched):
     assert not hasattr(estimator, "bags_") and downscaler.model_ is not estimator
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", ["cmp", "bagg-gp", "vargpr"])
 def test_data_of_models_by_instance_is_that_of_their_names(name, matched):
     found = []
     for model in (name, ESTIMATORS[name]):
-        downscaler = dc.Downscaler(**asked(model))
-        downscaler._prepare(matched.data.fine, matched.data.coarse)
-        found.append(downscaler._data(*downscaler._names()))
+        learner = prepared(matched.data, model)
+        found.append(learner.data(*learner.names))
     for one, other in zip(*([d.bags.points, d.bags.weights, d.z] for d in found), strict=True):
         np.testing.assert_array_equal(one, other)
     assert (found[0].mediator is None) == (found[1].mediator is None) == (name not in CONDITIONAL)
@@ -574,9 +582,8 @@ def test_sizes_decide_what_is_compared():
 
 def test_bags_are_condensed_only_where_asked(matched):
     def sizes(model, points_per_bag):
-        downscaler = dc.Downscaler(**asked(model, points_per_bag=points_per_bag))
-        downscaler._prepare(matched.data.fine, matched.data.coarse)
-        return set(downscaler._data(model).bags.sizes.tolist())
+        learner = prepared(matched.data, model, points_per_bag=points_per_bag)
+        return set(learner.data(model).bags.sizes.tolist())
 
     assert sizes("bagg-gp", None) == sizes("gpr", "auto") == sizes("cmp", "auto") == {16}
     assert max(sizes("cmp", 5)) <= 5
@@ -669,7 +676,7 @@ def auto(unmatched):
     data = unmatched.data
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recipe, "estimator", held)
-        patch.setattr("deconditional.fields.downscaler.candidates", lambda *_: TWO)
+        patch.setattr("deconditional.fields.learn.candidates", lambda *_: TWO)
         options = asked("auto", model_options=None, folds=4)
         return Fit(data, dc.Downscaler(**options).fit(data.fine, data.coarse))
 
@@ -700,20 +707,18 @@ def test_auto_mixes_where_data_is_not_matched(share):
     # Of the first member, which measures where mediators are a link.
     measured = downscaler.model_.members_.pop("measured", None)
     assert ("measurement_noise_std" in names) == (measured is not None)
-    found = {row["name"]: row for row in downscaler._meanings()}["bag_noise_std"]
+    found = {
+        row["name"]: row for row in meanings_of(downscaler.model_, downscaler.learner_.problem)
+    }["bag_noise_std"]
     learnt = float(downscaler.model_.members_["tilted"].parameters_["bag_noise_std"])
     assert found["value"] == pytest.approx(learnt * given.z.std(), abs=1e-5)
     assert found["unit"] == "K" and "beyond the field" in found["meaning"]
 
 
 def test_a_result_without_a_link_says_so():
-    without = SimpleNamespace(
-        pairing_=SimpleNamespace(matching="unmatched"),
-        is_matched=lambda name: False,
-        model_name_="mediated",
-        model_=SimpleNamespace(members_={"unlinked": None}, regressor_=None),
-    )
-    assert "predict no more than noise would" in description._mediation(without)
+    without = dc.MediatedGP()
+    without.members_ = {"unlinked": None}
+    assert "predict no more than noise would" in mediation("unmatched", False, without)
 
 
 def test_auto_compares_and_keeps_the_table(auto):
@@ -724,7 +729,7 @@ def test_auto_compares_and_keeps_the_table(auto):
     assert downscaler.model_name_ == comparison.chosen
     assert downscaler.model_ is downscaler.candidates_[comparison.chosen]
     assert comparison.how == "4 folds of 16 regions, parameters held"
-    folds, z = downscaler._blocks.fold, data.coarse.tas.values
+    folds, z = downscaler.learner_.folds.fold, data.coarse.tas.values
     z = z[np.isfinite(z)]
     for row in comparison.rows:
         predicted = downscaler.candidates_[row["model"]].predict_held_out(folds)
@@ -784,7 +789,7 @@ def test_pseudo_targets_say_what_their_parameters_mean(auto):
 
 def test_too_few_observations_to_compare(matched, unmatched, monkeypatch):
     data = unmatched.data
-    monkeypatch.setattr("deconditional.fields.downscaler.candidates", lambda *_: TWO)
+    monkeypatch.setattr("deconditional.fields.learn.candidates", lambda *_: TWO)
     with pytest.raises(UsageError, match=r"16 observations in 16 cell\(s\) are too few to compare"):
         dc.downscale(data.fine, data.coarse, **asked("auto", folds=9))
     # A model that was named, or that is the only candidate, needs no comparison.
@@ -798,9 +803,8 @@ def test_one_place_at_many_times_has_nothing_to_hold_out():
     days = [f"2000-01-{day:02d}" for day in range(1, 12)]
     fields = synthetic_fields(4, 4, times=days, extent=(40, 50, 0, 10))
     data = split_cells(fields, "tas", ["cloud"], MEDIATORS, BLOCK, matched=1.0)
-    downscaler = dc.Downscaler(**asked("bagg-gp", covariates="cloud"))
-    downscaler._prepare(data.fine, data.coarse)
-    assert len(downscaler.pairing_.z) == 11 and downscaler._blocks is None
+    learner = prepared(data, "bagg-gp", covariates="cloud")
+    assert len(learner.problem.pairing.z) == 11 and learner.folds is None
 
 
 # --- meanings of parameters ---------------------------------------------------------------------
@@ -945,7 +949,7 @@ def test_logarithmic_fields_keep_their_area_means(rainfall, monkeypatch):
     assert abs(of_mean.mean() - 1) < 0.03 and np.abs(of_mean - 1).max() < 0.06
     assert of_median.mean() < 0.85
     # Taking the logarithm of a mean for the mean of logarithms gives far too much.
-    monkeypatch.setattr(module, "LOG_PASSES", 1)
+    monkeypatch.setattr(learn, "LOG_PASSES", 1)
     naive = skewed_fit(data).predict(data.fine)
     assert (area_means(naive["mean"].values) / observed).mean() > 1.3
 
@@ -953,10 +957,10 @@ def test_logarithmic_fields_keep_their_area_means(rainfall, monkeypatch):
 def test_correction_of_the_logarithm_where_data_is_not_matched(skewed):
     """Per observation it is that of its own bag, or an average of bags with similar mediators."""
     bags = Bags.from_list([[[0.0]], [[1.0]], [[2.0]]], mediator=[[0.0], [1.0], [5.0]])
-    data = module.FitData(
+    data = learn.FitData(
         bags, np.zeros(3), np.array([[1.0], [5.0], [0.5]]), np.array([2, -1, -1]), None, None
     )
-    found = module.Downscaler._at_observations(np.array([1.0, 2.0, 4.0]), data)
+    found = data.at_observations(np.array([1.0, 2.0, 4.0]))
     nearness = 1 / np.abs(0.5 - np.array([0.0, 1.0, 5.0]))
     blend = nearness @ [1.0, 2.0, 4.0] / nearness.sum()
     np.testing.assert_allclose(found, [4.0, 4.0, blend])

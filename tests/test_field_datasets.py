@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.interpolate import RegularGridInterpolator
 
+from deconditional import datasets
 from deconditional.datasets import (
     coarsen,
     global_fields,
@@ -16,7 +17,7 @@ from deconditional.datasets import (
     synthetic_fields,
     synthetic_globe,
 )
-from deconditional.datasets.synthetic_fields import smooth
+from deconditional.datasets.waves import smooth
 
 xr = pytest.importorskip("xarray")
 needs_itur = pytest.mark.skipif(importlib.util.find_spec("itur") is None, reason="needs itur")
@@ -171,8 +172,9 @@ def test_missing_packages_are_named_with_their_remedy(monkeypatch):
         with pytest.raises(ImportError, match=r"pip install 'deconditional\[demo\]'"):
             global_fields()
     monkeypatch.setitem(sys.modules, "xarray", None)
+    monkeypatch.delitem(sys.modules, "deconditional.datasets.made_up", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'deconditional\[fields\]'"):
-        synthetic_fields()
+        _ = datasets.synthetic_fields
 
 
 def test_an_itur_without_the_maps_is_named(monkeypatch, tmp_path):
@@ -284,7 +286,7 @@ def test_blocks_must_divide_the_grid_and_axes_must_exist():
         coarsen(fields, (0, 1))
     with pytest.raises(ValueError, match="no axes 'rlat' and 'rlon'; name two of"):
         coarsen(fields, 2, lat="rlat", lon="rlon")
-    with pytest.raises(ValueError, match="a single cell along lat needs its bounds"):
+    with pytest.raises(ValueError, match="'lat' has a single value and no bounds"):
         coarsen(fields.isel(lat=[0]).drop_vars("lat_bnds"), 1)
 
 

@@ -21,9 +21,9 @@ from studies.records import Results
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
-from deconditional.fields.downscaler import Downscaler  # noqa: E402
-from deconditional.fields.estimators import Recipe  # noqa: E402
 from deconditional.fields.interpolation import bilinear  # noqa: E402
+from deconditional.fields.learn import Learner  # noqa: E402
+from deconditional.fields.recipes import Recipe  # noqa: E402
 from deconditional.models import PseudoTarget  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -41,7 +41,7 @@ def tiny(monkeypatch):
     def two(matching, *_):
         return ("bagg-gp",) if matching == "matched" else ("bagg-gp", "u-cmp")
 
-    monkeypatch.setattr("deconditional.fields.downscaler.candidates", two)
+    monkeypatch.setattr("deconditional.fields.learn.candidates", two)
 
 
 class Line:
@@ -62,7 +62,9 @@ class Line:
 
     def marginals(self, n):
         spread = 0.5 if self.name == "u-cmp" else 1.0
-        return Gaussians(np.full((1, n), self.level), np.full((1, n), spread**2))
+        found = Gaussians(np.full((1, n), self.level), np.full((1, n), spread**2))
+        found.extrapolation = np.zeros(n, dtype=np.int8)
+        return found
 
     def predict(self, x, fine_noise=False, features=None):
         return self.marginals(len(x))
@@ -74,7 +76,7 @@ class Line:
 @pytest.fixture
 def at_once(monkeypatch):
     """Everything but the fits as it is."""
-    monkeypatch.setattr(Downscaler, "_fitted_model", lambda self, name, data, z: Line(name, z))
+    monkeypatch.setattr(Learner, "fit", lambda self, name, data, z: Line(name, z))
 
 
 # --- one model on one draw ----------------------------------------------------------------------

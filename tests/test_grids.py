@@ -12,7 +12,8 @@ from deconditional.errors import UsageError
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
-from deconditional.fields.grids import find_grid, overlap, span, values_on  # noqa: E402
+from deconditional.fields.axes import check_overlap, overlap, span  # noqa: E402
+from deconditional.fields.grids import find_grid, values_on  # noqa: E402
 
 LAT, LON = [-60.0, 0.0, 60.0], [45.0, 135.0, 225.0, 315.0]
 LAT_BOUNDS = [[-90.0, -30.0], [-30.0, 30.0], [30.0, 90.0]]
@@ -536,8 +537,8 @@ def test_grids_that_do_not_meet():
         find_grid(field([10.0, 20.0], lon), ["a"], "fine") for lon in ([0.0, 10.0], [90.0, 100.0])
     )
     with pytest.raises(UsageError, match="do not overlap: fine 2 cells of lat from 5 to 25° by"):
-        overlap(here, there)
+        check_overlap(here, there)
     plane = find_grid(field([10.0, 20.0], [0.0, 10.0], "y", "x"), ["a"], "fine")
     message = "the fine grid is projected, the coarse one latitude-longitude; regrid"
     with pytest.raises(UsageError, match=message):
-        overlap(plane, here)
+        check_overlap(plane, here)

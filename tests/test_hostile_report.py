@@ -15,7 +15,7 @@ from browser import CHROMIUM, Browser
 from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import visible
-from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.learn import Learner
 from deconditional.report import write as report
 from reliability import record, tries
 from test_downscale_command import Regression
@@ -94,14 +94,14 @@ def from_files(tmp_path_factory):
     given = ["--fine", folder / "fine.nc", "--coarse", folder / "coarse.nc"]
     given += ["--target", f"t{NAME}", "--covariates", f"altitude,c{NAME}"]
     given += ["--out", folder / "out.nc", "--report", folder / "out.html", "--samples", "1"]
-    fitted = Downscaler._fitted_model
-    Downscaler._fitted_model = lambda self, name, data, z: Regression(data, z)
+    fitted = Learner.fit
+    Learner.fit = lambda self, name, data, z: Regression(data, z)
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = cli.main(["downscale", *map(str, given)])
     finally:
-        Downscaler._fitted_model = fitted
+        Learner.fit = fitted
     assert (code, err.getvalue()) == (0, "")
     assert visible(out.getvalue()) == out.getvalue()
     return folder

@@ -22,9 +22,9 @@ import deconditional as dc  # noqa: E402
 from deconditional.cli.main import main  # noqa: E402
 from deconditional.datasets import split_cells, synthetic_fields  # noqa: E402
 from deconditional.errors import UsageError  # noqa: E402
-from deconditional.fields import mapped, parts, streaming  # noqa: E402
+from deconditional.fields import mapped, part, predict, streaming  # noqa: E402
 from deconditional.fields.cluster import active_client  # noqa: E402
-from deconditional.fields.prediction import Predictor  # noqa: E402
+from deconditional.fields.predict import Predictor  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROLES = ("tas", ["altitude", "cloud"], ["water_vapour"])
@@ -52,6 +52,11 @@ def fitted():
     data = split_cells(synthetic_fields(18, 36), *ROLES, 3, matched=1.0)
     downscaler = dc.Downscaler(*ROLES, **options()).fit(data.fine, data.coarse)
     return data.fine.chunk(CHUNKS), downscaler, downscaler.predict(data.fine)
+
+
+@pytest.fixture(scope="module")
+def coarse():
+    return split_cells(synthetic_fields(18, 36), *ROLES, 3, matched=1.0).coarse
 
 
 @pytest.fixture(autouse=True)
@@ -206,6 +211,11 @@ def test_every_time_has_a_fit_of_its_own(days):
     assert all(s["failed"] is None and s["model"] == "bagg-gp" for s in facts["slices"])
 
 
+def spied(work, carried_out):
+    """What carries out a slice, and notes its label."""
+    return lambda how, each, *data: carried_out.append(each.label) or work(how, each, *data)
+
+
 def test_a_failed_slice_is_reported_and_tried_again(days, tmp_path, monkeypatch):
     broken = days.coarse.copy(deep=True)
     broken["tas"][1] = np.nan
@@ -214,8 +224,7 @@ def test_a_failed_slice_is_reported_and_tried_again(days, tmp_path, monkeypatch)
         found = dc.downscale(days.fine, broken, *ROLES, **given)
     assert found["mean"].isel(time=1).isnull().all() and found["mean"][0].notnull().all()
     carried_out = []
-    result = mapped._result
-    monkeypatch.setattr(mapped, "_result", lambda s: carried_out.append(s.label) or result(s))
+    monkeypatch.setattr(mapped, "_result", spied(mapped._result, carried_out))
     again = dc.downscale(days.fine, days.coarse, *ROLES, **given)
     assert carried_out == ["time=2000-01-02"]
     np.testing.assert_array_equal(again["mean"][[0, 2]], found["mean"][[0, 2]])
@@ -228,8 +237,7 @@ def test_another_option_is_another_slice(days, tmp_path, monkeypatch):
     found = dc.downscale(fine, coarse, *ROLES, **given, **options())
     assert found["mean"].dims == ("seed", "lat", "lon") and found.seed.values.tolist() == [0, 1]
     carried_out = []
-    result = mapped._result
-    monkeypatch.setattr(mapped, "_result", lambda s: carried_out.append(s.label) or result(s))
+    monkeypatch.setattr(mapped, "_result", spied(mapped._result, carried_out))
     dc.downscale(fine, coarse, *ROLES, **given, **options(min_cover=0.7))
     assert carried_out == ["seed=0", "seed=1"]
 
@@ -249,7 +257,7 @@ def test_another_option_is_another_slice(days, tmp_path, monkeypatch):
 )
 def test_what_cannot_be_mapped_is_said_at_once(days, given, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mapped, "_result", lambda s: pytest.fail("began"))
+    monkeypatch.setattr(mapped, "_result", lambda *_: pytest.fail("began"))
     with pytest.raises(UsageError, match=message):
         dc.downscale(days.fine, days.coarse, *ROLES, **given, **options())
 
@@ -287,7 +295,7 @@ def test_the_command_reads_and_writes_by_chunks(files, tmp_path, capsys, monkeyp
     assert main(command(files, whole, *time_, "--chunked", "no")) == 0
     said = capsys.readouterr().out
     loaded = []
-    monkeypatch.setattr(parts.Reader, "part", _noting(parts.Reader.part, loaded))
+    monkeypatch.setattr(part.Reader, "part", _noting(part.Reader.part, loaded))
     assert main(command(files, by_chunks, *time_, "--chunked", "yes")) == 0
     assert loaded  # it did go by parts
     start = "residuals  observed less area mean in 72 cells: rms 0.3"
@@ -380,13 +388,13 @@ def arrivals():
     return max((getattr(c, "arrivals", 0) for c in found if c is not None), default=0)
 
 
-def test_workers_give_the_same_answer(fitted, client):
+def test_workers_give_the_same_answer(fitted, coarse, client):
     fine, downscaler, expected = fitted
     small = fine.chunk({"lat": 3, "lon": 6})
     found = downscaler.predict(small).compute()
     np.testing.assert_allclose(found["mean"], expected["mean"], atol=1e-9)
     np.testing.assert_allclose(found["coarse_mean"], expected["coarse_mean"], atol=1e-9)
-    other = dc.Downscaler(*ROLES, **options()).fit(small, downscaler.coarse_)
+    other = dc.Downscaler(*ROLES, **options()).fit(small, coarse)
     np.testing.assert_allclose(other.predict(small)["mean"].compute(), expected["mean"], atol=1e-6)
 
 
@@ -396,13 +404,7 @@ def test_the_model_travels_once_to_every_worker(fitted, client, monkeypatch):
     fine, downscaler, _ = fitted
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
-        plain = downscaler._predictor
-
-        def counted(*arguments):
-            found = plain(*arguments)
-            return Counted(**{n: getattr(found, n) for n in found.__dataclass_fields__})
-
-        monkeypatch.setattr(downscaler, "_predictor", counted)
+        monkeypatch.setattr(predict, "Predictor", Counted)
         downscaler.predict(fine.chunk({"lat": 3, "lon": 6}))["mean"].compute()  # 36 tasks
         found = client.run(arrivals)
     finally:

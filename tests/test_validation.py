@@ -16,16 +16,18 @@ from deconditional.inference.posterior import Gaussians
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
-from deconditional.fields.pairing import pair  # noqa: E402
+from deconditional.fields.learn import Learner  # noqa: E402
 from deconditional.fields.question import Question  # noqa: E402
+from deconditional.fields.sides import two_sides  # noqa: E402
 from deconditional.fields.validation import (  # noqa: E402
     PLAUSIBLE_GAP,
-    Blocks,
+    Folds,
     HeldOut,
     _chosen,
-    blocks,
     compared,
+    folds_of,
 )
+from pairs import pair  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -66,14 +68,14 @@ def test_folds_divide_the_observations_evenly(folds):
     fields = synthetic_fields(48, 64, **region)
     data = split_cells(fields, *ROLES, block=4, matched=0.6)
     pairing = paired(data)
-    parts = blocks(pairing, "space", folds, seed=0)
+    parts = folds_of(pairing, "space", folds, seed=0)
     assert parts.fold.shape == parts.region.shape == pairing.z.shape
     assert set(parts.fold) == set(range(folds))
     sizes = np.bincount(parts.fold)
     assert sizes.sum() == len(pairing.z)
     assert sizes.max() - sizes.min() <= np.bincount(parts.region).max()
     assert parts.how == f"{folds} folds of {4 * folds} regions"
-    again = blocks(pairing, "space", folds, seed=0)
+    again = folds_of(pairing, "space", folds, seed=0)
     np.testing.assert_array_equal(again.fold, parts.fold)
 
 
@@ -81,7 +83,7 @@ def test_regions_are_contiguous_and_whole():
     """All 12 x 16 cells of a plane are observed, so neighbours can be followed on the grid."""
     fields = synthetic_fields(48, 64, extent=(30, 60, 0, 60), projected=True)
     data = split_cells(fields, *ROLES, block=4, matched=1.0)
-    parts = blocks(paired(data), "space", 5, seed=3)
+    parts = folds_of(paired(data), "space", 5, seed=3)
     region = parts.region.reshape(12, 16)
     index = np.arange(region.size).reshape(region.shape)
     pairs = [(index[1:], index[:-1]), (index[:, 1:], index[:, :-1])]
@@ -96,7 +98,7 @@ def test_regions_are_contiguous_and_whole():
 
 def test_a_cell_is_in_one_region_at_all_times():
     data = example(1.0, times=["2000-01-01", "2000-01-11", "2000-01-21"])
-    parts = blocks(paired(data), "space", 4, seed=0)
+    parts = folds_of(paired(data), "space", 4, seed=0)
     for one in (parts.fold, parts.region):
         by_day = one.reshape(3, 32)
         np.testing.assert_array_equal(by_day, by_day[[0, 0, 0]])
@@ -107,7 +109,7 @@ def test_stretches_of_time_follow_the_calendar():
     data = example(1.0, times=days)
     # The fine data has two of the times, so the units' times are in no order at all.
     pairing = paired(data._replace(fine=data.fine.isel(time=[2, 0])))
-    parts = blocks(pairing, "time", 2, seed=0)
+    parts = folds_of(pairing, "time", 2, seed=0)
     day = pairing.times[pairing.observed_unit // 32]
     assert parts.how == "2 stretches of time"
     early = day <= np.datetime64("2000-01-05")
@@ -116,7 +118,7 @@ def test_stretches_of_time_follow_the_calendar():
 
 
 def test_blocks_of_some_observations_are_numbered_anew():
-    parts = Blocks(np.array([0, 0, 1, 1]), np.array([0, 3, 5, 5]), "words")
+    parts = Folds(np.array([0, 0, 1, 1]), np.array([0, 3, 5, 5]), "words")
     some = parts.of(np.array([1, 3]))
     assert (some.fold.tolist(), some.region.tolist(), some.how) == ([0, 1], [0, 1], "words")
 
@@ -132,7 +134,7 @@ def test_blocks_of_some_observations_are_numbered_anew():
 )
 def test_folds_that_cannot_be_made(matched, by, folds, message):
     with pytest.raises(UsageError, match=message):
-        blocks(paired(matched), by, folds, seed=0)
+        folds_of(paired(matched), by, folds, seed=0)
 
 
 def test_one_place_cannot_be_divided_in_space():
@@ -140,8 +142,8 @@ def test_one_place_cannot_be_divided_in_space():
     fields = synthetic_fields(4, 4, times=days, extent=(40, 50, 0, 10))
     pairing = paired(split_cells(fields, *ROLES, block=4, matched=1.0))
     with pytest.raises(UsageError, match="known in one coarse cell; use by='time'"):
-        blocks(pairing, "space", 2, seed=0)
-    assert blocks(pairing, "time", 3, seed=0).fold.tolist() == [0, 0, 1, 1, 2, 2]
+        folds_of(pairing, "space", 2, seed=0)
+    assert folds_of(pairing, "time", 3, seed=0).fold.tolist() == [0, 0, 1, 1, 2, 2]
 
 
 # --- scores and choice --------------------------------------------------------------------------
@@ -208,7 +210,7 @@ def test_models_that_are_far_from_the_bags_stand_back():
 
 
 def test_scores_are_in_the_units_of_the_target():
-    parts = Blocks(REGION % 5, REGION, "5 folds of 10 regions")
+    parts = Folds(REGION % 5, REGION, "5 folds of 10 regions")
     models = [held_out("a", 0.5, 0.8, bag_gap=0.7), held_out("b", 3.0, 0.8, bag_gap=1.5)]
     found = compared(models, 4.0, parts)
     row = found.rows[0]
@@ -231,8 +233,7 @@ def test_scores_are_in_the_units_of_the_target():
 def arrays_of(data):
     """Standardised bags and observations, as a downscaler makes them."""
     downscaler = dc.Downscaler(*ROLES, **settings())
-    downscaler._prepare(data.fine, data.coarse)
-    return downscaler
+    return downscaler.prepare(*two_sides(data.fine, data.coarse, downscaler.question()))
 
 
 def standardised_pit(mean, variance, z):
@@ -247,9 +248,9 @@ def test_refitting_is_a_loop_over_folds(matched):
         matched.fine, matched.coarse, *ROLES, models=["bagg-gp"], folds=2, **options
     )
     downscaler = arrays_of(matched)
-    fold = blocks(downscaler.pairing_, "space", 2, seed=0).fold
+    fold = folds_of(downscaler.problem.pairing, "space", 2, seed=0).fold
     assert np.bincount(fold).tolist() == [16, 16]
-    data = downscaler._data("bagg-gp")
+    data = downscaler.data("bagg-gp")
     seen, unseen = np.flatnonzero(fold == 1), np.flatnonzero(fold == 0)
     model = dc.BaggGP(KERNEL, trend="linear", fixed=free, n_restarts=1)
     model.fit(data.bags.select(seen), data.z[seen])
@@ -266,8 +267,8 @@ def test_without_refitting_parameters_are_held(matched):
         matched.fine, matched.coarse, *ROLES, models=["bagg-gp"], refit=False, **settings(FIXED)
     )
     downscaler = arrays_of(matched)
-    data = downscaler._data("bagg-gp")
-    fold = blocks(downscaler.pairing_, "space", 5, seed=0).fold
+    data = downscaler.data("bagg-gp")
+    fold = folds_of(downscaler.problem.pairing, "space", 5, seed=0).fold
     model = dc.BaggGP(KERNEL, trend="linear", fixed=FIXED, n_restarts=1).fit(data.bags, data.z)
     predicted = model.predict_held_out(fold)
     expected = standardised_pit(predicted.mean, predicted.variance, data.z)
@@ -283,7 +284,7 @@ def test_times_are_held_out():
     data = split_cells(fields, *ROLES, block=4, matched=1.0)
     options = settings(FIXED, models=["bagg-gp"], by="time", folds=2)
     found = dc.cross_validate(data.fine, data.coarse, *ROLES, **options)
-    parts = arrays_of(data)._data("bagg-gp")
+    parts = arrays_of(data).data("bagg-gp")
     model = dc.BaggGP(KERNEL, trend="linear", fixed=FIXED, n_restarts=1)
     first, second = np.arange(16), np.arange(16, 32)
     predicted = model.fit(parts.bags.select(first), parts.z[:16]).predict_bags(
@@ -294,11 +295,12 @@ def test_times_are_held_out():
     assert found.how == "2 stretches of time, parameters learnt without the fold"
 
 
-class Seen:
+class Seen(dc.PseudoTarget):
     """A model whose answers tell what it was asked, and how many observations it has seen."""
 
     def __init__(self, n, noise):
         self.n, self.parameters_ = n, {"noise_std": noise}
+        self.model_ = self.regressor_ = self
 
     def predict_bags(self, bags):
         return Gaussians(bags.means()[None, :, -1], np.full((1, len(bags)), 1.0 + self.n))
@@ -317,11 +319,11 @@ def test_refitting_predicts_through_own_bags_and_mediators(partly, monkeypatch, 
             model.parameters_ = None
         return model
 
-    monkeypatch.setattr(dc.Downscaler, "_fitted_model", fitted)
+    monkeypatch.setattr(Learner, "fit", fitted)
     found = dc.cross_validate(partly.fine, partly.coarse, *ROLES, models="cmp", folds=3)
     downscaler = arrays_of(partly)
-    fold = blocks(downscaler.pairing_, "space", 3, seed=0).fold
-    data = downscaler._data("cmp")
+    fold = folds_of(downscaler.problem.pairing, "space", 3, seed=0).fold
+    data = downscaler.data("cmp")
     direct = data.own_bag >= 0
     assert 0 < direct.sum() < len(direct)
     seen = len(fold) - np.bincount(fold)[fold]
@@ -345,9 +347,7 @@ class Standard:
 @pytest.fixture
 def at_once(monkeypatch):
     """Everything but the fits as it is."""
-    monkeypatch.setattr(
-        dc.Downscaler, "_fitted_model", lambda self, name, data, z: Standard(len(z))
-    )
+    monkeypatch.setattr(Learner, "fit", lambda self, name, data, z: Standard(len(z)))
 
 
 def test_models_are_compared_on_the_observations_they_share(matched, at_once):

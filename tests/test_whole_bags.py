@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import deconditional as dc
-from deconditional.fields.pairing import pair
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import InputScaling
-from deconditional.fields.whole_bags import averager
+from deconditional.fields.sides import two_sides
+from pairs import pair
 from tests.helpers import assert_close
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -26,6 +26,11 @@ def data():
     return dc.datasets.split_cells(fields, *NAMES, block=12, matched=0.5, seed=1)
 
 
+def learner(downscaler, data):
+    """All that comes before learning."""
+    return downscaler.prepare(*two_sides(data.fine, data.coarse, downscaler.question()))
+
+
 def squares(x):
     return x**2
 
@@ -36,12 +41,11 @@ def test_means_of_functions_over_all_points(data, chunks):
     question = Question("tas", ("altitude", "cloud"), ("water_vapour",))
     found = pair(fine, data.coarse, question)
     whole = pair(data.fine, data.coarse, question).bags
-    scaling = InputScaling.of(found.fine.spread, found.n_position, True)
+    scaling = InputScaling.of(found.spread, found.n_position, True)
     which = np.array([3, 0, 7])
     expected = whole.select(which)
-    assert_close(
-        averager(found, which, scaling)(squares), expected.means(scaling(expected.points) ** 2)
-    )
+    means = found.fine_bags.averages(which, scaling, squares)
+    assert_close(means, expected.means(scaling(expected.points) ** 2))
 
 
 @pytest.mark.parametrize("model", ["vbagg", "varcmp"])
@@ -58,18 +62,11 @@ def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data, model):
     x = np.random.default_rng(0).normal(size=(7, inner.n_features_in_))
 
     every = dc.Downscaler(*NAMES, model=model, points_per_bag=None)
-    every._prepare(data.fine, data.coarse)
-    bags = every._data(model).bags
+    bags = learner(every, data).data(model).bags
     problem = inner.fitted_.problem
-    vector = inner.fitted_.vectors[0]
-    whole = type(inner)(**inner.get_params())._problem(
-        bags, np.asarray(problem.z), *_rest(every, model, problem)
-    )
-    values = problem.parameters.unpack(vector)
+    values = problem.parameters.unpack(inner.fitted_.vectors[0])
     trend_means = bags.means(np.asarray(problem.trend.features(jnp.asarray(bags.points))))
-    whole = replace(
-        whole, locations=problem.locations, trend=problem.trend, trend_means=trend_means
-    )
+    whole = replace(problem, layout=bags.layout, trend_means=jnp.asarray(trend_means))
     known = inner.fitted_.pieces[0]
     pieces = replace(whole.pieces(values), weights=known.weights, noise=known.noise, residual=None)
     expected = dc.Posterior([whole.field(values, pieces)], x, False)
@@ -78,12 +75,6 @@ def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data, model):
     assert_close(posterior.std, expected.std, tolerance=1e-6)
     few = inner.bags_.n_points / bags.n_points
     assert few < 0.05
-
-
-def _rest(every, model, problem):
-    if model == "varcmp":
-        return every._data(model).mediator, None, None
-    return None, None, np.asarray(problem.known_noise)
 
 
 def test_chunked_fit_uses_all_points_too(data):

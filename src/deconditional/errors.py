@@ -26,6 +26,7 @@ __all__ = [
     "SliceWarning",
     "UsageError",
     "UselessMediatorWarning",
+    "one_line",
     "shortened",
     "tell_of",
     "visible",
@@ -72,6 +73,12 @@ def shortened(text: str, most: int) -> str:
     'aaaaa… (100 characters)'
     """
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+
+
+def one_line(error: BaseException) -> str:
+    """The beginning of what an error says."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(".")[:200]
 
 
 def _message(text: str) -> str:

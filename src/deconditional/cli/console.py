@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-from deconditional.errors import UsageError, shortened, visible
-from deconditional.fields.files import one_line
+from deconditional.errors import UsageError, one_line, shortened, visible
 
 __all__ = ["errors_of_computing", "errors_of_reading", "new_console", "say"]
 

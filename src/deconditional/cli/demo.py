@@ -25,8 +25,8 @@ from deconditional import datasets
 from deconditional.cli.console import new_console, say
 from deconditional.errors import FitWarning
 from deconditional.fields import Downscaler
-from deconditional.fields.files import write_fields
 from deconditional.fields.interpolation import bilinear
+from deconditional.fields.io import write_fields
 from deconditional.report import write_report
 from deconditional.report.maps import demo_maps
 from deconditional.report.plots import save
@@ -40,7 +40,7 @@ TARGET = "tas"
 COVARIATES = ("altitude", "rain", "cloud")
 MEDIATORS = ("water_vapour",)
 BASELINE = "bagg-gp"
-"""On unmatched data it reaches the bags by pseudo-targets."""
+"""The model to compare with; on unmatched data it reaches the bags by pseudo-targets."""
 
 Scores = Mapping[str, Mapping[str, float]]
 

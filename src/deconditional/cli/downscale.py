@@ -19,22 +19,23 @@ from deconditional.cli.options import require
 from deconditional.cli.report import check_report, write_page
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
 from deconditional.fields.cluster import cluster
-from deconditional.fields.declared import available_memory, shown_bytes
-from deconditional.fields.downscaler import Downscaler, quantile_levels
+from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.downscaling import downscale as in_one_call
 from deconditional.fields.downscaling import select_time
-from deconditional.fields.files import (
+from deconditional.fields.io import (
+    available_memory,
     check_output,
     check_writable,
     open_fields,
     protect_inputs,
     remove,
+    shown_bytes,
     write_fields,
 )
-from deconditional.fields.fine_points import fine_points
-from deconditional.fields.grids import find_grid
-from deconditional.fields.pairing import Pairing, is_chunked
-from deconditional.saving.resume import Checkpoint, opened, whole
+from deconditional.fields.predict import parts_of, quantile_levels
+from deconditional.fields.problem import Problem
+from deconditional.fields.sides import FineSide, two_sides
+from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["downscale"]
 
@@ -59,7 +60,7 @@ class Request:
 
     @property
     def goal(self) -> xr.Dataset:
-        """Where to predict."""
+        """The data to predict on."""
         return self.fine if self.on is None else self.on
 
 
@@ -114,16 +115,18 @@ def at_once(request: Request) -> xr.Dataset:
     args, downscaler, goal = request.args, request.downscaler, request.goal
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DeconditionalWarning)
-        downscaler.check_consistency(goal)
+        sides = two_sides(request.fine, request.coarse, downscaler.question())
+        where = sides[0] if request.on is None else side_of(request.on, downscaler)
+        downscaler.check_consistency(where)
         with errors_of_reading():
-            pairing = downscaler.understand(request.fine, request.coarse)
-        for label, text in pairing.understood:
+            learner = downscaler.prepare(*sides)
+        for label, text in learner.problem.pairing.understood:
             say(request.console, label, text)
         if request.on is not None:
-            check_on(request.on, pairing)
-        check_result(request, pairing)
+            check_on(where, learner.problem)
+        check_result(request, where)
         with opened(args.checkpoint) as kept:
-            downscaler.fit(request.fine, request.coarse, **whole(kept))
+            downscaler.learn(learner, checkpoint=kept)
             downscaler.predict_to(
                 args.out,
                 goal,
@@ -255,36 +258,40 @@ def check_size_options(args: argparse.Namespace) -> None:
         require("dask", "dask")
 
 
-def check_on(on: xr.Dataset, pairing: Pairing) -> None:
-    """Raise now rather than after the fit where nothing can be predicted on a grid."""
-    question = pairing.question
+def side_of(on: xr.Dataset, downscaler: Downscaler) -> FineSide:
+    """The grid to predict on, or a complaint about the option."""
     try:
-        grid = find_grid(on, question.covariates, "fine", question.dims)
-        if not is_chunked(on, question):
-            fine_points(on, question)
+        return FineSide.of(on, downscaler.question())
     except UsageError as error:
         raise UsageError(f"--on: {error}") from None
-    if grid.spherical != pairing.coarse.spherical:
+
+
+def check_on(side: FineSide, problem: Problem) -> None:
+    """Raise now rather than after the fit where nothing can be predicted on a grid."""
+    if side.grid.spherical != problem.pairing.coarse.spherical:
         raise UsageError(
             "--on: its grid is in other coordinates than those of the fine and coarse files; give "
             "one of the same projection."
         )
+    try:
+        if not side.chunked:
+            parts_of(side, problem).only.check_known()
+    except UsageError as error:
+        raise UsageError(f"--on: {error}") from None
 
 
-def check_result(request: Request, pairing: Pairing) -> None:
+def check_result(request: Request, side: FineSide) -> None:
     """Raise now where the result could not be written, or does not fit into memory."""
-    args, question = request.args, pairing.question
-    grid = find_grid(request.goal, question.covariates, "fine", question.dims)
-    dims = [d for d in (grid.time, grid.y.name, grid.x.name) if d is not None]
-    check_writable(request.goal, args.out, dims)
-    if is_chunked(request.goal, question):
+    args, n_cells = request.args, side.grid.n_cells * side.grid.n_times
+    check_writable(request.goal, args.out, side.grid.dims)
+    if side.chunked:
         return
     layers = 2 + len(args.quantiles) + args.samples
-    needed = 8 * grid.n_cells * grid.n_times * layers
+    needed = 8 * n_cells * layers
     memory = available_memory()
     if needed > memory:
         raise UsageError(
-            f"{layers} layers of {grid.n_cells * grid.n_times} cells take {shown_bytes(needed)}, "
-            f"and {shown_bytes(memory)} are free; ask for fewer samples or quantiles, or use "
+            f"{layers} layers of {n_cells} cells take {shown_bytes(needed)}, and "
+            f"{shown_bytes(memory)} are free; ask for fewer samples or quantiles, or use "
             "--chunked yes."
         )

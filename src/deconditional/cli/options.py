@@ -33,7 +33,7 @@ def runs(
 
 
 def nothing_kept(args: argparse.Namespace) -> str:
-    """For commands that write at their end."""
+    """What an interrupt leaves of a command that writes at its end: nothing."""
     return "Nothing was kept; run the command again."
 
 
@@ -101,7 +101,7 @@ def bounds(text: str) -> tuple[float | None, float | None]:
 
 
 def points(text: str) -> int | str | None:
-    """A number, ``all`` or ``auto``."""
+    """A number of points; None for ``all``, and ``auto`` as it is."""
     if text in ("all", "auto"):
         return None if text == "all" else text
     if not text.isdigit() or int(text) < 1:
@@ -110,7 +110,7 @@ def points(text: str) -> int | str | None:
 
 
 def dimensions(text: str) -> dict[str, str]:
-    """Names of dimensions by role."""
+    """Names of dimensions by their role: y, x or time."""
     pairs = [part.split("=", 1) for part in names(text) if "=" in part]
     found = {role.strip(): name.strip() for role, name in pairs}
     if len(found) != len(names(text)) or not set(found) <= {"y", "x", "time"}:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import xarray as xr
 
-from deconditional.errors import UsageError
-from deconditional.fields.files import one_line, open_fields, protect_inputs
+from deconditional.errors import UsageError, one_line
+from deconditional.fields.io import open_fields, protect_inputs
 from deconditional.report import write_report
 from deconditional.report.reading import load_result
 from deconditional.saving.outputs import check_place

@@ -1,16 +1,21 @@
 """Data of the experiments."""
 
-# Imported here and not on first use: most functions have their module's name, and the module,
-# once imported elsewhere, would take the function's place. None of them imports xarray by itself.
-from deconditional.datasets.cells import FieldsExample, coarsen, split_cells
-from deconditional.datasets.global_fields import global_fields
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from deconditional.datasets.noisy_mediator import NoisyMediator, noisy_mediator
 from deconditional.datasets.s_curve import s_curve
 from deconditional.datasets.shrinkage_toy import ShrinkageToy, shrinkage_toy
 from deconditional.datasets.surfaces import CutSurface
 from deconditional.datasets.swiss_roll import swiss_roll
-from deconditional.datasets.synthetic_fields import synthetic_fields
 from deconditional.datasets.synthetic_globe import SyntheticGlobe, synthetic_globe
+
+if TYPE_CHECKING:
+    from deconditional.datasets.cells import FieldsExample, coarsen, split_cells
+    from deconditional.datasets.itu import global_fields
+    from deconditional.datasets.made_up import synthetic_fields
 
 __all__ = [
     "CutSurface",
@@ -28,3 +33,24 @@ __all__ = [
     "synthetic_fields",
     "synthetic_globe",
 ]
+
+FIELDS = {
+    "FieldsExample": "cells",
+    "coarsen": "cells",
+    "global_fields": "itu",
+    "split_cells": "cells",
+    "synthetic_fields": "made_up",
+}
+"""What needs xarray, and the modules that have it: imported when it is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in FIELDS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = import_module(f"deconditional.datasets.{FIELDS[name]}")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"fields need {error.name}; install it with pip install 'deconditional[fields]'."
+        ) from None
+    return getattr(module, name)

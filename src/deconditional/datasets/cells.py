@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import xarray as xr
 
-if TYPE_CHECKING:
-    import xarray as xr
+from deconditional.fields.bounds import cell_bounds, cell_centres
+from deconditional.fields.overlap import AxisKind, lengths
 
-__all__ = ["FieldsExample", "cell_axis", "coarsen", "require_xarray", "split_cells"]
+__all__ = ["FieldsExample", "cell_axis", "coarsen", "split_cells"]
 
 # What the CF conventions say of an axis, by its name.
 _AXES = {
@@ -50,17 +51,6 @@ class FieldsExample(NamedTuple):
     everywhere: xr.Dataset
 
 
-def require_xarray() -> Any:
-    """The module xarray, or an error that says how to install it."""
-    try:
-        import xarray
-    except ImportError:
-        raise ImportError(
-            "fields need xarray; install it with pip install 'deconditional[fields]'."
-        ) from None
-    return xarray
-
-
 def cell_axis(
     name: str, centres: np.ndarray, bounds: np.ndarray, attrs: dict[Any, Any] | None = None
 ) -> dict[str, xr.Variable]:
@@ -72,7 +62,6 @@ def cell_axis(
     >>> sorted(axis), axis["lat"].attrs["bounds"], axis["lat"].attrs["units"]
     (['lat', 'lat_bnds'], 'lat_bnds', 'degrees_north')
     """
-    xr = require_xarray()
     about = dict(_AXES.get(name, {}) if attrs is None else attrs, bounds=f"{name}_bnds")
     return {
         name: xr.Variable((name,), np.asarray(centres, dtype=float), about),
@@ -110,23 +99,16 @@ def coarsen(
     >>> coarse.lat_bnds.values[0]
     array([-90., -45.])
     """
-    xr = require_xarray()
     axes = _axes(fields, lat, lon)
     blocks = _block(fields, axes, block)
-    height, width = (_bounds(fields, axis) for axis in axes)
-    on_globe = _on_globe(fields, axes[0])
-    if on_globe:
-        from deconditional.fields.overlap import unwrapped
-
-        height = np.clip(height, -90.0, 90.0)
-        width = width + (unwrapped(width[:, 0]) - width[:, 0])[:, None]
+    kinds = _kinds(fields, axes[0])
+    bounds = [_bounds(fields, axis, kind) for axis, kind in zip(axes, kinds, strict=True)]
     coords: dict[Any, Any] = {}
-    for axis, size, bounds in zip(axes, blocks, (height, width), strict=True):
-        outer = np.stack([bounds[::size, 0], bounds[size - 1 :: size, 1]], 1)
+    for axis, size, ends in zip(axes, blocks, bounds, strict=True):
+        outer = np.stack([ends[::size, 0], ends[size - 1 :: size, 1]], 1)
         coords |= cell_axis(axis, outer.mean(1), outer, fields[axis].attrs)
-    if on_globe:
-        height = np.sin(np.radians(height))
-    area = np.abs(np.diff(height)) * np.abs(np.diff(width)).T
+    sides = (np.abs(lengths(ends, kind)) for ends, kind in zip(bounds, kinds, strict=True))
+    area = np.outer(*sides)
 
     coarse = {}
     for name, field in fields.data_vars.items():
@@ -187,7 +169,6 @@ def split_cells(
     >>> int(example.fine.altitude.notnull().sum()) // 6**2
     16
     """
-    xr = require_xarray()
     _check_names(fields, (target,), "target")
     _check_names(fields, covariates, "covariates")
     _check_names(fields, mediators, "mediators")
@@ -248,29 +229,19 @@ def _block(
     return rows, columns
 
 
-def _bounds(fields: xr.Dataset, axis: str) -> np.ndarray:
+def _bounds(fields: xr.Dataset, axis: str, kind: AxisKind) -> np.ndarray:
     """The ``(n, 2)`` bounds of the cells along an axis, in the order of the axis."""
-    centres = np.asarray(fields[axis].values, dtype=float)
-    about = fields[axis]
-    name = about.attrs.get("bounds", about.encoding.get("bounds", f"{axis}_bnds"))
-    if name in fields.variables:
-        bounds = np.asarray(fields[name].transpose(axis, ...).values, dtype=float)
-        rising = len(centres) < 2 or centres[1] > centres[0]
-        return np.sort(bounds, axis=1)[:, :: 1 if rising else -1]
-    if len(centres) < 2:
-        raise ValueError(
-            f"a single cell along {axis} needs its bounds; add a variable {axis}_bnds."
-        )
-    middle = (centres[:-1] + centres[1:]) / 2
-    first, last = 2 * centres[0] - middle[0], 2 * centres[-1] - middle[-1]
-    edges = np.concatenate([[first], middle, [last]])
-    return np.stack([edges[:-1], edges[1:]], 1)
+    centres = cell_centres(fields[axis], kind, 1.0, "fine")
+    bounds, _ = cell_bounds(fields, axis, centres, kind, 1.0, "fine")
+    rising = len(centres) < 2 or centres[1] > centres[0]
+    return bounds[:, :: 1 if rising else -1]
 
 
-def _on_globe(fields: xr.Dataset, lat: str) -> bool:
-    """Whether an axis is one of latitudes, be they those of a rotated pole."""
+def _kinds(fields: xr.Dataset, lat: str) -> tuple[AxisKind, AxisKind]:
+    """Latitude and longitude, be they those of a rotated pole, or two axes of a plane."""
     units = fields[lat].attrs.get("units")
-    return lat in ("lat", "latitude") if units is None else str(units).startswith("degree")
+    degrees = lat in ("lat", "latitude") if units is None else str(units).startswith("degree")
+    return ("latitude", "longitude") if degrees else ("plane", "plane")
 
 
 def _block_means(values: np.ndarray, area: np.ndarray, block: tuple[int, int]) -> np.ndarray:

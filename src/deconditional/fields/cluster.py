@@ -2,8 +2,8 @@
 
 XLA starts as many threads as it sees cores, in every process. Two workers of one thread each would
 so run four threads on two cores. A plugin, registered with the cluster when work is first sent to
-it, lets every worker process start as many as Dask gave it. It must come before JAX does, so the
-module imports nothing that does.
+it, lets every worker process start as many as Dask gave it. It must come before JAX looks for
+devices, which is when it starts its threads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import jax
 from threadpoolctl import threadpool_limits
 
 from deconditional.errors import UsageError
@@ -97,8 +98,6 @@ def start_threads(n: int) -> None:
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(cores)[:n])
     try:
-        import jax
-
         jax.devices()
     finally:
         for thread in os.listdir("/proc/self/task"):

@@ -20,11 +20,14 @@ from scipy.sparse import csr_array
 
 from deconditional.bags import Bags
 from deconditional.errors import FitWarning, UsageError
+from deconditional.fields.part import Cells
+from deconditional.fields.problem import Problem
+from deconditional.fields.recipes import condensed_size
 from deconditional.fields.scaling import TargetScaling
 from deconditional.fitting.progress import tell
 from deconditional.inference.posterior import Gaussians, Posterior, blocks
 
-__all__ = ["ConsistentPosterior"]
+__all__ = ["ConsistentPosterior", "consistent"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -94,6 +97,42 @@ class ConsistentPosterior(Gaussians):
         # Not the symmetric one: where cells are condensed it would leave a part of the pulls.
         gain = np.linalg.lstsq(self._grams[0], pulls.T, rcond=1e-12)[0]
         return self.component_means[0] + deviation - (self._cross[0] @ gain).T
+
+
+def consistent(
+    posterior: Posterior, cells: Cells, problem: Problem, seed: int
+) -> ConsistentPosterior:
+    """A posterior whose area means are as observed, wherever cells cover enough of a unit.
+
+    Parameters
+    ----------
+    posterior, cells
+        The posterior of the process at all points of the cells that are predicted.
+    seed
+        Of the points that stand for the observed cells.
+    """
+    pairing, reader, found = problem.pairing, cells.reader, cells.memberships
+    area = np.bincount(found.unit, found.area, minlength=reader.n_units).astype(float)
+    wanted = reader.enough(area, cells.masked) & np.isfinite(pairing.target)
+    if not wanted.any():
+        raise UsageError(
+            "consistency='exact' found no observed coarse cell that the predicted cells cover; "
+            "leave it out."
+        )
+    found = found.take(wanted[found.unit])
+    units, cell = np.unique(found.unit, return_inverse=True)
+    weights = found.area / area[found.unit]
+    observed = Bags(
+        points=posterior.x[found.row],
+        bag=cell.astype(np.int64),
+        weights=weights,
+        ids=tuple(units.tolist()),
+        mediator=None,
+        point=found.row,
+    )
+    few = observed.condense(condensed_size("bagg-gp", len(units)), seed)
+    shares = csr_array((weights, (cell, found.row)), shape=(len(units), len(posterior.x)))
+    return ConsistentPosterior(posterior, few, shares, pairing.target[units], problem.target)
 
 
 def _cross(field: Any, cells: Bags, x: Floats) -> np.ndarray:

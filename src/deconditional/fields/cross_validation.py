@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -16,9 +16,12 @@ from scipy.sparse import csr_array
 from sklearn.base import clone
 
 from deconditional.errors import FitWarning, tell_of
-from deconditional.fields.downscaler import Downscaler, FitData
+from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.downscaling import new_downscaler
-from deconditional.fields.validation import Comparison, HeldOut, blocks, compared, sharing
+from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.learn import STAGED, FitData, Learner, final_stage
+from deconditional.fields.sides import two_sides
+from deconditional.fields.validation import Comparison, HeldOut, compared, folds_of, sharing
 from deconditional.fitting.interrupts import aborting
 from deconditional.fitting.progress import show
 from deconditional.inference.posterior import Gaussians
@@ -82,27 +85,24 @@ def cross_validate(
     ('model', 'rmse', 'crps')
     """
     first = new_downscaler(target, covariates, mediators, folds=folds, **options)
-    first._prepare(fine, coarse)
-    parts = blocks(first.pairing_, by, folds, first.seed)
-    names = (models,) if isinstance(models, str) else models or first._names()
-    shared = sharing(first.pairing_, parts.fold)
+    sides = two_sides(fine, coarse, first.question())
+    learner = first.prepare(*sides)
+    pairing, bags = learner.problem.pairing, learner.bags
+    assert isinstance(bags, FineBags)  # as it is of data that is at hand
+    divided = folds_of(pairing, by, folds, first.seed)
+    shared = sharing(pairing, bags, divided.fold)
     found, used, leaks = [], [], []
     with show(progress) as stage:
-        for name in names:
-            one = clone(first)
-            if models or isinstance(first.model, str):
-                one.set_params(model=name)
-            one._prepare(fine, coarse)
+        for name, one in _learners(first, learner, models).items():
             began = time.perf_counter()
-            data = one._data(name)
+            data = one.data(name)
             among = shared[data.used][:, data.used]
+            fold = divided.fold[data.used]
             if refit:
-                predicted, among = _refitted(one, name, data, parts.fold[data.used], among, stage)
+                predicted, among = _refitted(one, name, data, fold, among, stage)
             else:
                 stage(f"learning {name}")
-                predicted = one._fitted_model(name, data, data.z).predict_held_out(
-                    parts.fold[data.used]
-                )
+                predicted = one.fit(name, data, data.z).predict_held_out(fold)
             found.append(HeldOut(name, predicted, data.z, time.perf_counter() - began))
             used.append(data.used)
             leaks.append(int((among.sum(1) > 0).sum()))
@@ -113,13 +113,31 @@ def cross_validate(
     if refit:
         how = ", parameters learnt without the fold"
         how += " and the cells that share fine ones with it" if shared.nnz else ""
-    tell_of(leaking(max(leaks), len(first.pairing_.z)))
-    parts = parts._replace(how=parts.how + how).of(common)
-    return compared(found, first.target_scaling_.scale, parts)
+    tell_of(leaking(max(leaks), len(pairing.z)))
+    divided = replace(divided, how=divided.how + how).of(common)
+    return compared(found, learner.problem.target.scale, divided)
+
+
+def _learners(
+    downscaler: Downscaler, learner: Learner, models: Sequence[str] | str | None
+) -> dict[str, Learner]:
+    """What fits every model that is to be compared, by name."""
+    given = (models,) if isinstance(models, str) else models or learner.names
+    found = {}
+    for name in given:
+        model = name if models or isinstance(downscaler.model, str) else downscaler.model
+        clone(downscaler).set_params(model=model).question()
+        found[name] = replace(learner, recipe=replace(learner.recipe, model=model))
+    return found
 
 
 def _refitted(
-    one: Downscaler, name: str, data: FitData, labels: Ints, shared: csr_array, stage: Any
+    learner: Learner,
+    name: str,
+    data: FitData,
+    labels: Ints,
+    shared: csr_array,
+    stage: Callable[[str], None],
 ) -> tuple[Gaussians, csr_array]:
     """Predictions of every fold, and which observations still share fine cells with others used."""
     means, variances = np.empty(len(data.z)), np.empty(len(data.z))
@@ -140,23 +158,33 @@ def _refitted(
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
-            model = one._fitted_model(name, part, part.z)
-        noise = float(getattr(model, "model_", model).parameters_.get("noise_std", 0.0)) ** 2
-        if data.mediator is None:
-            own = unseen
-        else:
-            own = np.full(len(unseen), -1) if data.own_bag is None else data.own_bag[unseen]
-        with_bag = np.flatnonzero(own >= 0)
-        without = np.flatnonzero(own < 0)
-        if with_bag.size:
-            post = model.predict_bags(data.bags.select(own[with_bag]))
-            means[unseen[with_bag]] = post.mean
-            variances[unseen[with_bag]] = post.variance + noise
-        if without.size:
-            assert data.mediator is not None
-            first = getattr(model, "regressor_", model)
-            stage_noise = float(first.parameters_.get("noise_std", 0.0)) ** 2
-            post = model.predict_coarse(data.mediator[unseen[without]])
-            means[unseen[without]] = post.mean
-            variances[unseen[without]] = post.variance + stage_noise
+            model = learner.fit(name, part, part.z)
+        for rows, (mean, variance) in _held_out(model, data, unseen):
+            means[rows], variances[rows] = mean, variance
     return Gaussians(means[None], variances[None]), left.tocsr()
+
+
+def _held_out(
+    model: Any, data: FitData, unseen: Ints
+) -> Iterator[tuple[Ints, tuple[np.ndarray, np.ndarray]]]:
+    """Means and variances of observations that were not learnt from.
+
+    Those with a bag of their own are predicted as its mean, others through their mediators.
+    """
+    if data.mediator is None:
+        own = unseen
+    else:
+        own = np.full(len(unseen), -1) if data.own_bag is None else data.own_bag[unseen]
+    if (own >= 0).any():
+        post = model.predict_bags(data.bags.select(own[own >= 0]))
+        noise = _noise_variance(final_stage(model))
+        yield unseen[own >= 0], (post.mean, post.variance + noise)
+    if (own < 0).any():
+        assert data.mediator is not None
+        post = model.predict_coarse(data.mediator[unseen[own < 0]])
+        noise = _noise_variance(model.regressor_ if isinstance(model, STAGED) else model)
+        yield unseen[own < 0], (post.mean, post.variance + noise)
+
+
+def _noise_variance(model: Any) -> float:
+    return float(model.parameters_.get("noise_std", 0.0)) ** 2

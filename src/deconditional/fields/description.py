@@ -3,109 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from deconditional.fields import result as results
-from deconditional.fields.grids import Grid
-from deconditional.fields.prediction import EXTRAPOLATION
+from deconditional.fields.axes import Grid
+from deconditional.fields.learn import STAGED
+from deconditional.fields.predict import EXTRAPOLATION
+from deconditional.fields.problem import Problem
+from deconditional.fields.validation import Comparison
+from deconditional.fitting.report import FitReport
+from deconditional.models import MediatedGP
 
-__all__ = ["described"]
+__all__ = ["Account", "described", "mediation"]
+
+WORDS = {
+    "mean": "posterior mean of {}",
+    "std": "posterior standard deviation of {}",
+    "quantiles": "posterior quantiles of {}",
+    "samples": "posterior samples of {}",
+    "latent_mean": "posterior mean of {} before its bounds",
+    "latent_std": "posterior standard deviation of {} before its bounds",
+    "coarse_observed": "observed {}",
+    "coarse_mean": "area mean of the posterior mean of {}",
+    "coarse_residual": "observed less area mean of {}",
+}
+"""The long name of every variable, from that of the target."""
 
 
-def described(
-    downscaler: Any, out: xr.Dataset, grid: Grid, timings: Mapping[str, float], command: str
-) -> xr.Dataset:
+@dataclass(frozen=True)
+class Account:
+    """All that a result says of the fit behind it.
+
+    Attributes
+    ----------
+    options
+        Arguments of the downscaler.
+    is_matched
+        Whether the model saw every observation as the mean of a bag.
+    """
+
+    problem: Problem
+    options: Mapping[str, Any]
+    model_name: str
+    model: Any
+    is_matched: bool
+    report: FitReport
+    parameters: list[dict[str, Any]]
+    comparison: Comparison | None
+    timings: Mapping[str, float]
+
+
+def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr.Dataset:
     """The result with CF attributes, history, learnt parameters and all facts as JSON."""
-    question = downscaler.pairing_.question
-    source = downscaler.coarse_[question.target]
-    units = str(source.attrs.get("units", ""))
-    long_name = str(source.attrs.get("long_name", question.target))
-    standard = source.attrs.get("standard_name")
-    words = {
-        "mean": f"posterior mean of {long_name}",
-        "std": f"posterior standard deviation of {long_name}",
-        "quantiles": f"posterior quantiles of {long_name}",
-        "samples": f"posterior samples of {long_name}",
-        "latent_mean": f"posterior mean of {long_name} before its bounds",
-        "latent_std": f"posterior standard deviation of {long_name} before its bounds",
-        "coarse_observed": f"observed {long_name}",
-        "coarse_mean": f"area mean of the posterior mean of {long_name}",
-        "coarse_residual": f"observed less area mean of {long_name}",
-    }
-    for name, text in words.items():
+    problem = account.problem
+    units, long_name = problem.units, problem.long_name
+    standard = problem.target_attributes.get("standard_name")
+    for name, text in WORDS.items():
         if name not in out:
             continue
-        attrs = {"long_name": text, "cell_methods": "area: mean"}
+        attrs = {"long_name": text.format(long_name), "cell_methods": "area: mean"}
         if units:
             attrs["units"] = units
         if isinstance(standard, str) and standard and name != "coarse_residual":
             suffix = " standard_error" if name in ("std", "latent_std") else ""
             attrs["standard_name"] = f"{standard}{suffix}"
-        if grid.mapping and not name.startswith("coarse_"):
-            attrs["grid_mapping"] = grid.mapping
         out[name].attrs = attrs
-    residuals = None  # of a lazy result, whoever reads it can have them
-    if out["coarse_residual"].chunks is None:
-        residuals = results.residual_summary(out["coarse_residual"].values)
-    flags = out[EXTRAPOLATION]
-    flags.attrs = results.extrapolation_attributes()
+    out[EXTRAPOLATION].attrs = results.extrapolation_attributes()
     if grid.mapping:
-        flags.attrs["grid_mapping"] = grid.mapping
-    flagged = None if flags.chunks is not None else results.extrapolation_summary(flags.values)
-    facts = _facts(downscaler, units, long_name, residuals, timings) | {"extrapolation": flagged}
-    past = str(downscaler.coarse_.attrs.get("history", "")).strip()
+        for each in out.data_vars:
+            if not str(each).startswith("coarse_"):
+                out[each].attrs["grid_mapping"] = grid.mapping
+    past = str(problem.coarse.attrs.get("history", "")).strip()
     line = results.history_line(command)
     out.attrs = {
         "Conventions": "CF-1.11",
         "title": f"{long_name}, downscaled",
-        "source": f"deconditional {results.versions()['deconditional']}, {downscaler.model_name_}",
+        "source": f"deconditional {results.versions()['deconditional']}, {account.model_name}",
         "history": f"{line}\n{past}" if past else line,
-        **{f"fit_{row['name'].replace('.', '_')}": row["value"] for row in downscaler.parameters_},
-        "deconditional": results.as_json(facts),
+        **{f"fit_{row['name'].replace('.', '_')}": row["value"] for row in account.parameters},
+        "deconditional": results.as_json(_facts(account) | _of_result(out)),
     }
     return out
 
 
-def _facts(
-    downscaler: Any,
-    units: str,
-    long_name: str,
-    residuals: Mapping[str, Any] | None,
-    timings: Mapping[str, float],
-) -> dict[str, Any]:
-    question, report = downscaler.pairing_.question, downscaler.fit_report_
-    asked = {
-        name: value
-        for name, value in downscaler.get_params(deep=False).items()
-        if name not in ("target", "covariates", "mediators", "progress")
-    }
-    low, high = downscaler.target_scaling_.bounds
-    comparison = None
-    if downscaler.comparison_ is not None:
-        table = downscaler.comparison_
-        comparison = {
-            "columns": list(table.columns),
-            "rows": [list(row.values()) for row in table.rows],
-            "chosen": table.chosen,
-            "folds": table.how,
-            "pit": table.pit[table.chosen],
-        }
+def _of_result(out: xr.Dataset) -> dict[str, Any]:
+    """Facts about values; of a lazy result, whoever reads it can have them."""
+    residuals, flags = out["coarse_residual"], out[EXTRAPOLATION]
+    left = None if residuals.chunks else results.residual_summary(residuals.values)
+    flagged = None if flags.chunks else results.extrapolation_summary(flags.values)
+    return {"residuals": left, "extrapolation": flagged}
+
+
+def _facts(account: Account) -> dict[str, Any]:
+    problem, report = account.problem, account.report
+    question = problem.pairing.question
+    apart = ("target", "covariates", "mediators", "progress")
+    low, high = problem.target.bounds
     return {
         "target": question.target,
-        "units": units,
-        "long_name": long_name,
+        "units": problem.units,
+        "long_name": problem.long_name,
         "covariates": list(question.covariates),
         "mediators": list(question.mediators),
-        "model": downscaler.model_name_,
-        "mediation": _mediation(downscaler),
-        "distribution": downscaler.target_scaling_.distribution,
+        "model": account.model_name,
+        "mediation": mediation(problem.pairing.matching, account.is_matched, account.model),
+        "distribution": problem.target.distribution,
         "bounds": [low if np.isfinite(low) else None, high if np.isfinite(high) else None],
-        "options": asked,
-        "understood": [list(pair) for pair in downscaler.pairing_.understood],
-        "parameters": downscaler.parameters_,
+        "options": {k: v for k, v in account.options.items() if k not in apart},
+        "understood": [list(line) for line in problem.pairing.understood],
+        "parameters": account.parameters,
         "fit": {
             "converged": report.converged,
             "iterations": report.iterations,
@@ -113,21 +123,30 @@ def _facts(
             "notes": list(report.notes),
             "details": dict(report.details),
         },
-        "comparison": comparison,
-        "residuals": residuals,
-        "timings": {name: round(value, 2) for name, value in timings.items()},
+        "comparison": None if account.comparison is None else _table(account.comparison),
+        "timings": {name: round(value, 2) for name, value in account.timings.items()},
         "versions": results.versions(),
     }
 
 
-def _mediation(downscaler: Any) -> str:
-    matching = downscaler.pairing_.matching
-    if downscaler.is_matched(downscaler.model_name_):
+def _table(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "columns": list(comparison.columns),
+        "rows": [list(row.values()) for row in comparison.rows],
+        "chosen": comparison.chosen,
+        "folds": comparison.how,
+        "pit": comparison.pit[comparison.chosen],
+    }
+
+
+def mediation(matching: str, is_matched: bool, model: Any) -> str:
+    """How observations were linked to bags, in words."""
+    if is_matched:
         return "matched: every observation is the mean over its own bag"
     how = "a conditional mean operator links observations to bags"
-    if hasattr(downscaler.model_, "regressor_"):
+    if isinstance(model, STAGED):
         how = "a regression on the mediators gives bags pseudo-targets with their covariance"
-    members = getattr(downscaler.model_, "members_", ())
+    members = list(model.members_) if isinstance(model, MediatedGP) else []
     if "unlinked" in members:
         how = "mediators predict no more than noise would, so the field has its prior"
     elif members:

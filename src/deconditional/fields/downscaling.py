@@ -14,11 +14,13 @@ import xarray as xr
 from rich.console import Console
 
 from deconditional.errors import UsageError
-from deconditional.fields.downscaler import Downscaler, quantile_levels
-from deconditional.fields.grids import span
+from deconditional.fields.axes import span
+from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.mapped import combined, downscale_slices, slices
+from deconditional.fields.predict import quantile_levels
+from deconditional.fields.sides import FineSide, two_sides
 from deconditional.fitting.workers import check_jobs
-from deconditional.saving.resume import Checkpoint, opened, whole
+from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["downscale", "new_downscaler", "select_time"]
 
@@ -95,7 +97,8 @@ def downscale(
     if times is not None:
         fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
         on = None if on is None else select_time(on, times, "fine")
-    downscaler = new_downscaler(target, covariates, mediators, **options)
+    asked: dict[str, Any] = {"target": target, "covariates": covariates, "mediators": mediators}
+    downscaler = new_downscaler(**asked, **options)
     quantile_levels(quantiles)
     if map_over is not None:
         if checkpoint is not None:
@@ -103,18 +106,16 @@ def downscale(
                 "checkpoint belongs to a single downscaling; with map_over, store keeps the "
                 "slices that are done."
             )
-        asked: dict[str, Any] = {"target": target, "covariates": covariates}
-        asked |= {"mediators": mediators, "quantiles": quantiles, "samples": samples}
-        asked |= {"command": command, **options}
-        return _mapped(fine, coarse, on, map_over, store, jobs, downscaler.progress, asked)
+        asked |= {"quantiles": quantiles, "samples": samples, "command": command, **options}
+        return _mapped(fine, coarse, on, map_over, store, jobs, downscaler, asked)
     if store is not None or jobs != 1:
         raise UsageError("store and jobs belong to map_over; leave them out, or add it.")
-    downscaler.check_consistency(fine if on is None else on)
+    sides = two_sides(fine, coarse, downscaler.question())
+    where = sides[0] if on is None else FineSide.of(on, sides[0].question)
+    downscaler.check_consistency(where)
     with opened(checkpoint) as kept:
-        downscaler.fit(fine, coarse, **whole(kept))
-        return downscaler.predict(
-            fine if on is None else on, quantiles=quantiles, samples=samples, command=command
-        )
+        downscaler.learn(downscaler.prepare(*sides), checkpoint=kept)
+        return downscaler.predict_side(where, quantiles, samples, command)
 
 
 def _mapped(
@@ -124,26 +125,22 @@ def _mapped(
     map_over: str | Mapping[str, Sequence[Any]],
     store: str | Path | None,
     jobs: int,
-    progress: bool,
-    options: Mapping[str, Any],
+    downscaler: Downscaler,
+    asked: Mapping[str, Any],
 ) -> xr.Dataset:
+    """One downscaling for every value of a dimension, or of an option."""
     check_jobs(jobs)
     if isinstance(map_over, Mapping):
         for name, choices in map_over.items():
             for choice in choices:
-                new_downscaler(**{**_constructor(options), name: choice}).question()
-    dim, values, cut = slices(fine, coarse, on, map_over, {**options, "progress": False})
-    console = Console(stderr=True, quiet=not progress)
+                given = downscaler.get_params(deep=False) | {name: choice}
+                new_downscaler(**given).question()
+    dim, values, cut = slices(fine, coarse, on, map_over, {**asked, "progress": False})
+    console = Console(stderr=True, quiet=not downscaler.progress)
     with ExitStack() as stack:
         folder = store or stack.enter_context(TemporaryDirectory())
         done, failed = downscale_slices(cut, folder, downscale, jobs, console)
         return combined(dim, values, cut, done, failed)
-
-
-def _constructor(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a downscaler among those of ``downscale``."""
-    apart = ("quantiles", "samples", "command")
-    return {name: value for name, value in options.items() if name not in apart}
 
 
 def new_downscaler(*names: Any, **options: Any) -> Downscaler:

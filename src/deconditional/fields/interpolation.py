@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from scipy.interpolate import RegularGridInterpolator, griddata
+from scipy.spatial import QhullError
 
 from deconditional.errors import UsageError
-from deconditional.fields.grids import Axis, Grid, find_grid, values_on
+from deconditional.fields.axes import Axis, Grid
+from deconditional.fields.grids import find_grid, values_on
 
 __all__ = ["bilinear"]
 
@@ -30,9 +33,6 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     >>> bilinear(row(4), row(8)).values[0, 1:-1].round(4).tolist()
     [0.1875, 0.3125, 0.4375, 0.5625, 0.6875, 0.8125]
     """
-    from scipy.interpolate import RegularGridInterpolator, griddata
-    from scipy.spatial import QhullError
-
     given = coarse.to_dataset(name="field")
     grid = find_grid(given, ["field"], "coarse")
     fine = find_grid(like.to_dataset(name="field"), ["field"], "fine")

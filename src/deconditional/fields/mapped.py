@@ -19,14 +19,15 @@ import numpy as np
 import xarray as xr
 from rich.console import Console
 
-from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
+from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError, one_line
+from deconditional.fields.axes import time_label
 from deconditional.fields.cluster import active_client, limit_threads
-from deconditional.fields.files import check_folder, one_line, write_fields
-from deconditional.fields.grids import time_label
-from deconditional.fields.prediction import EXTRAPOLATION, NOT_PREDICTED
+from deconditional.fields.io import write_fields
+from deconditional.fields.predict import EXTRAPOLATION, NOT_PREDICTED
 from deconditional.fields.result import as_json
 from deconditional.fitting.workers import carry_out
 from deconditional.saving.identity import digest
+from deconditional.saving.outputs import check_folder
 
 __all__ = ["Slice", "SliceWarning", "combined", "downscale_slices", "slices"]
 

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from deconditional.fields.learn import STAGED, final_stage
+from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
+from deconditional.models import CMP, MeasuredGP
 
-__all__ = ["parameter_meanings"]
+__all__ = ["meanings_of", "parameter_meanings"]
 
 EARTH_RADIUS_KM = 6371.0
 
-PARTS = {"Matern32": "smooth", "Matern12": "rough", "Matern52": "very smooth", "RBF": "Gaussian"}
+SHAPES = {"Matern32": "smooth", "Matern12": "rough", "Matern52": "very smooth", "RBF": "Gaussian"}
 
 
 NOISES = {
@@ -22,6 +25,36 @@ NOISES = {
     "measurement_noise_std": "the error of mediators as measurements of means over coarse cells",
     "bag_noise_std": "what means over coarse cells have beyond the field",
 }
+
+
+def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
+    """Name, value, unit and meaning of every parameter of a fitted model."""
+    learnt, kernels = {}, {}
+    if isinstance(model, STAGED):
+        first = model.regressor_
+        for key, value in first.parameters_.items():
+            learnt[f"mediator_{key}" if key.startswith("kernel") else f"mediator.{key}"] = value
+        kernels["mediator_kernel"] = first.kernel_
+    last = final_stage(model)
+    learnt.update(last.parameters_)
+    if isinstance(last, MeasuredGP):
+        learnt["measurement_noise_std"] = learnt.pop("noise_std")
+    kernels["kernel"] = last.kernel_
+    if isinstance(last, CMP):
+        kernels["mediator_kernel"] = last.mediator_kernel_
+    pairing = problem.pairing
+    return parameter_meanings(
+        learnt,
+        kernels,
+        {
+            "kernel": (problem.inputs, pairing.question.covariates),
+            "mediator_kernel": (problem.mediators, pairing.question.mediators),
+        },
+        pairing.n_position,
+        pairing.coarse.spherical,
+        problem.target,
+        problem.units,
+    )
 
 
 def parameter_meanings(
@@ -91,7 +124,7 @@ def _of_kernel(
     for index in rest.split(".")[:-1]:
         part = part.kernels[int(index)]
     dims = part.active_dims if isinstance(part.active_dims, list) else None
-    kind = PARTS.get(type(part).__name__, type(part).__name__)
+    kind = SHAPES.get(type(part).__name__, type(part).__name__)
     positions = dims is not None and n_position and max(dims) < n_position
     covariates = dims is not None and min(dims) >= n_position
     what = "position" if positions else "covariates" if covariates else "inputs"

@@ -20,6 +20,7 @@ __all__ = [
     "lengths",
     "overlap_areas",
     "overlap_lengths",
+    "unit_vectors",
     "unwrapped",
 ]
 
@@ -152,3 +153,15 @@ def overlap_areas(rows: Floats, columns: Floats) -> csr_array:
     [[2.0, 0.0], [1.0, 0.0]]
     """
     return csr_array(kron(csr_array(rows), csr_array(columns), format="csr"))
+
+
+def unit_vectors(latitude: npt.ArrayLike, longitude: npt.ArrayLike) -> Floats:
+    """Places on the unit sphere, (..., 3), from degrees.
+
+    Examples
+    --------
+    >>> unit_vectors([0.0, 90.0], [90.0, 0.0]).round(12).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    y, x = np.radians(latitude), np.radians(longitude)
+    return np.stack([np.cos(y) * np.cos(x), np.cos(y) * np.sin(x), np.sin(y)], axis=-1)

@@ -1,7 +1,8 @@
-"""A chunked fine dataset as parts: what a task sees of it, and how the answers come together.
+"""Fine data as parts, each worked on by itself: one in memory, or one for every chunk.
 
-A part is one chunk of all variables. It has a grid of its own, so whatever works on a dataset in
-memory works on a part; nothing ever holds all of the fine data.
+Nothing ever holds more of chunked data than a few parts. What is in memory is one part, so both go
+one road. Parts of chunked data are tasks of Dask, and what a task needs beside its chunk travels
+once to every worker.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -17,116 +19,26 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.fine_points import FinePoints, Members, check_mask, members
-from deconditional.fields.grids import Grid, shared_lengths
-from deconditional.fields.overlap import overlap_areas
-from deconditional.fields.question import Question
+from deconditional.fields.axes import check_cells
+from deconditional.fields.cluster import limit_threads
+from deconditional.fields.grids import laid_out
+from deconditional.fields.part import Cells, Part, Place, Reader
 
-__all__ = ["Part", "Parts", "Place", "Reader", "check_size", "divided", "reduced"]
+__all__ = ["Parts"]
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Merge = Callable[[list[Any]], Any]
 
 FAN_IN = 16
 """Answers that are merged at a time."""
 
-
-class Place(NamedTuple):
-    """Where a part lies in the fine data."""
-
-    times: slice
-    y: slice
-    x: slice
-
-
-@dataclass(frozen=True)
-class Part:
-    """One chunk of every variable."""
-
-    place: Place
-    points: FinePoints
-    others: Floats
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Times, rows and columns."""
-        return len(self.points.present), *self.points.grid.shape
-
-
-@dataclass(frozen=True)
-class Reader:
-    """What every task needs to know to make sense of a chunk; travels once to every worker.
-
-    Attributes
-    ----------
-    grid, coarse
-        The whole fine grid, and the coarse one.
-    unit_time : (times of the fine data,)
-        The unit time each belongs to, or -1.
-    n_unit_times
-        How many there are.
-    """
-
-    grid: Grid
-    coarse: Grid
-    question: Question
-    unit_time: Ints
-    n_unit_times: int
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether the grids have cells in common."""
-        same_kind = self.grid.spherical == self.coarse.spherical
-        return same_kind and all(s.any() for s in shared_lengths(self.grid, self.coarse))
-
-    def part(self, place: Place, blocks: Sequence[np.ndarray]) -> Part:
-        """The part that some blocks make up: covariates first, then others, the mask last."""
-        grid = self.grid.part(*place)
-        n_times = place.times.stop - place.times.start
-        values = [np.asarray(block, dtype=float).reshape(n_times, -1) for block in blocks]
-        share = np.ones(grid.n_cells)
-        if self.question.mask:
-            share = check_mask(self.question.mask, values.pop()[0])
-        n_covariates = len(self.question.covariates)
-        stack = np.stack(values, -1) if values else np.zeros((n_times, grid.n_cells, 0))
-        stack = np.where(np.isfinite(stack), stack, np.nan)
-        covariates, others = stack[..., :n_covariates], stack[..., n_covariates:]
-        present = np.isfinite(covariates).all(-1) & (share > 0)
-        return Part(place, FinePoints(grid, present, covariates, share), others)
-
-    def members(self, part: Part) -> tuple[Members, Floats]:
-        """Memberships of the points of a part, and what the mask takes of every coarse cell."""
-        shared = overlap_areas(*shared_lengths(part.points.grid, self.coarse))
-        counted = shared.multiply(part.points.share[:, None]).tocsr()
-        masked = np.asarray(shared.sum(0) - counted.sum(0)).ravel()
-        if part.place.times.start > 0:  # the mask has no time
-            masked = np.zeros_like(masked)
-        here = self.unit_time[part.place.times]
-        found = members(part.points, here, self.n_unit_times, counted, self.coarse.areas)
-        return found, masked
-
-    def cells(self, part: Part) -> Ints:
-        """The number of every point of a part in the whole fine data, times in turn."""
-        time, cell = np.nonzero(part.points.present)
-        width = part.points.grid.x.size
-        row, column = cell // width + part.place.y.start, cell % width + part.place.x.start
-        inside = row * self.grid.x.size + column
-        return (time + part.place.times.start) * self.grid.n_cells + inside
-
-    def whole(self, masked: Floats) -> Floats:
-        """Areas of coarse cells, less what the mask takes."""
-        return np.maximum(self.coarse.areas - masked, 0.0)
-
-    def cover(self, area: Floats, masked: Floats) -> Floats:
-        """The share of every unit that fine points cover, from their area in it."""
-        counts = np.bincount(self.unit_time[self.unit_time >= 0], minlength=self.n_unit_times)
-        full = (np.maximum(counts, 1)[:, None] * self.whole(masked)).ravel()
-        return area / np.where(full > 0, full, 1.0)
+LARGEST_CHUNK = 2**31
+"""Bytes of all variables in a chunk, at most."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """All parts of a dataset: places, and the blocks of every variable as tasks.
+    """All parts of a dataset: places, and the arrays of every variable.
 
     Attributes
     ----------
@@ -134,81 +46,173 @@ class Parts:
         Sizes along time, y and x.
     places
         Of the parts, time by time and row by row.
-    blocks
-        For each part one task for every variable.
+    arrays
+        For each part one array for every variable, or one task that makes it.
+    lazy
+        Whether they are tasks; what is in memory is one part.
     """
 
+    reader: Reader
     chunks: tuple[tuple[int, ...], ...]
     places: tuple[Place, ...]
-    blocks: tuple[tuple[Any, ...], ...]
+    arrays: tuple[tuple[Any, ...], ...]
+    lazy: bool
 
-    def map(self, function: Callable[..., Any], *shared: Any) -> list[Any]:
-        """Tasks that call a function with (*shared, place, blocks) for every part."""
-        from dask.delayed import delayed
-
-        task = delayed(function, pure=False)
-        constants = [delayed(value, pure=False, traverse=False) for value in shared]
-        return [
-            task(*constants, place, list(blocks))
-            for place, blocks in zip(self.places, self.blocks, strict=True)
-        ]
-
-    def array(self, tasks: Sequence[Any], leading: int) -> Any:
-        """A Dask array, (leading, time, y, x), of tasks that make one block each."""
+    @classmethod
+    def of(cls, variables: Mapping[str, xr.DataArray], reader: Reader, lazy: bool) -> Parts:
+        """The parts of variables on the grid of the reader, in the order it expects."""
+        grid = reader.grid
+        given = [laid_out(grid, variable) for variable in variables.values()]
+        if not lazy:
+            check_cells(grid, len(reader.question.covariates), "fine")
+            sizes = (grid.n_times, *grid.shape)
+            place = Place(*(slice(0, n) for n in sizes))
+            arrays = tuple(variable.values for variable in given)
+            return cls(reader, tuple((n,) for n in sizes), (place,), (arrays,), False)
         import dask.array as da
 
+        sizes_of = dict(zip(grid.dims, (grid.n_times, *grid.shape)[-len(grid.dims) :], strict=True))
+        given = [
+            v.expand_dims({d: n for d, n in sizes_of.items() if d not in v.dims}).transpose(
+                *grid.dims
+            )
+            for v in given
+        ]
+        chunked = xr.unify_chunks(*(v if v.chunks is not None else v.chunk() for v in given))
+        data = [v.data if grid.time is not None else v.data[None] for v in chunked]
+        chunks = data[0].chunks
+        _check_size(chunks, len(given))
+        edges = [np.concatenate([[0], np.cumsum(c)]).tolist() for c in chunks]
+        slices = [[slice(a, b) for a, b in pairwise(line)] for line in edges]
+        places = tuple(Place(*where) for where in product(*slices))
+        tasks = [a.to_delayed(optimize_graph=False).ravel() for a in map(da.asarray, data)]
+        return cls(reader, chunks, places, tuple(zip(*tasks, strict=True)), True)
+
+    @cached_property
+    def only(self) -> Part:
+        """The one part of what is in memory."""
+        return self.reader.part(self.places[0], self.arrays[0])
+
+    def same_as(self, other: Parts) -> bool:
+        """Whether two datasets in memory have the same cells, mask and covariates."""
+        if self.lazy or other.lazy or not self.reader.grid.same_as(other.reader.grid):
+            return False
+        one, two = self.only, other.only
+        return np.array_equal(one.cells.share, two.cells.share) and np.array_equal(
+            one.covariates, two.covariates, equal_nan=True
+        )
+
+    def gather(self, work: Callable[..., Any], merge: Merge, *more: Any) -> Any:
+        """What a function of a part, and of more, answers for every part, merged; computed now."""
+        if not self.lazy:
+            return work(self.only, *more)
+        from dask.base import compute
+
+        limit_threads()
+        (found,) = compute(merged(self._tasks(work, *more), merge))
+        return found
+
+    def stack(self, work: Callable[..., Floats], leading: int, *more: Any) -> Any:
+        """An array (leading, time, y, x) of what a function makes for every part, of its shape."""
+        if not self.lazy:
+            return work(self.only, *more)
+        import dask.array as da
+
+        limit_threads()
         pieces = np.empty([len(c) for c in self.chunks], dtype=object)
-        for index, task in zip(np.ndindex(*pieces.shape), tasks, strict=True):
+        for index, task in zip(np.ndindex(*pieces.shape), self._tasks(work, *more), strict=True):
             sizes = tuple(c[i] for c, i in zip(self.chunks, index, strict=True))
             pieces[index] = da.from_delayed(task, (leading, *sizes), dtype=float)
         return da.block([pieces.tolist()])
 
+    def _tasks(self, work: Callable[..., Any], *more: Any) -> list[Any]:
+        from dask.delayed import delayed
 
-def divided(arrays: Mapping[str, xr.DataArray], grid: Grid) -> Parts:
-    """The parts of variables on one grid; those without time or an axis are repeated along it."""
-    import dask.array as da
+        task = delayed(partial(_worked, work), pure=False)
+        reader, *shared = (delayed(v, pure=False, traverse=False) for v in (self.reader, *more))
+        return [
+            task(reader, place, list(arrays), *shared)
+            for place, arrays in zip(self.places, self.arrays, strict=True)
+        ]
 
-    dims = [d for d in (grid.time, grid.y.name, grid.x.name) if d is not None]
-    sizes = dict(zip((grid.y.name, grid.x.name), grid.shape, strict=True))
-    if grid.time is not None:
-        sizes[grid.time] = grid.n_times
-    found = []
-    for array in arrays.values():
-        if array.dtype.kind == "M":
-            array = (array - np.datetime64("2000-01-01", "ns")) / np.timedelta64(1, "D")
-        single = [d for d in array.dims if d == grid.time and array.sizes[d] == 1]
-        extra = [d for d in array.dims if d not in dims]
-        array = array.squeeze([*single, *extra], drop=True)
-        array = array.drop_vars([str(name) for name in array.coords])
-        absent = {d: sizes[d] for d in dims if d not in array.dims}
-        found.append(array.expand_dims(absent).transpose(*dims))
-    chunked = xr.unify_chunks(*(a if a.chunks is not None else a.chunk() for a in found))
-    data = [a.data if grid.time is not None else a.data[None] for a in chunked]
-    chunks = data[0].chunks
-    edges = [np.concatenate([[0], np.cumsum(c)]).tolist() for c in chunks]
-    slices = [[slice(a, b) for a, b in pairwise(line)] for line in edges]
-    places = tuple(Place(*where) for where in product(*slices))
-    tasks = [a.to_delayed(optimize_graph=False).ravel() for a in map(da.asarray, data)]
-    return Parts(chunks, places, tuple(zip(*tasks, strict=True)))
+    def area_means(self, field: Any) -> Any:
+        """Means over all units, (units,), of a field (time, y, x) with the chunks of the parts.
+
+        NaN where too little of a unit is covered. Of a Dask array the means are one too.
+        """
+        if not self.lazy:
+            values = field.reshape(len(field), -1)
+            return _divided(self.reader, _area_sums(self.only.cells, values))
+        import dask.array as da
+        from dask.delayed import delayed
+
+        reader = delayed(self.reader, pure=False, traverse=False)
+        sums = delayed(_area_sums_of, pure=False)
+        tasks = field.to_delayed(optimize_graph=False).ravel()
+        found = [
+            sums(reader, place, task, arrays[-1] if self.reader.question.mask else None)
+            for place, task, arrays in zip(self.places, tasks, self.arrays, strict=True)
+        ]
+        total = delayed(_divided, pure=False)(reader, merged(found, _added))
+        return da.from_delayed(total, (self.reader.n_units,), dtype=float)
 
 
-def reduced(tasks: Sequence[Any], merge: Callable[[list[Any]], Any]) -> Any:
+def _worked(
+    work: Callable[..., Any], reader: Reader, place: Place, arrays: list[Any], *more: Any
+) -> Any:
+    return work(reader.part(place, arrays), *more)
+
+
+def merged(tasks: Sequence[Any], merge: Merge) -> Any:
     """One task that merges the answers of all, a few at a time."""
     from dask.delayed import delayed
 
     combine = delayed(merge, pure=False)
     level = list(tasks)
-    while True:
+    while len(level) > 1:
         level = [combine(level[k : k + FAN_IN]) for k in range(0, len(level), FAN_IN)]
-        if len(level) == 1:
-            return level[0]
+    return level[0]
 
 
-def check_size(parts: Parts, n_values: int) -> None:
+def _check_size(chunks: tuple[tuple[int, ...], ...], n_values: int) -> None:
     """Raise where a chunk is too large to be worked on."""
-    largest = math.prod(max(c) for c in parts.chunks)
-    if largest * n_values * 8 > 2**31:
+    largest = math.prod(max(c) for c in chunks)
+    if largest * n_values * 8 > LARGEST_CHUNK:
         raise UsageError(
             f"a chunk of the fine data has {largest:,} cells, too many to work on at a time; make "
             "chunks smaller, as in ds.chunk({'lat': 1000, 'lon': 1000})."
         )
+
+
+class AreaSums(NamedTuple):
+    """Sums of area times field and of area over units, and what the mask takes of coarse cells."""
+
+    field: Floats
+    area: Floats
+    masked: Floats
+
+
+def _area_sums(cells: Cells, field: Floats) -> AreaSums:
+    found, n = cells.memberships, cells.reader.n_units
+    values = field[cells.present][found.row]
+    return AreaSums(
+        np.bincount(found.unit, found.area * values, minlength=n).astype(float),
+        np.bincount(found.unit, found.area, minlength=n).astype(float),
+        cells.masked,
+    )
+
+
+def _area_sums_of(reader: Reader, place: Place, block: np.ndarray, mask: Any) -> AreaSums:
+    """Those of one block of a field; NaN where nothing is known."""
+    field = block.reshape(len(block), -1)
+    share = None if mask is None else np.asarray(mask, dtype=float).reshape(len(block), -1)[0]
+    return _area_sums(reader.cells(place, np.isfinite(field), share), field)
+
+
+def _added(found: list[AreaSums]) -> AreaSums:
+    return AreaSums(*(np.sum(columns, axis=0) for columns in zip(*found, strict=True)))
+
+
+def _divided(reader: Reader, sums: AreaSums) -> Floats:
+    enough = reader.enough(sums.area, sums.masked)
+    return np.where(enough, sums.field / np.where(sums.area > 0, sums.area, 1.0), np.nan)

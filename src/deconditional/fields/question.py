@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from deconditional.errors import UsageError
 
-__all__ = ["Question"]
+__all__ = ["Question", "listed"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Question:
     dims: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        """Refuse what no dataset could answer."""
         for part in ("covariates", "mediators"):
             for name in getattr(self, part):
                 if not isinstance(name, str) or not name:
@@ -40,6 +42,14 @@ class Question:
                         f"{part} must be names of variables, and one of them is {name!r}; write "
                         f"{part}=['a', 'b']."
                     )
+        if self.target in self.covariates:
+            raise UsageError(
+                f"{self.target!r} is both the target and a covariate; leave one of the two out."
+            )
+        if not 0 <= self.min_cover <= 1:
+            raise UsageError(
+                f"min_cover is a share of a coarse cell, between 0 and 1, not {self.min_cover!r}."
+            )
         if self.mask is not None and not isinstance(self.mask, str):
             raise UsageError(
                 f"mask must be the name of a fine variable, not {type(self.mask).__name__}."
@@ -48,3 +58,21 @@ class Question:
             raise UsageError(
                 f"dims must look like {{'y': 'lat', 'x': 'lon'}}, not {type(self.dims).__name__}."
             )
+
+    @property
+    def coarse_names(self) -> tuple[str, ...]:
+        """The variables that are wanted of the coarse data."""
+        return self.target, *self.mediators
+
+
+def listed(names: Any, part: str) -> tuple[Any, ...]:
+    """Names that a user gave, one or several; raises where they are none, or one comes twice."""
+    if not isinstance(names, Iterable):
+        raise UsageError(
+            f"{part} must be names of variables, not {names!r}; write {part}=['a', 'b']."
+        )
+    found = (names,) if isinstance(names, str) else tuple(names)
+    twice = [name for name in found if found.count(name) > 1]
+    if twice:
+        raise UsageError(f"{twice[0]!r} is named twice among the {part}; once is enough.")
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -13,12 +13,13 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import VERSION
-from deconditional.fields.fine_points import FinePoints
-from deconditional.fields.grids import Grid
-from deconditional.fields.pairing import Pairing
-from deconditional.fields.prediction import EXTRAPOLATION, NOT_PREDICTED
+from deconditional.fields.axes import Grid
+from deconditional.fields.parts import Parts
+from deconditional.fields.predict import NOT_PREDICTED
+from deconditional.fields.problem import Problem
+from deconditional.fields.sides import FineSide
 
-__all__ = ["as_dataset", "chunked_dataset", "coarse_part", "history_line", "versions"]
+__all__ = ["coarse_part", "fine_part", "history_line", "versions"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,7 +30,7 @@ PACKAGES = ("jax", "gpjax", "numpy", "scipy", "xarray")
 
 
 def versions() -> dict[str, str]:
-    """Of this package and of what it computes with."""
+    """Versions of this package and of what it computes with."""
     return {"deconditional": VERSION, **{name: metadata.version(name) for name in PACKAGES}}
 
 
@@ -38,51 +39,25 @@ def history_line(command: str) -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} deconditional {VERSION}: {command}"
 
 
-def as_dataset(
-    fine: xr.Dataset, points: FinePoints, fields: Mapping[str, tuple[tuple[str, ...], Floats]]
-) -> xr.Dataset:
-    """Fields on the fine grid; NaN, or -1 for flags, where nothing was predicted.
+def fine_part(side: FineSide, named: Mapping[str, tuple[tuple[str, ...], Any]]) -> xr.Dataset:
+    """Fields on the fine grid, with all coordinates of the fine data there.
 
     Parameters
     ----------
-    fine
-        The dataset the points came from: gives coordinates, bounds and grid mapping.
-    points
-        The points that were predicted.
-    fields
-        For each name its leading dimensions, if any, and values (..., points).
+    named
+        For each name its leading dimensions, if any, and its array (..., time, y, x).
     """
-    grid = points.grid
-    dims = [d for d in (grid.time, grid.y.name, grid.x.name) if d is not None]
-    if grid.time is not None and len(points.present) == 1 and grid.n_times > 1:
-        dims = dims[1:]
-    shape = (len(points.present), *grid.shape)[-len(dims) :]
-    out = xr.Dataset()
-    for name, (leading, values) in fields.items():
-        missing = NOT_PREDICTED if values.dtype.kind == "i" else np.nan
-        whole = np.full((*values.shape[:-1], points.present.size), missing, dtype=values.dtype)
-        whole[..., points.present.ravel()] = values
-        out[name] = ((*leading, *dims), whole.reshape(*values.shape[:-1], *shape))
-    return out.assign_coords(_coordinates(fine, grid, dims))
-
-
-def chunked_dataset(
-    fine: xr.Dataset, grid: Grid, layers: Mapping[str, tuple[tuple[str, ...], Any]]
-) -> xr.Dataset:
-    """The same of Dask arrays, (..., time, y, x)."""
-    dims = [d for d in (grid.time, grid.y.name, grid.x.name) if d is not None]
-    out = xr.Dataset()
-    for name, (leading, values) in layers.items():
-        values = values.astype(np.int8) if name == EXTRAPOLATION else values
+    grid, out = side.grid, xr.Dataset()
+    for name, (leading, values) in named.items():
         flat = values if grid.time is not None else values[..., 0, :, :]
-        out[name] = ((*leading, *dims), flat)
-    return out.assign_coords(_coordinates(fine, grid, dims))
+        out[name] = ((*leading, *grid.dims), flat)
+    return out.assign_coords(_coordinates(side.dataset, grid))
 
 
-def _coordinates(fine: xr.Dataset, grid: Grid, dims: Sequence[str]) -> dict[str, xr.DataArray]:
-    """All coordinates of the fine data on these dimensions, their bounds and the grid mapping."""
+def _coordinates(fine: xr.Dataset, grid: Grid) -> dict[str, xr.DataArray]:
+    """All coordinates of the fine data on a grid, their bounds and the grid mapping."""
     kept: dict[str, xr.DataArray] = {}
-    wanted = [n for n in fine.variables if n in fine.coords and set(fine[n].dims) <= set(dims)]
+    wanted = [n for n in fine.variables if n in fine.coords and set(fine[n].dims) <= set(grid.dims)]
     bounds = [fine[n].attrs.get("bounds") or fine[n].encoding.get("bounds") for n in wanted]
     bounds += [f"{axis.coordinate}_bnds" for axis in (grid.y, grid.x)]
     for name in [*wanted, *bounds, grid.mapping]:
@@ -91,36 +66,45 @@ def _coordinates(fine: xr.Dataset, grid: Grid, dims: Sequence[str]) -> dict[str,
     return kept
 
 
-def coarse_part(
-    coarse: xr.Dataset, pairing: Pairing, means: Any, has_covariates: npt.NDArray[np.bool_]
-) -> xr.Dataset:
+def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
     """Observed values, area means, their difference and the role of every unit."""
-    grid = pairing.coarse
+    pairing, grid = problem.pairing, problem.pairing.coarse
     dims, coords = [], {}
     for axis in (grid.y, grid.x):
-        name = f"coarse_{axis.name}"
+        name, given = f"coarse_{axis.name}", problem.coarse[axis.coordinate]
         dims.append(name)
-        variable = coarse[axis.coordinate]
-        attrs = {k: v for k, v in variable.attrs.items() if k != "bounds"}
-        coords[name] = (name, variable.values, attrs)
+        attributes = {k: v for k, v in given.attrs.items() if k != "bounds"}
+        coords[name] = (name, given.values, attributes)
     shape: tuple[int, ...] = grid.shape
     if pairing.times is not None:
         dims.insert(0, "coarse_time")
         coords["coarse_time"] = ("coarse_time", pairing.times, {"standard_name": "time"})
         shape = (len(pairing.times), *shape)
-    observed = np.isfinite(pairing.target)
-    role = has_covariates.astype(np.int8) + 2 * observed.astype(np.int8)
+    role = 2 * np.isfinite(pairing.target).astype(np.int8)
+    role[pairing.bag_unit] += 1
     out = xr.Dataset(coords=coords)
     out["coarse_observed"] = (dims, pairing.target.reshape(shape))
     out["coarse_mean"] = (dims, means.reshape(shape))
     out["coarse_residual"] = out["coarse_observed"] - out["coarse_mean"]
-    out["coarse_role"] = (dims, role.reshape(shape).astype(np.int8))
+    out["coarse_role"] = (dims, role.reshape(shape))
     out["coarse_role"].attrs = {
         "long_name": "what a coarse cell gives",
         "flag_values": np.arange(4, dtype=np.int8),
         "flag_meanings": ROLES,
     }
     return out
+
+
+def with_area_means(coarse: xr.Dataset, mean: xr.DataArray, parts: Parts) -> xr.Dataset:
+    """The coarse part of a result, of a mean on the fine grid that was computed and written."""
+    field = mean if parts.reader.grid.time is not None else mean.expand_dims("one")
+    found = parts.area_means(field.data.rechunk(parts.chunks)).compute()
+    means = found.reshape(coarse["coarse_mean"].shape)
+    left = coarse["coarse_observed"].values - means
+    return coarse.assign(
+        coarse_mean=coarse["coarse_mean"].copy(data=means),
+        coarse_residual=coarse["coarse_residual"].copy(data=left),
+    )
 
 
 def extrapolation_attributes() -> dict[str, Any]:

@@ -8,7 +8,7 @@ those of f, mapped; mean and standard deviation have closed forms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ __all__ = ["InputScaling", "Spread", "TargetScaling", "clipped_moments"]
 Floats = npt.NDArray[np.float64]
 
 
-class Spread(NamedTuple):
+@dataclass(frozen=True)
+class Spread:
     """Mean, standard deviation, least and greatest value of every column of some points."""
 
     mean: Floats
@@ -129,10 +130,14 @@ class TargetScaling:
         return cls(float(values.mean()), float(values.std()) or 1.0, transform == "log", ends)
 
     @property
+    def bounded(self) -> bool:
+        """Whether there is a bound."""
+        return bool(np.isfinite(self.bounds).any())
+
+    @property
     def distribution(self) -> str:
         """Name of the marginal distribution of the field."""
-        bounded = np.isfinite(self.bounds).any()
-        return f"{'rectified ' if bounded else ''}{'lognormal' if self.log else 'normal'}"
+        return f"{'rectified ' if self.bounded else ''}{'lognormal' if self.log else 'normal'}"
 
     def standardised(self, z: Floats) -> Floats:
         """Observations as the model sees them."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from deconditional.errors import UsageError
-from deconditional.fields.files import encoded, one_line, remove, swap_folders
+from deconditional.errors import UsageError, one_line
+from deconditional.fields.io.writing import encoded, remove, swap_folders
 from deconditional.fitting.progress import tell
 from deconditional.saving.identity import digest
 from deconditional.saving.outputs import replacing

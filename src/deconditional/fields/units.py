@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.grids import Grid
+from deconditional.fields.axes import Grid
 
 __all__ = ["Units", "make_units", "mean_over_times", "time_places"]
 

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
-from scipy.special import ndtr
+from sklearn.cluster import KMeans
 
 from deconditional.errors import UsageError
-from deconditional.fields.pairing import Pairing
+from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.pair import Pairing
 from deconditional.inference.posterior import Gaussians
-from deconditional.scores import score
+from deconditional.scores import crps_each, score
+from deconditional.scores import pit as probabilities
 
-__all__ = ["Blocks", "Comparison", "HeldOut", "blocks", "compared", "sharing"]
+__all__ = ["Comparison", "Folds", "HeldOut", "compared", "folds_of", "sharing"]
 
 Ints = npt.NDArray[np.int64]
 
 SCORES = ("rmse", "crps", "nll", "coverage95", "coverage50")
-BLOCKS_PER_FOLD = 4
+REGIONS_PER_FOLD = 4
 PLAUSIBLE_GAP = 1.0
 """Bag means are off a regression by one standard deviation at most if both are right."""
 
@@ -121,7 +123,7 @@ class Comparison:
         return "\n".join([f"held-out coarse observations, {self.how}", *lines])
 
 
-def compared(held_out: Sequence[HeldOut], scale: float, parts: Blocks) -> Comparison:
+def compared(held_out: Sequence[HeldOut], scale: float, folds: Folds) -> Comparison:
     """Score models against each other; `scale` turns standardised units into the target's."""
     rows: list[dict[str, Any]] = []
     pit = {}
@@ -134,8 +136,8 @@ def compared(held_out: Sequence[HeldOut], scale: float, parts: Blocks) -> Compar
         if each.bag_gap is not None:
             found["bag_gap"] = each.bag_gap
         rows.append({"model": each.model, **found, "seconds": round(each.seconds, 2)})
-        pit[each.model] = ndtr((each.z - each.posterior.mean) / each.posterior.std)
-    return Comparison(tuple(rows), _chosen(held_out, parts.region), parts.how, pit)
+        pit[each.model] = probabilities(each.posterior, each.z)
+    return Comparison(tuple(rows), _chosen(held_out, folds.region), folds.how, pit)
 
 
 def _chosen(held_out: Sequence[HeldOut], region: Ints) -> str:
@@ -145,7 +147,7 @@ def _chosen(held_out: Sequence[HeldOut], region: Ints) -> str:
         return min(held_out, key=lambda each: each.bag_gap or 0.0).model
     best = plausible[0]
     for other in plausible[1:]:
-        gain = _crps_each(best) - _crps_each(other)
+        gain = crps_each(best.posterior, best.z) - crps_each(other.posterior, other.z)
         per_region = np.bincount(region, gain) / np.maximum(np.bincount(region), 1)
         error = per_region.std(ddof=1) / np.sqrt(len(per_region))
         if gain.mean() > 2.0 * error:
@@ -153,28 +155,27 @@ def _chosen(held_out: Sequence[HeldOut], region: Ints) -> str:
     return best.model
 
 
-def _crps_each(each: HeldOut) -> np.ndarray:
-    """CRPS of every held-out observation, with the distribution taken as normal."""
-    std = each.posterior.std
-    t = (each.z - each.posterior.mean) / std
-    density = np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi)
-    return std * (t * (2 * ndtr(t) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+@dataclass(frozen=True)
+class Folds:
+    """Fold and region of every observation; regions are what folds are made of.
 
-
-class Blocks(NamedTuple):
-    """Fold and block of every observation; blocks are what folds are made of."""
+    Attributes
+    ----------
+    how
+        How the observations were divided, in words.
+    """
 
     fold: Ints
     region: Ints
     how: str
 
-    def of(self, used: Ints) -> Blocks:
-        """Those of some observations, blocks numbered anew."""
+    def of(self, used: Ints) -> Folds:
+        """The folds of some observations, regions numbered anew."""
         _, region = np.unique(self.region[used], return_inverse=True)
-        return Blocks(self.fold[used], region, self.how)
+        return Folds(self.fold[used], region, self.how)
 
 
-def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> Blocks:
+def folds_of(pairing: Pairing, by: str, folds: int, seed: int) -> Folds:
     """Divide the observations into folds.
 
     In space, observed cells are clustered into four times as many regions as folds, and regions
@@ -185,9 +186,8 @@ def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> Blocks:
         raise UsageError(f"blocks are made by 'space' or by 'time', not {by!r}.")
     if folds < 2 or folds > m:
         raise UsageError(f"{m} observations cannot be divided into {folds} folds; choose 2 to {m}.")
-    n_cells = pairing.coarse.n_cells
     if by == "time":
-        time = pairing.observed_unit // n_cells
+        time = pairing.observed_unit // pairing.coarse.n_cells
         order = np.unique(time)
         if len(order) < folds:
             raise UsageError(
@@ -199,8 +199,8 @@ def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> Blocks:
         calendar = order[np.argsort(pairing.times[order], kind="stable")]
         fold_of = np.empty(order.max() + 1, dtype=np.int64)
         fold_of[calendar] = np.arange(len(order)) * folds // len(order)
-        return Blocks(fold_of[time], fold_of[time], f"{folds} stretches of time")
-    regions = _regions(pairing, min(BLOCKS_PER_FOLD * folds, m), seed)
+        return Folds(fold_of[time], fold_of[time], f"{folds} stretches of time")
+    regions = _regions(pairing, min(REGIONS_PER_FOLD * folds, m), seed)
     sizes = np.bincount(regions)
     if len(sizes) < 2:
         raise UsageError("the target is known in one coarse cell; use by='time'.")
@@ -208,36 +208,29 @@ def blocks(pairing: Pairing, by: str, folds: int, seed: int) -> Blocks:
     for region in np.argsort(-sizes, kind="stable"):
         fold_of[region] = int(np.argmin(load))
         load[fold_of[region]] += sizes[region]
-    return Blocks(fold_of[regions], regions, f"{folds} folds of {len(sizes)} regions")
+    return Folds(fold_of[regions], regions, f"{folds} folds of {len(sizes)} regions")
 
 
-def sharing(pairing: Pairing, fold: Ints) -> csr_array:
+def sharing(pairing: Pairing, bags: FineBags, fold: Ints) -> csr_array:
     """Which observations share fine cells across folds, (M, M): what is learnt leaks from there.
 
     The cells are those of the observations' own bags. Neighbours share them where grids do not
     nest.
     """
-    own = pairing.own_bag
-    of_bag = np.full(pairing.n_bags, -1)
-    of_bag[own[own >= 0]] = np.flatnonzero(own >= 0)
-    bags = pairing.bags
-    owner = of_bag[bags.bag]
-    kept = owner >= 0
-    ones = np.ones(int(kept.sum()), dtype=np.int32)
-    shape = (len(own), int(bags.point.max(initial=-1)) + 1)
-    inside = csr_array((ones, (owner[kept], bags.point[kept])), shape=shape)
-    pairs = (inside @ inside.T).tocoo()
-    apart = fold[pairs.coords[0]] != fold[pairs.coords[1]]
-    rows, columns = pairs.coords[0][apart], pairs.coords[1][apart]
-    return csr_array((np.ones(len(rows), dtype=np.int32), (rows, columns)), shape=pairs.shape)
+    matched = np.flatnonzero(pairing.own_bag >= 0)
+    shape = (len(fold), len(fold))
+    if not matched.size:
+        return csr_array(shape, dtype=np.int32)
+    pairs = bags.sharing(pairing.own_bag[matched]).tocoo()
+    rows, columns = (matched[index] for index in pairs.coords)
+    apart = fold[rows] != fold[columns]
+    rows, columns = rows[apart], columns[apart]
+    return csr_array((np.ones(len(rows), dtype=np.int32), (rows, columns)), shape=shape)
 
 
 def _regions(pairing: Pairing, n: int, seed: int) -> Ints:
     """Contiguous groups of observed cells; a cell is in one group at all its times."""
-    from sklearn.cluster import KMeans
-
-    cell = pairing.observed_unit % pairing.coarse.n_cells
-    cells, index = np.unique(cell, return_inverse=True)
+    cells, index = np.unique(pairing.observed_cell, return_inverse=True)
     positions = pairing.coarse.positions[cells]
     n = min(n, len(cells))
     labels = KMeans(n, n_init=1, random_state=seed).fit_predict(positions / positions.std())

@@ -24,7 +24,7 @@ from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
 from deconditional.kernels.tile_sizes import is_accelerator
-from deconditional.scores.distributions import mixture_cdf, mixture_quantile
+from deconditional.scores import mixture_cdf, mixture_quantile
 
 __all__ = ["CoarsePosterior", "Gaussians", "Paths", "Posterior", "SampleWarning", "blocks"]
 

@@ -14,13 +14,14 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError, visible
-from deconditional.fields.grids import LENGTHS, Axis, Grid, find_grid
+from deconditional.fields.axes import Axis, Grid
+from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.overlap import inferred_bounds
 
 __all__ = ["Plane", "area_weights", "grid_of", "plane", "time_dim"]
 
 EARTH_RADIUS = 6371.0
-"""In kilometres."""
+"""Radius of the Earth, in kilometres."""
 
 COARSE = "coarse_"
 """How the dimensions of coarse fields begin in a result."""
@@ -57,7 +58,7 @@ class Plane:
 
     @property
     def y_edges(self) -> Floats:
-        """Borders of the rows."""
+        """Borders of the rows, one more than there are rows."""
         return _edges(self.grid.y) * self.scale
 
     def distance(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Floats:
@@ -118,7 +119,7 @@ def plane(field: Any, extent: tuple[float, float, float, float] | None = None) -
     names = (_label(field, grid.x, unit), _label(field, grid.y, unit))
     y, x = (slice(None, None, -1 if a.centres[0] > a.centres[-1] else 1) for a in (grid.y, grid.x))
     values = np.asarray(field.values, dtype=float)[y, x]
-    return Plane(values, grid.part(slice(None), y, x), names, scale, unit)
+    return Plane(values, grid.cut(slice(None), y, x), names, scale, unit)
 
 
 def _plain(values: Floats, extent: tuple[float, float, float, float] | None) -> Plane:

@@ -53,7 +53,7 @@ class Quote:
 
     @property
     def lines(self) -> str:
-        """The text, which may be longer than others."""
+        """The text, marked as one that may be longer than others."""
         return _Lines(self.text)
 
 

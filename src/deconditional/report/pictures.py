@@ -42,7 +42,7 @@ def field(
 
 
 def roles(result: Result, counts: list[int]) -> Picture:
-    """What every coarse cell gives."""
+    """A map of what every coarse cell gives."""
     role = result.data["coarse_role"]
     listed = ", ".join(f"{name} {number(n)}" for name, n in zip(ROLES, counts, strict=True))
     return Picture.of(
@@ -53,7 +53,7 @@ def roles(result: Result, counts: list[int]) -> Picture:
 
 
 def predicted(result: Result) -> Picture:
-    """Which fine cells have a prediction."""
+    """A map of the fine cells that have a prediction."""
     found = np.isfinite(result.mean)
     names = ("not predicted", "predicted")
     return Picture.of(
@@ -64,7 +64,7 @@ def predicted(result: Result) -> Picture:
 
 
 def held_out(pit: npt.NDArray[np.float64]) -> list[Picture]:
-    """How often truth lies within intervals, and where within its distributions."""
+    """Figures of how often truth lies in intervals, and of where in its distributions."""
     levels = (0.5, 0.8, 0.95)
     held = ", ".join(
         f"{level:.0%} intervals hold {share(actual)}"
@@ -88,7 +88,7 @@ def held_out(pit: npt.NDArray[np.float64]) -> list[Picture]:
 
 
 def scales(result: Result) -> Picture | None:
-    """Semivariograms of all fields; None where too few cells have a value."""
+    """A figure of the semivariograms of all fields; None where too few cells have a value."""
     samples = result.samples
     fields = {
         "posterior mean": result.mean,
@@ -117,7 +117,7 @@ def scales(result: Result) -> Picture | None:
 
 
 def over_time(result: Result, time: str) -> Picture:
-    """Means over the area at every time."""
+    """A figure of means over the area at every time."""
     lines = {"posterior mean": _area_mean(result.mean).values}
     if result.truth is not None:
         lines["truth"] = _area_mean(result.truth.where(result.mean.notnull())).values

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.files import UnreadableError, open_fields
+from deconditional.fields.io import UnreadableError, open_fields
 from deconditional.report.grids import grid_of
 from deconditional.report.result import Result, floats
 from deconditional.scores.marginals import KINDS

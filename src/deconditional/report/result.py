@@ -81,7 +81,7 @@ class Result:
 
     @property
     def distribution(self) -> str:
-        """Kind of the marginal distributions."""
+        """The kind of the marginal distributions, in words."""
         return str(self.facts.get("distribution") or "normal")
 
     @cached_property

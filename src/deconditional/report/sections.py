@@ -77,7 +77,7 @@ def summary(result: Result) -> Text:
 
 
 def _matching(roles: list[int]) -> str:
-    """How many cells gave what, and whether they are the same."""
+    """A sentence on how many cells gave what, and on whether they are the same."""
     _, covariates, target, both = roles
     bags, observations = covariates + both, target + both
     if both == 0:
@@ -351,7 +351,7 @@ def _seconds(value: Any) -> str:
 
 
 def _first_step(result: Result, what: str = "Maps show") -> list[Block]:
-    """Which of several times is shown."""
+    """A sentence that says which of several times is shown."""
     if result.time is None:
         return []
     times = result.mean[result.time].values if result.time in result.mean.coords else None

@@ -45,11 +45,14 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.kernels.within_bags": ("BagPairs",),
     # fields
     "deconditional.fields.downscaler": ("Downscaler",),
-    "deconditional.fields.grids": ("Axis", "Grid"),
-    "deconditional.fields.pairing": ("Fine", "Pairing"),
+    "deconditional.fields.axes": ("Axis", "Grid"),
+    "deconditional.fields.learn": ("FitData", "Learner"),
+    "deconditional.fields.pair": ("Pairing",),
+    "deconditional.fields.problem": ("Problem",),
     "deconditional.fields.question": ("Question",),
     "deconditional.fields.scaling": ("InputScaling", "Spread", "TargetScaling"),
-    "deconditional.fields.validation": ("Blocks", "Comparison"),
+    "deconditional.fields.recipes": ("Recipe",),
+    "deconditional.fields.validation": ("Comparison", "Folds"),
     # of other packages
     "gpjax.kernels": (
         *("RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic", "Periodic", "White"),

@@ -138,7 +138,7 @@ class Marginals:
             return np.where(gap == 0, 0.0, gap / self.scale)
 
     def _crps_lognormal(self, truth: Floats) -> Floats:
-        r"""With :math:`m` the mean: y(2F(y) - 1) - 2m(Φ((log y - μ - σ²)/σ) + Φ(σ/√2) - 1)."""
+        r"""CRPS of lognormals of mean m: y(2F(y) - 1) - 2m(Φ((log y - μ - σ²)/σ) + Φ(σ/√2) - 1)."""
         mean = np.exp(self.location + 0.5 * self.scale**2)
         standard = self._standard(_log(truth))
         return truth * (2 * ndtr(standard) - 1) - 2 * mean * (
@@ -146,7 +146,7 @@ class Marginals:
         )
 
     def _crps_bound(self, truth: Floats) -> Floats:
-        """The integral of (F - step at truth)²; between a bound and a truth beyond, that is 1."""
+        """CRPS of rectified normals: (F - step)² is 1 between a bound and a truth beyond it."""
         inside = np.clip(truth, self.low, self.high)
         z, low, high = (self._standard(end) for end in (inside, self.low, self.high))
         with np.errstate(invalid="ignore"):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
-from deconditional.datasets.cells import cell_axis, require_xarray
+from deconditional.datasets.cells import cell_axis
+from deconditional.datasets.waves import smooth
 
-if TYPE_CHECKING:
-    import xarray as xr
-
-__all__ = ["smooth", "synthetic_fields"]
+__all__ = ["synthetic_fields"]
 
 _RADIUS = 6_371_000.0
 _DAYS = 10.0  # how long the weather takes to change
@@ -97,7 +96,6 @@ def synthetic_fields(
     >>> sorted(synthetic_fields(projected=True).tas.coords)
     ['crs', 'x', 'y']
     """
-    xr = require_xarray()
     south, north, west, east = extent
     if not (-90 <= south < north <= 90 and west < east <= west + 360):
         raise ValueError(
@@ -109,19 +107,11 @@ def synthetic_fields(
         raise ValueError(f"land_fraction is a share above 0, up to 1, not {land_fraction!r}.")
 
     sines = (float(np.sin(np.radians(south))), float(np.sin(np.radians(north))))
-    columns = np.linspace(west, east, n_lon + 1)
-    coords: dict[str, Any]
-    if projected:  # equal steps of y are equal steps of the sine of the latitude
-        rows = np.linspace(*sines, n_lat + 1)[:: -1 if descending else 1]
-        sphere = _on_sphere(_middle(rows), _middle(columns))
-        coords = _axis("y", _RADIUS * rows) | _axis("x", _RADIUS * np.radians(columns))
-        coords["crs"] = xr.Variable((), np.int32(0), dict(_CRS))
-    else:
-        rows = np.linspace(south, north, n_lat + 1)[:: -1 if descending else 1]
-        sphere = _on_sphere(np.sin(np.radians(_middle(rows))), _middle(columns))
-        coords = _axis("lat", rows) | _axis("lon", columns)
-
-    dims: tuple[str, ...] = ("y", "x") if projected else ("lat", "lon")
+    rows = np.linspace(*(sines if projected else (south, north)), n_lat + 1)
+    rows, columns = rows[:: -1 if descending else 1], np.linspace(west, east, n_lon + 1)
+    middle = _middle(rows) if projected else np.sin(np.radians(_middle(rows)))
+    sphere = _on_sphere(middle, _middle(columns))
+    dims, coords = _coordinates(rows, columns, projected)
     days, in_time = np.zeros(()), dims
     if times is not None:
         dates = np.asarray(list(times), dtype="datetime64[ns]")
@@ -151,33 +141,6 @@ def synthetic_fields(
             "comment": "Made up; not observations and not a model run.",
         },
     )
-
-
-def smooth(rng: np.random.Generator, points: np.ndarray, length: float | np.ndarray) -> np.ndarray:
-    """A random field of unit variance with a Gaussian covariance, roughly.
-
-    Parameters
-    ----------
-    rng
-        Source of the 60 waves that are added up.
-    points : (..., d)
-        Where the field is wanted.
-    length
-        Length scale, for all coordinates or for each.
-
-    Examples
-    --------
-    >>> at = np.linspace(0.0, 1.0, 5)[:, None]
-    >>> coarse = smooth(np.random.default_rng(0), at[::2], 0.3)
-    >>> bool(np.allclose(coarse, smooth(np.random.default_rng(0), at, 0.3)[::2]))
-    True
-    """
-    out = np.zeros(points.shape[:-1])
-    waves = 60
-    for _ in range(waves):
-        wave = rng.standard_normal(points.shape[-1]) / length
-        out += np.cos(points @ wave + rng.uniform(0, 2 * np.pi))
-    return out * np.sqrt(2.0 / waves)
 
 
 def _draw(
@@ -225,6 +188,19 @@ def _at_days(sphere: np.ndarray, days: np.ndarray) -> np.ndarray:
     shape = (*days.shape, *sphere.shape[:-1])
     vectors = np.broadcast_to(sphere, (*shape, 3))
     return np.concatenate([vectors, np.broadcast_to(days[..., None, None, None], (*shape, 1))], -1)
+
+
+def _coordinates(
+    rows: np.ndarray, columns: np.ndarray, projected: bool
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Dimensions and coordinates of cells between these edges; of a plane, from sines and degrees.
+
+    Equal steps of y are equal steps of the sine of the latitude.
+    """
+    if not projected:
+        return ("lat", "lon"), _axis("lat", rows) | _axis("lon", columns)
+    coords = _axis("y", _RADIUS * rows) | _axis("x", _RADIUS * np.radians(columns))
+    return ("y", "x"), coords | {"crs": xr.Variable((), np.int32(0), dict(_CRS))}
 
 
 def _middle(edges: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The models by their command-line names, with the default kernels of fields."""
+"""Recipes of models: by their command-line names, with the default kernels and sizes of fields."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ __all__ = [
     "MODELS",
     "Recipe",
     "candidates",
+    "check_model",
     "condensed_size",
     "field_kernel",
     "mediator_kernel",
@@ -90,6 +91,22 @@ def _sum(parts: list[AbstractKernel]) -> AbstractKernel:
     return total
 
 
+def check_model(model: Any, kernel: Any, mediator: Any) -> None:
+    """Raise where a model or a kernel has a name that is none, or they do not go together."""
+    if isinstance(model, str) and model not in ("auto", *MODELS):
+        raise UsageError(f"there is no model {model!r}; choose auto or one of {', '.join(MODELS)}.")
+    if isinstance(kernel, str) and kernel not in FIELD_KERNELS:
+        raise UsageError(
+            f"there is no kernel {kernel!r}; choose one of {', '.join(FIELD_KERNELS)}, or give a "
+            "GPJax kernel."
+        )
+    for name, value in (("kernel", kernel), ("mediator_kernel", mediator)):
+        if value is not None and not isinstance(model, str):
+            raise UsageError(f"{name} belongs to named models; give the estimator its own.")
+    if isinstance(mediator, str):
+        raise UsageError("mediator_kernel must be a GPJax kernel; it has no names.")
+
+
 def candidates(matching: str, n_bags: int, n_observations: int) -> tuple[str, ...]:
     """The models that "auto" compares, the one to keep in doubt first.
 
@@ -117,7 +134,15 @@ def condensed_size(name: str, n_bags: int) -> int:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all candidates of one fit share."""
+    """What all candidates of one fit share.
+
+    Attributes
+    ----------
+    kernel, mediator_kernel, trend, fine_noise, n_restarts, seed, options, model, points_per_bag
+        As in :class:`~deconditional.Downscaler`.
+    n_position, n_covariates, n_mediators
+        Numbers of inputs.
+    """
 
     kernel: AbstractKernel | str
     mediator_kernel: AbstractKernel | None
@@ -129,6 +154,14 @@ class Recipe:
     n_restarts: int
     seed: int
     options: Mapping[str, Any]
+    model: Any = "auto"
+    points_per_bag: int | str | None = "auto"
+
+    def takes_bags(self, name: str) -> bool:
+        """Whether a model of this name, or the one that was given, can do without mediators."""
+        if isinstance(self.model, str):
+            return name in BASELINES
+        return "mediator_kernel" not in self.model.get_params(deep=False)
 
     def estimator(self, name: str, matched: bool) -> Any:
         """The unfitted estimator of a name."""

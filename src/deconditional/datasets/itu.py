@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
-from deconditional.datasets.cells import cell_axis, require_xarray
-
-if TYPE_CHECKING:
-    import xarray as xr
+from deconditional.datasets.cells import cell_axis
+from deconditional.fields.overlap import overlap_lengths
 
 __all__ = ["global_fields"]
 
@@ -99,7 +97,6 @@ def global_fields(month: int = 1) -> xr.Dataset:
     """
     if month not in range(1, 13):
         raise ValueError(f"month must be 1 (January) to 12 (December), not {month!r}.")
-    xr = require_xarray()
     folder = _data_folder()
     lat = np.arange(-89.25, 90.0 + _STEP / 2, _STEP)
     lon = np.arange(-180.0, 180.0 - _STEP / 2, _STEP)
@@ -109,9 +106,8 @@ def global_fields(month: int = 1) -> xr.Dataset:
     def averaged(values: np.ndarray) -> np.ndarray:
         """Area means of a map of equal cells from the south pole and 180 degrees west."""
         rows, columns = values.shape
-        by_lat = _overlap(np.sin(np.radians(lat_bnds)), np.sin(np.radians(_edges(rows, 90.0))))
-        edges = _edges(columns, 180.0)
-        by_lon = _overlap(lon_bnds, edges) + _overlap(lon_bnds + 360.0, edges)
+        by_lat = overlap_lengths(lat_bnds, _bounds(rows, 90.0), "latitude")
+        by_lon = overlap_lengths(lon_bnds, _bounds(columns, 180.0), "longitude")
         return _shares(by_lat) @ values @ _shares(by_lon).T
 
     def interpolated(values: np.ndarray) -> np.ndarray:
@@ -182,15 +178,10 @@ def _annual_mean(folder: Path, stem: str) -> np.ndarray:
     return mean
 
 
-def _edges(cells: int, end: float) -> np.ndarray:
+def _bounds(cells: int, end: float) -> np.ndarray:
+    """Bounds of so many equal cells from -end to end."""
     edges = np.linspace(-end, end, cells + 1)
     return np.stack([edges[:-1], edges[1:]], 1)
-
-
-def _overlap(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
-    """The length that every coarse interval has in common with every fine one."""
-    low = np.maximum(coarse[:, None, 0], fine[:, 0])
-    return np.maximum(np.minimum(coarse[:, None, 1], fine[:, 1]) - low, 0.0)
 
 
 def _shares(overlap: np.ndarray) -> np.ndarray:

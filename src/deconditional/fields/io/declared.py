@@ -10,16 +10,16 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from deconditional.errors import UsageError
-from deconditional.fields.classic import is_classic, missing_bytes
+from deconditional.fields.io.classic import is_classic, missing_bytes
+from deconditional.fields.io.memory import available_memory, shown_bytes
 
-__all__ = ["Declared", "available_memory", "check_declared", "declared", "shown_bytes"]
+__all__ = ["Declared", "check_declared", "declared"]
 
 LEAST_SUSPECT = 500_000_000
 """Bytes of values below which nobody asks how much of them is on disk."""
@@ -171,33 +171,3 @@ def _stored_bytes(place: str, enough: int) -> int:
             if total > enough:
                 return total
     return total
-
-
-def available_memory() -> float:
-    """Bytes that can still be had, as far as the system says; infinite where it does not."""
-    found = [math.inf]
-    with suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found += [1024.0 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")]
-    if len(found) == 1 and hasattr(os, "sysconf"):
-        with suppress(OSError, ValueError):
-            found.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
-    with suppress(OSError, ValueError):  # no limit, or no such system
-        group = Path("/sys/fs/cgroup")
-        most = int((group / "memory.max").read_text(encoding="ascii"))
-        found.append(float(most - int((group / "memory.current").read_text(encoding="ascii"))))
-    return min(found)
-
-
-def shown_bytes(n: float) -> str:
-    """A size for reading.
-
-    Examples
-    --------
-    >>> shown_bytes(8e12), shown_bytes(1234)
-    ('8 TB', '1.23 kB')
-    """
-    for power, unit in ((18, "EB"), (15, "PB"), (12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
-        if n >= 10**power:
-            return f"{n / 10**power:.3g} {unit}"
-    return f"{n:.0f} B"

@@ -1,0 +1,175 @@
+"""Centres and bounds of the cells along one axis, as datasets give them: checked or inferred."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from deconditional.errors import UsageError
+from deconditional.fields.overlap import AxisKind, inferred_bounds, unwrapped
+
+__all__ = ["cell_bounds", "cell_centres"]
+
+Floats = npt.NDArray[np.float64]
+
+FARTHEST: dict[AxisKind, float] = {"latitude": 1e4, "longitude": 1e4, "plane": 1e15}
+"""Degrees or metres from the origin that a coordinate may have, many turns allowed."""
+
+
+def cell_centres(variable: xr.DataArray, kind: AxisKind, unit: float, which: str) -> Floats:
+    """Values of a coordinate, in degrees without a jump or in metres; raises where they are none.
+
+    Parameters
+    ----------
+    variable
+        The coordinate.
+    unit
+        What a value of one is in degrees or metres.
+    which
+        What to call the dataset in errors.
+    """
+    name = str(variable.name)
+    centres = np.asarray(variable.values, dtype=float) * unit
+    if not len(centres):
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} has no values at all, so there are no cells; "
+            "check how the file was cut."
+        )
+    if not np.isfinite(centres).all():
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} has missing values, or infinite; drop them."
+        )
+    farthest = centres[np.abs(centres).argmax()]
+    if abs(farthest) > FARTHEST[kind]:
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} runs to {farthest:.4g}, which is nowhere; "
+            "correct it, or mark the value as missing and drop it."
+        )
+    if len(np.unique(centres)) < len(centres):
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} has repeated values; drop the duplicates, as "
+            f"in ds.drop_duplicates({name!r})."
+        )
+    if kind == "longitude":
+        return _longitudes(centres, name, which)
+    if kind == "latitude" and abs(farthest) > 90 + 1e-6:
+        raise UsageError(
+            f"{which} data: latitudes in {name!r} run to {farthest:.6g}, beyond a pole; if the "
+            "grid is projected, set units of 'm' and no latitude name."
+        )
+    steps = np.diff(centres)
+    if len(steps) and not (np.all(steps > 0) or np.all(steps < 0)):
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} is not in order; sort it, as in "
+            f"ds.sortby({name!r})."
+        )
+    return centres
+
+
+def _longitudes(centres: Floats, name: str, which: str) -> Floats:
+    turned = np.sort(np.mod(centres, 360.0))
+    if np.any(np.diff(turned, append=turned[0] + 360.0) < 1e-6):
+        raise UsageError(
+            f"{which} data: the longitudes in {name!r} hold a meridian twice, such as 0 and 360; "
+            f"drop one, as in ds.isel({name}=slice(None, -1))."
+        )
+    try:
+        return unwrapped(centres)
+    except ValueError:
+        raise UsageError(
+            f"{which} data: the longitudes in {name!r} are not in order; sort them, as in "
+            f"ds.sortby({name!r})."
+        ) from None
+
+
+def cell_bounds(
+    dataset: xr.Dataset, name: str, centres: Floats, kind: AxisKind, unit: float, which: str
+) -> tuple[Floats, float]:
+    """Bounds of the cells of a coordinate, (n, 2), and how far off they may be as stored.
+
+    Bounds that come with the dataset are checked; others lie half-way between the centres.
+    """
+    found = _bounds_name(dataset, name)
+    if found is not None:
+        bounds = _given(dataset, name, found, centres, kind, unit, which)
+    elif len(centres) < 2:
+        raise UsageError(
+            f"{which} data: {name!r} has a single value and no bounds, so the size of its cell is "
+            f"unknown; add a variable {name + '_bnds'!r} with its two ends."
+        )
+    else:
+        bounds = inferred_bounds(centres, kind)
+    stored = dataset[found or name].dtype
+    precision = np.finfo(stored).eps if stored.kind == "f" else 0.0
+    return bounds, 2 * float(precision * np.abs(bounds).max())
+
+
+def _bounds_name(dataset: xr.Dataset, name: str) -> str | None:
+    """The variable with the bounds of a coordinate, by its attribute or by its usual name."""
+    variable = dataset[name]
+    named = [variable.attrs.get("bounds"), variable.encoding.get("bounds")]
+    named += [f"{name}_bnds", f"{name}_bounds", f"bounds_{name}"]
+    return next((n for n in named if n in dataset.variables), None)
+
+
+def _given(
+    dataset: xr.Dataset,
+    name: str,
+    found: str,
+    centres: Floats,
+    kind: AxisKind,
+    unit: float,
+    which: str,
+) -> Floats:
+    bounds = dataset[found].transpose(*dataset[name].dims, ..., missing_dims="ignore").values
+    if bounds.ndim == 1 and len(centres) == 1:
+        bounds = bounds[None]
+    numbers = bounds.dtype.kind in "fiu" and bool(np.isfinite(bounds).all())
+    if bounds.shape != (len(centres), 2) or not numbers:
+        raise UsageError(
+            f"{which} data: the bounds {found!r} must hold two finite numbers for each of the "
+            f"{len(centres)} values of {name!r}; their shape is {bounds.shape}."
+        )
+    bounds = bounds.astype(float) * unit
+    slack = 1e-6 * max(1.0, float(np.abs(centres).max()))
+    if kind == "longitude":
+        bounds = _around(centres, bounds, slack)
+    bounds = np.sort(bounds, axis=1)
+    if not np.all((bounds[:, 0] <= centres + slack) & (centres - slack <= bounds[:, 1])):
+        raise UsageError(
+            f"{which} data: the bounds {found!r} do not enclose the values of {name!r}; correct "
+            "or drop them."
+        )
+    if kind == "latitude":
+        bounds = np.clip(bounds, -90.0, 90.0)
+    width = bounds[:, 1] - bounds[:, 0]
+    if not np.all(width > 0):
+        raise UsageError(f"{which} data: a cell in the bounds {found!r} is empty; correct them.")
+    low, high = bounds[np.argsort(centres)].T
+    between = low[1:] - high[:-1]
+    if kind == "longitude":
+        between = np.append(between, low[0] + 360.0 - high[-1])
+    if np.any(between < -0.01 * width.min()):
+        raise UsageError(
+            f"{which} data: cells in the bounds {found!r} overlap each other; correct or drop them."
+        )
+    return bounds
+
+
+def _around(centres: Floats, bounds: Floats, slack: float) -> Floats:
+    """Bounds of longitudes turned so that they enclose the centres, whatever their seam."""
+    first, second = bounds.T
+    width = np.mod(second - first, 360.0)
+    width = np.where(width == 0, 360.0, width)
+
+    def beyond(start: Floats) -> Floats:
+        """How far east of a bound the centre is; one that lies on it is not a circle away."""
+        return np.mod(centres - start + slack, 360.0) - slack
+
+    eastward = beyond(first) <= width + slack
+    westward = (beyond(second) <= 360.0 - width + slack) & (width < 360.0)
+    # A centre on a bound is in both arcs; the cell is the shorter one.
+    turn = westward & (~eastward | (width > 180.0))
+    low = centres - beyond(np.where(turn, second, first))
+    return np.stack([low, low + np.where(turn, 360.0 - width, width)], axis=1)

@@ -1,0 +1,29 @@
+"""Files: the fence between data that anybody may have written and the rest of the package.
+
+Whatever a file claims of itself is looked at here before any of it is believed, and what is written
+is there whole or not at all.
+"""
+
+from deconditional.fields.io.attributes import understandable
+from deconditional.fields.io.memory import available_memory, shown_bytes
+from deconditional.fields.io.reading import UnreadableError, open_fields
+from deconditional.fields.io.writing import (
+    check_output,
+    check_writable,
+    protect_inputs,
+    remove,
+    write_fields,
+)
+
+__all__ = [
+    "UnreadableError",
+    "available_memory",
+    "check_output",
+    "check_writable",
+    "open_fields",
+    "protect_inputs",
+    "remove",
+    "shown_bytes",
+    "understandable",
+    "write_fields",
+]

@@ -1,0 +1,221 @@
+"""Datasets from files: netCDF and Zarr, read with errors that name the file and the remedy."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from deconditional.errors import UsageError, one_line
+from deconditional.fields.io.attributes import understandable
+from deconditional.fields.io.declared import Declared, check_declared, declared
+from deconditional.fields.io.memory import available_memory, shown_bytes
+
+__all__ = ["UnreadableError", "open_fields"]
+
+CHUNKED_BYTES = 2e9
+"""Size of data from which on it is read chunk by chunk where nothing else was asked for."""
+
+
+def open_fields(
+    paths: str | Path | Sequence[str | Path], which: str, chunked: bool | None = False
+) -> xr.Dataset:
+    """One dataset from a file, a Zarr store, or several of these (globs included).
+
+    Parameters
+    ----------
+    paths
+        Files or patterns such as ``"data/tas_*.nc"``.
+    which
+        What to call the data in errors.
+    chunked
+        Whether to leave the data in its files, as Dask arrays; None goes by its size.
+    """
+    files = [file for path in _listed(paths) for file in _matching(str(path), which)]
+    if chunked is None:
+        size = sum(v.nbytes for file in files for v in _declared(file, which))
+        chunked = _have_dask() and size > CHUNKED_BYTES
+    parts = [_open(file, which, chunked) for file in files]
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        _check_cells(parts)
+        parts = _with_times(parts)
+        if not chunked:
+            _check_together(parts)
+        # What has no time, such as altitude, gets none from being in several files.
+        combined = xr.combine_by_coords(
+            parts,
+            combine_attrs="drop_conflicts",
+            join="outer",
+            compat="no_conflicts",
+            data_vars="minimal",
+            coords="minimal",
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"the {len(files)} {which} files do not fit together: {one_line(error)}; put them into "
+            "one file first."
+        ) from None
+    assert isinstance(combined, xr.Dataset)
+    return combined
+
+
+def _listed(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else list(paths)
+
+
+def _check_cells(parts: Sequence[xr.Dataset]) -> None:
+    """Raise where coordinates interleave: joined, they would be a grid that no file has."""
+    for name in {str(name) for part in parts for name in part.indexes}:
+        found = [part[name].values for part in parts if name in part.indexes]
+        lines = {line.tobytes(): line for line in found if line.dtype.kind in "fiu" and line.size}
+        for one, other in combinations(lines.values(), 2):
+            low, high = max(one.min(), other.min()), min(one.max(), other.max())
+            shared = [np.sort(line[(line >= low) & (line <= high)]) for line in (one, other)]
+            if not np.array_equal(shared[0], shared[1]):
+                raise ValueError(f"their coordinates {name!r} differ where they overlap")
+
+
+def _check_together(parts: Sequence[xr.Dataset]) -> None:
+    """Raise where files that each fit into memory make a grid that does not."""
+    values: dict[str, list[pd.Index]] = {}
+    for part in parts:
+        for name, index in part.indexes.items():
+            values.setdefault(str(name), []).append(index)
+    sizes = {name: len(reduce(lambda a, b: a.union(b), found)) for name, found in values.items()}
+    total = 0
+    for name in {name for part in parts for name in part.data_vars}:
+        like = next(part[name] for part in parts if name in part.data_vars)
+        total += 8 * math.prod(sizes.get(str(d), like.sizes[d]) for d in like.dims)
+    if total > available_memory():
+        raise ValueError(f"on one grid they would take {shown_bytes(total)}")
+
+
+def _with_times(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
+    """With a date as dimension wherever it is one in another file."""
+    dims = {dim for part in parts for dim in part.dims}
+    found = []
+    for part in parts:
+        dates = [n for n, v in part.coords.items() if v.ndim == 0 and v.dtype.kind in "MO"]
+        found.append(part.expand_dims([n for n in dates if n in dims]))
+    return found
+
+
+def _matching(path: str, which: str) -> list[str]:
+    if "\0" in path:
+        raise UsageError(f"the {which} file {path!r} cannot exist; correct its name.")
+    if any(sign in path for sign in "*?[") and not os.path.exists(path):
+        found = sorted(glob.glob(path))
+        if not found:
+            raise UsageError(f"no {which} file matches {path!r}; check the pattern and its folder.")
+        return found
+    if not os.path.exists(path):
+        raise UsageError(f"the {which} file {path!r} does not exist; check its name and folder.")
+    if not os.path.isfile(path) and not os.path.isdir(path):
+        raise UsageError(f"the {which} file {path!r} is a device or a pipe; name a file.")
+    return [path]
+
+
+def _have_dask() -> bool:
+    return importlib.util.find_spec("dask") is not None
+
+
+class UnreadableError(UsageError):
+    """A file that cannot be read; `reason` is what the library that tried has said."""
+
+    def __init__(self, message: object, reason: str = ""):
+        super().__init__(message)
+        self.reason = reason
+
+
+def _declared(path: str, which: str) -> list[Declared]:
+    """The variables of a file, unread."""
+    place, is_store = os.path.abspath(path), os.path.isdir(path)
+    if is_store and "::" in place:
+        raise UsageError(
+            f"the {which} store {path!r} has '::' in its name, which Zarr takes for an address; "
+            "rename it."
+        )
+    with _reading(path, which, "check that it is one, and whole."):
+        return declared(place, is_store)
+
+
+def _open(path: str, which: str, chunked: bool) -> xr.Dataset:
+    """A dataset in memory, or as Dask arrays."""
+    place, is_store = os.path.abspath(path), os.path.isdir(path)
+    if is_store and importlib.util.find_spec("zarr") is None:
+        raise UsageError(
+            f"{path!r} is a Zarr store, which needs zarr: pip install 'deconditional[zarr]'."
+        )
+    check_declared(_declared(path, which), place, path, which, chunked)
+    remedy = (
+        "check that it is whole, and the attributes of its variables, such as units, scale_factor "
+        "and _FillValue."
+    )
+    with _reading(path, which, remedy):
+        data = xr.open_dataset(
+            place,
+            engine="zarr" if is_store else "netcdf4",
+            decode_coords="all",
+            decode_timedelta=False,
+            chunks="auto" if chunked else None,
+        )
+        if chunked:
+            return understandable(data)
+        with data:
+            return understandable(data.load())
+
+
+@contextmanager
+def _reading(path: str, which: str, remedy: str) -> Iterator[None]:
+    """Turn whatever a damaged file makes libraries raise into a complaint about the file."""
+    kind = "a Zarr store" if os.path.isdir(path) else "a netCDF file"
+    if path.lower().endswith((".csv", ".tsv", ".xlsx", ".parquet")):
+        remedy = "gridded data is needed; of a table, make bags with deconditional.Bags.from_frame."
+    try:
+        # Files often name variables that are kept elsewhere (cell areas, say): no need to tell.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except UsageError:
+        raise
+    except ImportError as error:
+        raise UsageError(
+            f"reading {path!r} needs {error.name}: pip install 'deconditional[zarr]'."
+        ) from None
+    except MemoryError:
+        raise UsageError(
+            f"the {which} file {path!r} does not fit into memory; cut it to the region, times and "
+            "variables that are needed."
+        ) from None
+    except Exception as error:
+        text = getattr(error, "strerror", None) or one_line(error)
+        reason = str(text).split(". ")[0]
+        if "decode time" in str(error) or "calendar" in str(error):
+            reason = _time_trouble(error)
+            remedy = (
+                "correct the units of its times, as in 'days since 2000-01-01', and their calendar."
+            )
+        raise UnreadableError(
+            f"cannot read the {which} file {path!r} as {kind} ({reason}); {remedy}", reason
+        ) from None
+
+
+def _time_trouble(error: BaseException) -> str:
+    """What is wrong with times, without advice on how to open a file in Python."""
+    text = " ".join(str(error).split())
+    found = re.search(r"unable to decode time units .*? with [^.]*", text)
+    return (found.group() if found else text.split(". ")[0])[:200]

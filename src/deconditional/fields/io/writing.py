@@ -1,0 +1,217 @@
+"""Results in files: netCDF and Zarr, checked before any work, written whole or not at all."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import xarray as xr
+
+from deconditional.errors import UsageError, one_line
+from deconditional.fields.io.attributes import understandable, writable
+from deconditional.saving.outputs import check_name, check_place, replacing
+
+__all__ = [
+    "check_output",
+    "check_writable",
+    "encoded",
+    "protect_inputs",
+    "remove",
+    "swap_folders",
+    "write_fields",
+]
+
+NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
+KEPT = ("units", "calendar", "bounds", "climatology", "grid_mapping")
+"""What a result takes over of the encoding of its coordinates."""
+
+NETCDF_NAME = re.compile(r"[^\x00-/:-@\[-^`{-\x7f][^\x00-\x1f/\x7f]*(?<! )")
+"""Names that netCDF allows: they begin with a letter, a digit or _, and have no slash."""
+
+
+def protect_inputs(out: str | Path, inputs: Sequence[str | Path], what: str = "output") -> None:
+    """Raise where an output, or what is made beside it, would replace one of the inputs.
+
+    Parameters
+    ----------
+    out
+        The output.
+    inputs
+        Files and stores, or patterns of them.
+    what
+        What to call the output in errors.
+    """
+    check_name(Path(out), what)
+    try:
+        place = Path(out).resolve()
+        for given in inputs:
+            for file in glob.glob(str(given)) or [str(given)]:
+                if _endangers(place, file):
+                    raise UsageError(
+                        f"the {what} {str(out)!r} is also an input ({str(given)!r}), which would "
+                        "be lost; name another."
+                    )
+    except (OSError, RuntimeError) as error:  # names too long, links in a circle
+        raise UsageError(
+            f"the {what} {str(out)!r} cannot be used ({one_line(error)}); name another."
+        ) from None
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"a file cannot have a name with {one_line(error)}; correct it.") from None
+
+
+def _endangers(place: Path, file: str) -> bool:
+    if place.exists() and os.path.exists(file) and os.path.samefile(place, file):
+        return True
+    try:
+        source = Path(file).resolve()
+        if source.is_dir() and source.suffix != ".zarr" and not _is_store(source):
+            return False
+    except (OSError, RuntimeError):  # a link in a circle, or a name too long, is no input
+        return False
+    beside = source.parent == place.parent and source.name.startswith(f".{place.name}.")
+    around = place.suffix == ".zarr" and source.is_relative_to(place)
+    return beside or around or place.is_relative_to(source)
+
+
+def check_output(path: str | Path, overwrite: bool = False) -> Path:
+    """The path, once it is known that a result can be written there."""
+    out = Path(path)
+    if out.suffix not in (*NETCDF, ".zarr"):
+        raise UsageError(f"the output {str(out)!r} must end in .nc or .zarr; name another.")
+    if out.suffix == ".zarr":
+        try:
+            import zarr  # noqa: F401
+        except ImportError:
+            raise UsageError("writing Zarr needs: pip install 'deconditional[zarr]'.") from None
+        if "::" in str(out.absolute()):
+            raise UsageError(
+                f"the output {str(out)!r} has '::' in its name, which Zarr takes for an address; "
+                "name another."
+            )
+    check_place(out, "output")
+    if out.is_dir() and out.suffix != ".zarr":
+        raise UsageError(f"the output {str(out)!r} is a folder; name a file.")
+    if out.is_file() and out.suffix == ".zarr":
+        raise UsageError(f"the output {str(out)!r} is a file, not a Zarr store; name another.")
+    if os.path.lexists(out) and not overwrite:
+        raise UsageError(f"the output {str(out)!r} exists; name another, or add --overwrite.")
+    if out.is_dir() and any(out.iterdir()) and not _is_store(out):
+        raise UsageError(f"the folder {str(out)!r} is not a Zarr store; name another output.")
+    # xarray takes a path that begins with ~ for a home folder; an absolute one cannot.
+    return out.absolute() if str(out).startswith("~") else out
+
+
+def _is_store(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("zarr.json", ".zgroup", ".zmetadata"))
+
+
+def check_writable(dataset: xr.Dataset, path: Path, dims: Collection[str] | None = None) -> None:
+    """Raise, before any work, where a coordinate that a result will have cannot be written.
+
+    Parameters
+    ----------
+    dataset
+        Where predictions are wanted.
+    path
+        The output.
+    dims
+        Dimensions of the result; without them, all of the dataset.
+    """
+    for name, coordinate in dataset.coords.items():
+        if dims is not None and not set(coordinate.dims) <= set(dims):
+            continue
+        values = coordinate.variable
+        plain = values.dtype.kind in "fiubSUM" or not values.size
+        if not plain:
+            first = values[(0,) * values.ndim].values.item()
+            plain = isinstance(first, str | bytes) or hasattr(first, "calendar")
+        if not plain or (path.suffix != ".zarr" and not NETCDF_NAME.fullmatch(str(name))):
+            what = "name" if plain else f"{values.dtype} values"
+            raise UsageError(
+                f"the coordinate {str(name)!r} cannot be written to {str(path)!r}, because of its "
+                f"{what}; drop it, as in ds.drop_vars({str(name)!r}), or rename it."
+            )
+
+
+def write_fields(dataset: xr.Dataset, path: Path) -> Path:
+    """Write so that the file is, at every moment, either what it was or the new one."""
+    # xarray takes a path that begins with ~ for a home folder; an absolute one cannot.
+    path = path.absolute() if str(path).startswith("~") else path
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        if path.suffix == ".zarr":
+            _store(dataset, part, path)
+            swap_folders(part, path)
+        else:
+            with replacing(path) as part:
+                _store(dataset, part, path)
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"could not write {str(path)!r} ({one_line(error)}); what was there has not changed. "
+            "Make room, or name another place."
+        ) from None
+    finally:
+        remove(part)
+    return path
+
+
+def _store(dataset: xr.Dataset, part: Path, path: Path) -> None:
+    """Write in the form that the path asks for; nothing that is there is followed or kept."""
+    remove(part)
+    # Times that come from several files may need other units than the first file's.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if path.suffix == ".zarr":
+            encoded(dataset).to_zarr(part, mode="w")
+        else:
+            encoded(dataset).to_netcdf(part, engine="netcdf4")
+
+
+def encoded(dataset: xr.Dataset) -> xr.Dataset:
+    """With fields compressed, and without the mark of missing values where CF allows none.
+
+    How the inputs were stored does not matter here, except for units of time and links.
+    """
+    dataset = understandable(dataset).copy()
+    dataset.attrs = writable(dataset.attrs)
+    about = [dataset[name] for name in dataset.coords]
+    bounds = {v.attrs.get("bounds") or v.encoding.get("bounds") for v in about}
+    for name, variable in dataset.variables.items():
+        variable.attrs = writable(variable.attrs, variable.dtype.kind in "MO")
+        variable.encoding = {k: v for k, v in variable.encoding.items() if k in KEPT}
+        if name in dataset.coords or name in bounds:
+            variable.encoding["_FillValue"] = None
+        elif variable.ndim >= 2:
+            variable.encoding.update(zlib=True, complevel=1, shuffle=True)
+    return dataset
+
+
+def swap_folders(new: Path, path: Path) -> None:
+    """Put a folder in the place of another, which stays until the new one is there.
+
+    A process that is killed between two steps leaves the old folder under a hidden name beside.
+    """
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    try:
+        if os.path.lexists(path):
+            os.replace(path, old)
+        os.replace(new, path)
+    finally:  # an interrupt may come between the two
+        if os.path.lexists(old) and not os.path.lexists(path):
+            os.replace(old, path)
+        remove(old)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,307 @@
+"""Models fitted to a problem: which, to what data, and again where the target is a logarithm.
+
+The field of a target with ``transform="log"`` is the exponential of a process, and what was
+observed is the mean of the exponential over a cell, whose logarithm is more than the mean of the
+process. By how much depends on the spread within the cell, which a fit tells: so the model is
+fitted again to observations less what the last fit says is missing, a few times.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import clone
+from sklearn.neighbors import KNeighborsRegressor
+
+from deconditional.bags import Bags
+from deconditional.errors import Caution, FitWarning, UsageError
+from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.problem import Problem
+from deconditional.fields.recipes import Recipe, candidates, condensed_size
+from deconditional.fields.validation import Comparison, Folds, HeldOut, compared, folds_of
+from deconditional.fitting.interrupts import Stop, current
+from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
+from deconditional.models.regression import bag_gap
+from deconditional.models.variational import VariationalModel
+from deconditional.saving.foreign import LeftBehind
+from deconditional.saving.resume import Part as CheckpointPart
+from deconditional.saving.resume import whole, within
+
+__all__ = ["STAGED", "FitData", "Learner", "Learnt", "final_stage", "interrupted"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+STAGED = (PseudoTarget, MediatedGP)
+"""Models with a regression on mediators before the model of the field."""
+
+LOG_PASSES = 6
+"""Most fits of a logarithmic field, each with a better idea of the spread within bags."""
+
+LOG_TOLERANCE = 0.01
+"""Change of the logarithms of the observations that is worth another fit."""
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What a model is fitted to, in standardised units.
+
+    Attributes
+    ----------
+    used, bag_of
+        The observations and the bags it takes.
+    """
+
+    bags: Bags
+    z: Floats
+    mediator: Floats | None
+    own_bag: Ints | None
+    used: Ints
+    bag_of: Ints
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``fit`` beyond bags and z."""
+        found: dict[str, Any] = {} if self.mediator is None else {"mediator": self.mediator}
+        return found if self.own_bag is None else {**found, "own_bag": self.own_bag}
+
+    def at_observations(self, per_bag: Floats) -> Floats:
+        """A property of bags at the observations: their own bag's, or that of similar mediators."""
+        if self.mediator is None:
+            return per_bag
+        near = KNeighborsRegressor(min(5, len(per_bag)), weights="distance")
+        found = near.fit(self.bags.mediator, per_bag).predict(self.mediator)
+        if self.own_bag is None:
+            return found
+        return np.where(self.own_bag >= 0, per_bag[self.own_bag], found)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """Candidates that were fitted, by name, and the comparison that chose one of them.
+
+    Attributes
+    ----------
+    seconds
+        The time that each stage took.
+    untried
+        Candidates that an interrupt left out.
+    """
+
+    models: dict[str, Any]
+    data: dict[str, FitData]
+    seconds: dict[str, float]
+    comparison: Comparison | None
+    untried: tuple[str, ...]
+
+    @property
+    def chosen(self) -> str:
+        """The name of the candidate to take."""
+        return next(iter(self.models)) if self.comparison is None else self.comparison.chosen
+
+
+def final_stage(model: Any) -> Any:
+    """The model of the field itself, of one that may have a regression before it."""
+    return model.model_ if isinstance(model, STAGED) else model
+
+
+@dataclass(frozen=True)
+class Learner:
+    """Fits models to a problem.
+
+    Attributes
+    ----------
+    bags
+        The fine data, which is not saved.
+    folds
+        Of the comparison of candidates; None where there are too few observations.
+    seconds
+        The time that all of this took to prepare.
+    """
+
+    problem: Problem
+    recipe: Recipe
+    folds: Folds | None
+    bags: FineBags | LeftBehind = field(metadata={"left_behind": "the fine data of the fit"})
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, problem: Problem, recipe: Recipe, bags: FineBags, n_folds: int) -> Learner:
+        """The learner of a problem; raises where candidates cannot be compared."""
+        pairing = problem.pairing
+        n_places = len(np.unique(pairing.observed_cell))
+        if len(pairing.z) >= 2 * n_folds and n_places > 1:
+            folds = folds_of(pairing, "space", n_folds, recipe.seed)
+            folds = replace(folds, how=f"{folds.how}, parameters held")
+            return cls(problem, recipe, folds, bags)
+        found = cls(problem, recipe, None, bags)
+        if len(found.names) > 1:
+            raise UsageError(
+                f"{len(pairing.z)} observations in {n_places} cell(s) are too few to compare "
+                f"models by {n_folds}-fold cross-validation; name a model (u-cmp, say) or use "
+                "fewer folds."
+            )
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The candidates."""
+        p, model = self.problem.pairing, self.recipe.model
+        if model == "auto":
+            return candidates(p.matching, p.n_bags, len(p.z))
+        return (model,) if isinstance(model, str) else (type(model).__name__,)
+
+    def is_matched(self, name: str) -> bool:
+        """Whether a model sees every observation as the mean of a bag."""
+        return self.recipe.takes_bags(name) and self.problem.pairing.matching == "matched"
+
+    def data(self, name: str) -> FitData:
+        """What a model is fitted to."""
+        problem, p = self.problem, self.problem.pairing
+        z, size = problem.z, self._points_per_bag(name)
+        if self.is_matched(name):
+            bags = self._bags(p.own_bag, size)
+            return FitData(bags, z, None, None, np.arange(len(z)), p.own_bag)
+        kept = np.flatnonzero(np.isfinite(p.bag_mediator).all(1))
+        if not kept.size:
+            raise UsageError(f"no bag has mediators, which {name} needs; use bagg-gp.")
+        place = np.full(p.n_bags + 1, -1)
+        place[kept] = np.arange(len(kept))
+        used = np.flatnonzero(np.isfinite(p.mediator).all(1))
+        if not used.size:
+            raise UsageError(f"no observation has mediators, which {name} needs; use bagg-gp.")
+        mediator = problem.mediators(p.bag_mediator[kept])
+        return FitData(
+            replace(self._bags(kept, size), mediator=mediator),
+            z[used],
+            problem.mediators(p.mediator[used]),
+            place[p.own_bag][used] if p.matching == "partly matched" else None,
+            used,
+            kept,
+        )
+
+    def _points_per_bag(self, name: str) -> int | None:
+        size = self.recipe.points_per_bag
+        if size is None:
+            return None
+        if size == "auto":
+            return condensed_size(name, self.problem.pairing.n_bags)
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise UsageError(f"points_per_bag must be 'auto', None or a number, not {size!r}.")
+        return size
+
+    def _bags(self, which: Ints, size: int | None) -> Bags:
+        """Some of the bags as models see them."""
+        bags = self.bags.make(which, size, self.recipe.seed)
+        return replace(bags, points=self.problem.inputs(bags.points))
+
+    def fit(
+        self, name: str, data: FitData, z: Floats, checkpoint: CheckpointPart | None = None
+    ) -> Any:
+        """One model, fitted; its posterior rests on all points of the bags."""
+        model = self.recipe.model
+        if isinstance(model, str):
+            model = self.recipe.estimator(name, self.is_matched(name))
+        else:
+            model = clone(model)
+        try:
+            model.fit(data.bags, z, **data.arguments(), **whole(checkpoint))
+        except (TypeError, ValueError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"{name}: {error}") from error
+        inner = final_stage(model)
+        of_bags = isinstance(inner, VariationalModel) and not isinstance(inner, VarCentroidGP)
+        if of_bags and (self.problem.pairing.bag_sizes[data.bag_of] > data.bags.sizes).any():
+            bags, inputs = self.bags, self.problem.inputs
+            inner.use_means(lambda functions: bags.averages(data.bag_of, inputs, functions))
+        return model
+
+    # ------------------------------------------------------------------ candidates
+
+    def learn(
+        self, stage: Callable[[str], None], kept: CheckpointPart | None, stop: Stop
+    ) -> Learnt:
+        """Fit the candidates and compare them."""
+        models: dict[str, Any] = {}
+        data, seconds, held_out = {}, {}, []
+        for name in self.names:
+            stage(f"learning {name}")
+            began = time.perf_counter()
+            data[name] = self.data(name)
+            models[name] = self.fit(name, data[name], data[name].z, **within(kept, name))
+            seconds[f"learning {name}"] = time.perf_counter() - began
+            if self.folds is not None:
+                predicted = models[name].predict_held_out(self.folds.fold[data[name].used])
+                spent = seconds[f"learning {name}"]
+                held_out.append(HeldOut(name, predicted, data[name].z, spent))
+            if stop.used:
+                break
+        comparison = None
+        if self.folds is not None:
+            each = [replace(h, bag_gap=_gap(models, h.model, data[h.model])) for h in held_out]
+            folds = self.folds.of(data[self.names[0]].used)
+            comparison = compared(each, self.problem.target.scale, folds)
+        untried = tuple(name for name in self.names if name not in models)
+        return Learnt(models, data, seconds, comparison, untried)
+
+    def corrected(
+        self, name: str, model: Any, data: FitData, kept: CheckpointPart | None = None
+    ) -> Any:
+        """A model fitted again with what the mean of logarithms lacks of the logarithm of means."""
+        scale = self.problem.target.scale
+        missing = np.zeros(len(data.z))
+        for k in range(LOG_PASSES - 1):
+            if current().used:
+                break
+            before, missing = missing, data.at_observations(_log_gap(model, scale) / scale)
+            if np.sqrt(np.mean((missing - before) ** 2)) * scale < LOG_TOLERANCE:
+                break
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FitWarning)
+                part = within(kept, f"{name}, correction {k + 1}")
+                again = self.fit(name, data, data.z - missing, **part)
+            if current().used:
+                break
+            model = again
+        return model
+
+
+def _gap(models: Mapping[str, Any], name: str, data: FitData) -> float | None:
+    """The distance of bag means from a regression on mediators, if a model has made one."""
+    regressor = next((m.regressor_ for m in models.values() if isinstance(m, STAGED)), None)
+    if regressor is None or data.bags.mediator is None:
+        return None
+    means = data.bags.means(models[name].predict(data.bags.points).mean)
+    return bag_gap(regressor, data.bags.mediator, means)
+
+
+def _log_gap(model: Any, scale: float) -> Floats:
+    """For every bag, log of the mean of exp(f) less the mean of f, in units of the logarithm."""
+    bags = final_stage(model).bags_
+    post = model.predict(bags.points)
+    mean, variance = scale * post.mean, scale**2 * post.variance
+    centre = bags.means(mean)
+    spread = np.exp(mean - centre[bags.bag] + 0.5 * variance)
+    return np.log(bags.means(spread))
+
+
+def interrupted(learnt: Learnt, name: str, converged: bool) -> Sequence[Caution]:
+    """What an interrupt left undone, beyond the fit that it ended."""
+    found = []
+    if learnt.untried:
+        found.append(
+            f"the interrupt left {', '.join(learnt.untried)} untried, so {name} was not chosen by "
+            "comparison. Fit again, or name a model."
+        )
+    if converged:
+        found.append(
+            "the correction for the logarithm was interrupted and is that of an earlier pass. Fit "
+            "again for more."
+        )
+    return [Caution(FitWarning, note) for note in found]

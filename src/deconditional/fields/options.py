@@ -1,0 +1,112 @@
+"""Options of a downscaling, checked: what is asked of the data, and the recipe of the models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpjax.kernels.base import AbstractKernel
+from sklearn.base import BaseEstimator
+
+from deconditional.errors import UsageError
+from deconditional.fields.pair import Pairing
+from deconditional.fields.question import Question, listed
+from deconditional.fields.recipes import Recipe, check_model
+from deconditional.fields.sides import FineSide
+
+__all__ = ["Options"]
+
+
+class Options(BaseEstimator):
+    """Arguments of :class:`~deconditional.Downscaler`, which says what they mean."""
+
+    def __init__(
+        self,
+        target: str,
+        covariates: Sequence[str] = (),
+        mediators: Sequence[str] = (),
+        *,
+        model: Any = "auto",
+        kernel: AbstractKernel | str | None = None,
+        mediator_kernel: AbstractKernel | None = None,
+        position: bool = True,
+        transform: str | None = None,
+        bounds: tuple[float | None, float | None] | None = None,
+        consistency: str | None = None,
+        trend: str = "auto",
+        fine_noise: bool = False,
+        points_per_bag: int | str | None = "auto",
+        mask: str | None = None,
+        min_cover: float = 0.5,
+        dims: Mapping[str, str] | None = None,
+        folds: int = 5,
+        n_restarts: int = 2,
+        model_options: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        progress: bool = False,
+    ):
+        self.target = target
+        self.covariates = covariates
+        self.mediators = mediators
+        self.model = model
+        self.kernel = kernel
+        self.mediator_kernel = mediator_kernel
+        self.position = position
+        self.transform = transform
+        self.bounds = bounds
+        self.consistency = consistency
+        self.trend = trend
+        self.fine_noise = fine_noise
+        self.points_per_bag = points_per_bag
+        self.mask = mask
+        self.min_cover = min_cover
+        self.dims = dims
+        self.folds = folds
+        self.n_restarts = n_restarts
+        self.model_options = model_options
+        self.seed = seed
+        self.progress = progress
+
+    def question(self) -> Question:
+        """The variables and their parts, checked."""
+        if not isinstance(self.target, str) or not self.target:
+            raise UsageError("target must be the name of a variable of the coarse data.")
+        if not 0 < self.min_cover <= 1:
+            raise UsageError(f"min_cover is a share between 0 and 1, not {self.min_cover!r}.")
+        if self.consistency not in (None, "exact"):
+            raise UsageError(f"consistency must be 'exact' or nothing, not {self.consistency!r}.")
+        check_model(self.model, self.kernel, self.mediator_kernel)
+        return Question(
+            target=self.target,
+            covariates=listed(self.covariates, "covariates"),
+            mediators=listed(self.mediators, "mediators"),
+            position=bool(self.position),
+            mask=self.mask,
+            min_cover=self.min_cover,
+            dims=self.dims,
+        )
+
+    def check_consistency(self, fine: FineSide) -> None:
+        """Raise where area means cannot be made consistent on this data; no fit is needed."""
+        if self.consistency == "exact" and fine.chunked:
+            raise UsageError(
+                "consistency='exact' moves all cells at once, so it needs the fine data in memory: "
+                "predict on ds.load(), or on one region or time after the other."
+            )
+
+    def recipe(self, pairing: Pairing) -> Recipe:
+        """What all candidates share."""
+        return Recipe(
+            kernel="rough" if self.kernel is None else self.kernel,
+            mediator_kernel=self.mediator_kernel,
+            n_position=pairing.n_position,
+            n_covariates=len(pairing.question.covariates),
+            n_mediators=len(pairing.question.mediators),
+            trend=self.trend,
+            fine_noise=self.fine_noise,
+            n_restarts=self.n_restarts,
+            seed=self.seed,
+            options=dict(self.model_options or {}),
+            model=self.model,
+            points_per_bag=self.points_per_bag,
+        )

@@ -1,0 +1,262 @@
+"""From two datasets to bags and observations.
+
+The unit is a coarse cell, or a coarse cell at a time. A unit with fine covariates is a bag; a unit
+with a target is an observation; a unit with both is matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.errors import UsageError
+from deconditional.fields.axes import Grid, check_overlap, span
+from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.part import check_known
+from deconditional.fields.question import Question
+from deconditional.fields.scaling import Spread
+from deconditional.fields.sides import CoarseSide, FineSide
+from deconditional.fields.survey import joined_surveys, surveyed
+from deconditional.fields.units import Units
+
+__all__ = ["Pairing", "pair"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+LEAST_OBSERVATIONS = 5
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Bags and observations, before any scaling.
+
+    Attributes
+    ----------
+    fine, coarse
+        The two grids.
+    bag_unit, bag_sizes : (N,)
+        The unit of every bag, and the number of its points, which are positions (if asked for) and
+        covariates of fine cells.
+    bag_mediator : (N, p)
+        Positions (if asked for) and mediators of the bags; NaN where a mediator is missing.
+    spread
+        Of all points of the bags.
+    z : (M,), mediator : (M, p)
+        Observations and their mediators, NaN where missing.
+    own_bag : (M,)
+        The bag of every matched observation, else -1.
+    observed_unit : (M,)
+        Index of the unit, time by time and cell by cell.
+    times
+        Of the units; None where the unit is a cell.
+    target : (units,)
+        Target of every unit, NaN where missing.
+    understood
+        What was found, in words: pairs of label and text.
+    """
+
+    question: Question
+    fine: Grid
+    coarse: Grid
+    bag_unit: Ints
+    bag_sizes: Ints
+    bag_mediator: Floats
+    spread: Spread
+    z: Floats
+    mediator: Floats
+    own_bag: Ints
+    observed_unit: Ints
+    times: np.ndarray | None
+    target: Floats
+    understood: tuple[tuple[str, str], ...]
+
+    @property
+    def n_position(self) -> int:
+        """Columns of points and mediators that are position."""
+        return self.coarse.n_position if self.question.position else 0
+
+    @property
+    def n_bags(self) -> int:
+        """Number of bags."""
+        return len(self.bag_unit)
+
+    @property
+    def observed_cell(self) -> Ints:
+        """The coarse cell of every observation."""
+        return self.observed_unit % self.coarse.n_cells
+
+    @property
+    def matching(self) -> str:
+        """``"matched"``, ``"partly matched"`` or ``"unmatched"``."""
+        share = np.mean(self.own_bag >= 0)
+        return "matched" if share == 1 else "unmatched" if share == 0 else "partly matched"
+
+
+def pair(fine: FineSide, coarse: CoarseSide) -> tuple[Pairing, FineBags]:
+    """Make bags and observations, or say in the user's words why not.
+
+    Examples
+    --------
+    >>> from deconditional.datasets import split_cells, synthetic_fields
+    >>> from deconditional.fields.sides import two_sides
+    >>> roles = ("tas", ["altitude", "cloud"], ["water_vapour"])
+    >>> data = split_cells(synthetic_fields(12, 24), *roles, block=(3, 4), matched=0.5)
+    >>> question = Question("tas", ("altitude",), ("water_vapour",))
+    >>> pairing, bags = pair(*two_sides(data.fine, data.coarse, question))
+    >>> pairing.matching, bags.make()
+    ('partly matched', Bags(18 bags, 216 points, 4 covariates, 12-12 points per bag))
+    """
+    question, grid = fine.question, coarse.grid
+    units = coarse.units(fine.grid.times)
+    check_overlap(fine.grid, grid)
+    bags, filled, about = _bags(fine, coarse, units)
+    bag_unit = bags.table.unit
+    bag_mediator = units.mediator[bag_unit]
+    bag_mediator = np.where(np.isnan(bag_mediator), filled, bag_mediator)
+    with_position = units.positions(grid) if question.position else np.zeros((units.size, 0))
+    bag_mediator = np.concatenate([with_position[bag_unit], bag_mediator], 1)
+    observed = np.flatnonzero(np.isfinite(units.target))
+    unit_bag = np.full(units.size, -1)
+    unit_bag[bag_unit] = np.arange(len(bag_unit))
+    own_bag = unit_bag[observed]
+    seen_mediator = np.concatenate([with_position, units.mediator], 1)[observed]
+    seen_mediator[own_bag >= 0] = bag_mediator[own_bag[own_bag >= 0]]
+    pairing = Pairing(
+        question=question,
+        fine=fine.grid,
+        coarse=grid,
+        bag_unit=bag_unit,
+        bag_sizes=bags.table.count,
+        bag_mediator=bag_mediator,
+        spread=bags.spread(),
+        z=units.target[observed],
+        mediator=seen_mediator,
+        own_bag=own_bag,
+        observed_unit=observed,
+        times=units.times,
+        target=units.target,
+        understood=(),
+    )
+    _check_link(pairing, grid.times)
+    return replace(pairing, understood=_understood(pairing, about, units.how)), bags
+
+
+@dataclass(frozen=True)
+class About:
+    """What is said of the fine data: cells, those with all covariates, and units left out."""
+
+    n_cells: int
+    n_present: int
+    too_small: int
+
+
+def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, Floats, About]:
+    """The bags, means of mediators that the fine data has, and what there is to say."""
+    question, mediators = fine.question, fine.mediators()
+    n_times = units.size // coarse.grid.n_cells
+    parts = fine.parts(coarse.grid, units.fine_time, n_times, mediators)
+    found = parts.gather(surveyed, joined_surveys)
+    check_known(question, found.known, found.n_counted, found.n_present)
+    table, area = found.units, np.zeros(units.size)
+    area[table.unit] = table.area
+    enough = parts.reader.enough(area, found.masked)[table.unit]
+    kept = table.select(enough)
+    if not enough.any():
+        most = parts.reader.cover(area, found.masked).max()
+        raise UsageError(
+            f"no coarse cell has fine covariates over {question.min_cover:.0%} of its area (the "
+            f"most is {most:.0%}); lower min_cover, or check that the grids coincide."
+        )
+    if not question.covariates and not question.position:
+        raise UsageError("there is nothing to predict from: name covariates, or use position.")
+    filled = np.full((len(kept.unit), len(question.mediators)), np.nan)
+    there = [f"mediator {name}" in mediators for name in question.mediators]
+    filled[:, there] = kept.other_means()
+    about = About(found.n_cells, found.n_present, int((~enough).sum()))
+    return FineBags(parts, kept), filled, about
+
+
+# ---------------------------------------------------------------------- checks and words
+
+
+def _check_link(p: Pairing, coarse_times: Any) -> None:
+    """Raise where no observation reaches a bag, or there is too little to learn from."""
+    name = p.question.target
+    if len(p.z) < LEAST_OBSERVATIONS:
+        raise UsageError(
+            f"the target {name!r} is known in {len(p.z)} coarse cell(s); at least "
+            f"{LEAST_OBSERVATIONS} are needed to learn from."
+        )
+    if np.ptp(p.z) == 0:
+        raise UsageError(
+            f"the target {name!r} has the same value, {p.z[0]:.6g}, in every cell; check the data."
+        )
+    for k, covariate in enumerate(p.question.covariates):
+        low, high = (end[p.n_position + k] for end in (p.spread.low, p.spread.high))
+        if low == high:
+            raise UsageError(
+                f"the covariate {covariate!r} is constant ({low:.6g}) in all bags, so it "
+                "says nothing; leave it out."
+            )
+    if p.matching == "matched":
+        return
+    if p.mediator.shape[1] == 0:
+        raise UsageError(
+            f"some observations of {name!r} have no bag of their own, and nothing links them to "
+            "the covariates; name mediators, or use position."
+        )
+    usable = np.isfinite(p.bag_mediator).all(1)
+    if not usable.any():
+        when = ""
+        if p.times is not None and p.fine.times is not None:
+            when = (
+                f" The fine covariates are at {span(p.fine.times)}, the coarse data at "
+                f"{span(coarse_times)}; give the mediators at the times of the covariates too."
+            )
+        raise UsageError(
+            "no bag has mediators, so nothing links the covariates to the target." + when
+        )
+    reach = np.isfinite(p.mediator).all(1) | (p.own_bag >= 0)
+    if reach.sum() < LEAST_OBSERVATIONS:
+        raise UsageError(
+            f"{reach.sum()} observations of {name!r} have mediators or a bag of their own; at "
+            f"least {LEAST_OBSERVATIONS} are needed."
+        )
+
+
+def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[str, str], ...]:
+    question, matched = p.question, int((p.own_bag >= 0).sum())
+    without = [int(np.isnan(values).any(1).sum()) for values in (p.bag_mediator, p.mediator)]
+    covariates = _names(question.covariates, question.position)
+    mediators = _names(question.mediators, question.position)
+    low, high = p.bag_sizes.min(), p.bag_sizes.max()
+    sizes = f"{low}" if low == high else f"{low} to {high}"
+    lines = {
+        "fine grid": p.fine.describe(),
+        "coarse grid": p.coarse.describe(),
+        "covariates": f"{covariates}, known in {about.n_present / about.n_cells:.1%} of "
+        f"{about.n_cells} fine cells",
+        "mediators": f"{mediators}, missing for {without[0]} of {p.n_bags} bags and {without[1]} "
+        f"of {len(p.z)} observations",
+        "bags": f"{p.n_bags} coarse cells with fine covariates, {sizes} fine cells in each",
+        "observations": f"{len(p.z)} of {len(p.target)} coarse cells have {question.target}",
+        "matching": f"{matched} observations have a bag of their own, {len(p.z) - matched} are "
+        "linked through the mediators",
+    }
+    if about.too_small:
+        lines["left out"] = (
+            f"{about.too_small} cells with covariates over less than {question.min_cover:.0%} of "
+            "their area"
+        )
+    if on_time:
+        lines["time"] = on_time
+    return tuple(lines.items())
+
+
+def _names(names: Sequence[str], position: bool) -> str:
+    return ", ".join([*(["position"] if position else []), *names]) or "none"

@@ -1,0 +1,275 @@
+"""A part of the fine data: which of its cells count, and in which units they lie.
+
+A unit is a coarse cell, or a coarse cell at a time. A part has a grid of its own, so whatever works
+on one part works on all of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.errors import UsageError
+from deconditional.fields.axes import Grid, shared_lengths
+from deconditional.fields.overlap import overlap_areas
+from deconditional.fields.question import Question
+
+__all__ = ["Cells", "Memberships", "Part", "Place", "Reader", "check_known", "check_marks"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+ROUNDING = 1e-3
+"""Error allowed in shares of a cell: coordinates and masks are often stored in few digits."""
+
+UNMARKED = 1e19
+"""Files mark missing values by 1e20, 9.97e36 and the like. Where the mark is not declared, values
+of this size stand beside ordinary ones."""
+
+
+class Place(NamedTuple):
+    """Where a part lies in the fine data."""
+
+    times: slice
+    y: slice
+    x: slice
+
+
+class Memberships(NamedTuple):
+    """Which fine points belong to which units: for each the unit, the point, the area they share.
+
+    Points are counted among those of a part that are present, times in turn.
+    """
+
+    unit: Ints
+    row: Ints
+    area: Floats
+
+    def take(self, which: npt.NDArray[Any]) -> Memberships:
+        """Some of the memberships."""
+        return Memberships(self.unit[which], self.row[which], self.area[which])
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Fine cells of a part, and in which units they lie.
+
+    Attributes
+    ----------
+    present : (times, cells)
+        Where something is known, and the mask, if any, is positive.
+    share : (cells,)
+        The mask; one everywhere without.
+    """
+
+    reader: Reader
+    place: Place
+    present: Flags
+    share: Floats
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Times, rows and columns."""
+        return len(self.present), *self.grid.shape
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The grid of the part."""
+        return self.reader.grid.cut(*self.place)
+
+    @cached_property
+    def _shared(self) -> tuple[Any, Floats]:
+        """Areas shared by fine and coarse cells that count, and what the mask takes of the latter.
+
+        What lies beyond the fine grid counts: nothing is known of a mask there.
+        """
+        shared = overlap_areas(*shared_lengths(self.grid, self.reader.coarse))
+        counted = shared.multiply(self.share[:, None]).tocsr()
+        masked = np.asarray(shared.sum(0) - counted.sum(0)).ravel()
+        return counted, masked
+
+    @property
+    def areas(self) -> Any:
+        """Areas shared by fine cells (rows) and coarse cells (columns), less what is masked out."""
+        return self._shared[0]
+
+    @property
+    def masked(self) -> Floats:
+        """What the mask takes of every coarse cell; it has no time, so the first part says it."""
+        masked = self._shared[1]
+        return np.zeros_like(masked) if self.place.times.start > 0 else masked
+
+    @cached_property
+    def memberships(self) -> Memberships:
+        """Memberships of all points in units."""
+        n_cells, n_coarse = self.areas.shape
+        row_of = np.full(self.present.size, -1)
+        row_of[self.present.ravel()] = np.arange(self.present.sum())
+        pairs = self.areas.tocoo()
+        found = []
+        for t, time in enumerate(self.reader.unit_time[self.place.times]):
+            row = row_of[t * n_cells + pairs.row]
+            used = (row >= 0) & (pairs.data > 0) & (time >= 0)
+            found.append((time * n_coarse + pairs.col[used], row[used], pairs.data[used]))
+        unit, row, area = (np.concatenate(column) for column in zip(*found, strict=True))
+        return Memberships(unit.astype(np.int64), row.astype(np.int64), area)
+
+    @cached_property
+    def numbers(self) -> Ints:
+        """The number of every point in the whole fine data, times in turn."""
+        time, cell = np.nonzero(self.present)
+        width, whole = self.grid.x.size, self.reader.grid
+        row, column = cell // width + self.place.y.start, cell % width + self.place.x.start
+        return (time + self.place.times.start) * whole.n_cells + row * whole.x.size + column
+
+
+@dataclass(frozen=True)
+class Part:
+    """One chunk of every variable, or all of what is in memory.
+
+    Attributes
+    ----------
+    covariates : (times, cells, c), others : (times, cells, p)
+        Values of the covariates, and of further variables, NaN where missing.
+    """
+
+    cells: Cells
+    covariates: Floats
+    others: Floats
+
+    @property
+    def known(self) -> Ints:
+        """Number of cells in which each covariate is known."""
+        return np.isfinite(self.covariates).sum((0, 1))
+
+    def check_known(self) -> None:
+        """Raise where nothing can be predicted in any cell."""
+        n_counted, n_present = int((self.cells.share > 0).sum()), int(self.cells.present.sum())
+        check_known(self.cells.reader.question, self.known, n_counted, n_present)
+
+    @cached_property
+    def points(self) -> Floats:
+        """Positions, if these are asked for, and covariates of the cells that are present."""
+        time, cell = np.nonzero(self.cells.present)
+        values = self.covariates[time, cell]
+        if not self.cells.reader.question.position:
+            return values
+        return np.concatenate([self.cells.grid.positions[cell], values], 1)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What every task needs to know to make sense of a chunk.
+
+    Attributes
+    ----------
+    grid, coarse
+        The whole fine grid, and the coarse one.
+    unit_time : (times of the fine data,)
+        The unit time each belongs to, or -1.
+    n_unit_times
+        How many there are.
+    """
+
+    grid: Grid
+    coarse: Grid
+    question: Question
+    unit_time: Ints
+    n_unit_times: int
+
+    @property
+    def n_units(self) -> int:
+        """Number of units."""
+        return self.n_unit_times * self.coarse.n_cells
+
+    def part(self, place: Place, arrays: Sequence[np.ndarray]) -> Part:
+        """The part that some arrays make up: covariates first, then others, the mask last."""
+        n_times = place.times.stop - place.times.start
+        n_cells = self.grid.cut(*place).n_cells
+        values = [np.asarray(a, dtype=float).reshape(-1, n_cells) for a in arrays]
+        mask = values.pop()[0] if self.question.mask else None
+        for name, array in zip(self.question.covariates, values, strict=False):
+            check_marks(array, name)
+        stack = np.full((n_times, n_cells, len(values)), np.nan)
+        for k, array in enumerate(values):
+            stack[..., k] = np.where(np.isfinite(array), array, np.nan)
+        n_covariates = len(self.question.covariates)
+        covariates, others = stack[..., :n_covariates], stack[..., n_covariates:]
+        known = np.asarray(np.isfinite(covariates).all(-1))
+        return Part(self.cells(place, known, mask), covariates, others)
+
+    def cells(self, place: Place, known: Flags, mask: Floats | None) -> Cells:
+        """The cells of a part where something is known, and a mask, if there is one, counts."""
+        share = np.ones(known.shape[1]) if mask is None else self._share(mask)
+        return Cells(self, place, known & (share > 0), share)
+
+    def _share(self, mask: Floats) -> Floats:
+        """Shares of cells from the values of the mask; raises where they are none."""
+        share = np.nan_to_num(mask)
+        if share.min() < -ROUNDING or share.max() > 1 + ROUNDING:
+            raise UsageError(
+                f"the mask {self.question.mask!r} runs from {share.min():.4g} to "
+                f"{share.max():.4g}; it is a share of the cell, between 0 and 1 (divide "
+                "percentages by 100)."
+            )
+        return np.clip(share, 0.0, 1.0)
+
+    def cover(self, area: Floats, masked: Floats) -> Floats:
+        """The share of every unit that fine points cover, from their area in it."""
+        counts = np.bincount(self.unit_time[self.unit_time >= 0], minlength=self.n_unit_times)
+        left = np.maximum(self.coarse.areas - masked, 0.0)
+        full = (np.maximum(counts, 1)[:, None] * left).ravel()
+        return area / np.where(full > 0, full, 1.0)
+
+    def enough(self, area: Floats, masked: Floats) -> Flags:
+        """Whether fine points cover as much of every unit as was asked for."""
+        return (area > 0) & (self.cover(area, masked) >= self.question.min_cover - ROUNDING)
+
+
+def check_marks(values: Floats, name: str) -> None:
+    """Raise where marks of missing values have been read as values."""
+    sizes = np.abs(values[np.isfinite(values)])
+    largest = sizes.max(initial=0.0)
+    if largest < UNMARKED:
+        return
+    ordinary = sizes[sizes < 1e-6 * largest]
+    if ordinary.size:
+        raise UsageError(
+            f"{name!r} holds values up to {largest:.4g} beside values of {np.median(ordinary):.4g} "
+            "and less: marks of missing values that the file does not declare. Set the attribute "
+            "_FillValue of the variable, or make them NaN."
+        )
+
+
+def check_known(question: Question, known: Ints, n_counted: int, n_present: int) -> None:
+    """Raise where a covariate, or every cell with all of them, is missing everywhere.
+
+    Parameters
+    ----------
+    known
+        Cells in which each covariate is known.
+    n_counted, n_present
+        Cells that the mask leaves, and those of them with all covariates.
+    """
+    for name, n in zip(question.covariates, known, strict=True):
+        if not n:
+            raise UsageError(
+                f"the covariate {name!r} is missing everywhere in the fine data; check the data, "
+                "or leave it out."
+            )
+    if not n_counted:
+        raise UsageError(
+            f"no fine cell has all covariates and counts: the mask {question.mask!r} is zero or "
+            "missing everywhere; check it."
+        )
+    if not n_present:
+        raise UsageError(
+            "no fine cell has all covariates: wherever one is known, another is missing. Check "
+            "that they lie on the same cells."
+        )

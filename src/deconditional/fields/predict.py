@@ -1,0 +1,260 @@
+"""From parts of the fine data to the posterior of the target there, in the target's units.
+
+In memory there is one part, whose posterior is joint. Chunks are predicted one by one and when they
+are asked for, by a :class:`Predictor` that travels to the workers; samples are then functions, the
+same in every chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.errors import UsageError
+from deconditional.fields.axes import meet
+from deconditional.fields.consistency import consistent
+from deconditional.fields.part import Cells, Part
+from deconditional.fields.parts import Parts
+from deconditional.fields.problem import Problem
+from deconditional.fields.scaling import InputScaling, TargetScaling
+from deconditional.fields.sides import FineSide
+from deconditional.fields.units import time_places
+from deconditional.inference.posterior import BLOCK, Gaussians, Paths, Posterior
+
+__all__ = [
+    "EXTRAPOLATION",
+    "NOT_PREDICTED",
+    "Predictor",
+    "Wanted",
+    "parts_of",
+    "predicted",
+    "quantile_levels",
+]
+
+Floats = npt.NDArray[np.float64]
+
+EXTRAPOLATION = "extrapolation"
+"""Name of the variable that flags cells far from the data."""
+
+NOT_PREDICTED = -1
+"""Its value where nothing was predicted."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of the posterior, and in which units.
+
+    Attributes
+    ----------
+    levels, n_samples, seed
+        Quantiles and samples.
+    fine_noise, features
+        As in :meth:`~deconditional.BaggGP.predict`.
+    consistency
+        Whether area means must be as observed: ``"exact"`` or None.
+    """
+
+    target: TargetScaling
+    levels: tuple[float, ...] = ()
+    n_samples: int = 0
+    seed: int = 0
+    fine_noise: bool = False
+    features: int | None = None
+    consistency: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a number of samples that is none."""
+        n = self.n_samples
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise UsageError(f"samples must be a whole number from 0 on, not {n!r}.")
+
+    @property
+    def layers(self) -> dict[str, tuple[tuple[str, ...], int]]:
+        """For each name its leading dimensions, if any, and the number of its layers."""
+        found: dict[str, tuple[tuple[str, ...], int]] = {"mean": ((), 1), "std": ((), 1)}
+        if self.levels:
+            found["quantiles"] = (("quantile",), len(self.levels))
+        if self.target.bounded:
+            found["latent_mean"] = found["latent_std"] = ((), 1)
+        found[EXTRAPOLATION] = ((), 1)
+        if self.n_samples:
+            found["samples"] = (("sample",), self.n_samples)
+        return found
+
+    def marginals(self, posterior: Gaussians) -> dict[str, np.ndarray]:
+        """Moments of the target, quantiles, and moments before bounds, as far as asked for."""
+        target = self.target
+        mean, std = target.moments(posterior.component_means, posterior.component_variances)
+        found = {"mean": mean, "std": std}
+        if self.levels:
+            found["quantiles"] = target.physical(posterior.quantile(np.asarray(self.levels)))
+        if target.bounded:
+            found["latent_mean"] = target.centre + target.scale * posterior.mean
+            found["latent_std"] = target.scale * posterior.std
+        return found
+
+    def spread_out(self, cells: Cells, values: Mapping[str, np.ndarray]) -> Floats:
+        """All layers, (layers, times, y, x), of values at points; NaN, or -1, elsewhere."""
+        inside = cells.present.ravel()
+        n = int(inside.sum())
+        out = np.full((sum(n for _, n in self.layers.values()), inside.size), np.nan)
+        start = 0
+        for name, (_, count) in self.layers.items():
+            rows = slice(start, start + count)
+            if name == EXTRAPOLATION:
+                out[rows] = NOT_PREDICTED
+            if n:
+                out[rows, inside] = np.atleast_2d(values[name])[:, :n]
+            start += count
+        return out.reshape(len(out), *cells.shape)
+
+    def named(self, stack: Any) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """For each name its leading dimensions and its array, (..., time, y, x)."""
+        found, start = {}, 0
+        for name, (dims, count) in self.layers.items():
+            array = stack[start : start + count] if dims else stack[start]
+            found[name] = (dims, array.astype(np.int8) if name == EXTRAPOLATION else array)
+            start += count
+        return found
+
+
+def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
+    """Levels in order, each once; raises where one lies outside 0 to 1."""
+    try:
+        levels = [float(q) for q in np.ravel(np.asarray(quantiles, dtype=float))]
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
+            "quantiles=[0.05, 0.5, 0.95]."
+        ) from None
+    if any(not 0 < q < 1 for q in levels):
+        raise UsageError(f"quantiles lie strictly between 0 and 1, not {levels}.")
+    return tuple(sorted(set(levels)))
+
+
+def parts_of(side: FineSide, problem: Problem) -> Parts:
+    """Fine data on which to predict, beside the units of a fit."""
+    pairing = problem.pairing
+    n_unit_times = len(pairing.target) // pairing.coarse.n_cells
+    unit_time = np.full(side.grid.n_times, -1)  # where times are unknown, no cell is in a unit
+    if pairing.times is None:
+        unit_time[:] = 0
+    elif side.grid.times is not None:
+        unit_time = time_places(side.grid.times, pairing.times)
+    return side.parts(pairing.coarse, unit_time, n_unit_times, {})
+
+
+def predicted(
+    parts: Parts, model: Any, problem: Problem, wanted: Wanted, stage: Callable[[str], None]
+) -> tuple[dict[str, tuple[tuple[str, ...], Any]], Any]:
+    """All that was asked for, for each name leading dimensions and array, and its area means."""
+    size = sum(n for _, n in wanted.layers.values())
+    if parts.lazy:
+        stack = parts.stack(_of_chunk, size, chunk_predictor(model, problem, wanted))
+    else:
+        stack = parts.stack(_at_once, size, model, problem, wanted, stage)
+    named = wanted.named(stack)
+    reader = parts.reader
+    if (reader.unit_time < 0).all() or not meet(reader.grid, reader.coarse):
+        return named, np.full(reader.n_units, np.nan)
+    return named, parts.area_means(named["mean"][1])
+
+
+def _at_once(
+    part: Part, model: Any, problem: Problem, wanted: Wanted, stage: Callable[[str], None]
+) -> Floats:
+    """All of the posterior in memory."""
+    part.check_known()
+    x = problem.inputs(part.points)
+    posterior = model.predict(x, fine_noise=wanted.fine_noise, features=wanted.features)
+    posterior.support = problem.support
+    constrained = posterior
+    if wanted.consistency == "exact":
+        stage("making area means consistent")
+        constrained = consistent(posterior, part.cells, problem, wanted.seed)
+    values = wanted.marginals(constrained)
+    values[EXTRAPOLATION] = posterior.extrapolation
+    if wanted.n_samples:
+        stage(f"drawing {wanted.n_samples} samples")
+        draws = constrained.sample(wanted.n_samples, wanted.seed)
+        values["samples"] = wanted.target.physical(draws)
+    return wanted.spread_out(part.cells, values)
+
+
+# ---------------------------------------------------------------------- chunks
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """All that the prediction of a chunk needs of a fit; it can travel to other processes.
+
+    Attributes
+    ----------
+    fields
+        Posteriors of the process, one for each draw of the hyper-parameters.
+    inputs
+        To the units of the process.
+    support
+        Least and greatest value of every input that was learnt from, in those units.
+    """
+
+    fields: Sequence[Any]
+    inputs: InputScaling
+    support: tuple[Floats, Floats]
+    wanted: Wanted
+
+    def posterior(self, x: Floats) -> Posterior:
+        """The posterior of the process."""
+        return Posterior(self.fields, x, self.wanted.fine_noise, self.support)
+
+    def draws(self, x: Floats, part: Part) -> Floats:
+        """Samples of the process, with the noise of single fine values if that counts.
+
+        The noise is that of a part, whatever the order of the parts.
+        """
+        found = self.paths(x)
+        if not self.wanted.fine_noise:
+            return found
+        where = [along.start for along in part.cells.place]
+        rng = np.random.default_rng([self.wanted.seed, *where])
+        return found + self.paths.noise_std[:, None] * rng.standard_normal(found.shape)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """Samples as functions, the same in every process."""
+        return Paths(self.fields, self.wanted.n_samples, self.wanted.seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state without the functions, which every process draws anew."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def chunk_predictor(model: Any, problem: Problem, wanted: Wanted) -> Predictor:
+    """What predicts chunks with a fitted model."""
+    anywhere = np.zeros((1, len(problem.inputs.centre)))
+    posterior = model.predict(anywhere, fine_noise=wanted.fine_noise, features=wanted.features)
+    return Predictor(posterior.fields, problem.inputs, problem.support, wanted)
+
+
+def _of_chunk(part: Part, predictor: Predictor) -> Floats:
+    wanted, values = predictor.wanted, {}
+    if len(part.points):
+        x = _padded(predictor.inputs(part.points))
+        posterior = predictor.posterior(x)
+        values = wanted.marginals(posterior)
+        values[EXTRAPOLATION] = posterior.extrapolation
+        if wanted.n_samples:
+            values["samples"] = wanted.target.physical(predictor.draws(x, part))
+    return wanted.spread_out(part.cells, values)
+
+
+def _padded(x: Floats) -> Floats:
+    """Rows up to one of a few numbers, so that few shapes are compiled."""
+    size = BLOCK if len(x) > BLOCK else 1 << max(int(np.ceil(np.log2(len(x)))), 6)
+    missing = -len(x) % size
+    return np.concatenate([x, np.broadcast_to(x[:1], (missing, x.shape[1]))])

@@ -1,0 +1,178 @@
+"""What fine data says of the units: how much of each it covers, with how many points, and which.
+
+Sums over the points of a part, in a form in which those of several parts can be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.fields.part import Part
+from deconditional.fields.scaling import Spread
+
+__all__ = ["Survey", "UnitTable", "joined_surveys", "surveyed"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class UnitTable:
+    """Sums over the points of units.
+
+    Attributes
+    ----------
+    unit : (u,)
+        The units, in order.
+    parts, count
+        Parts that have points of them, and number of these points.
+    area, weighted
+        Sums of areas, and of areas times points.
+    mean, squares, low, high
+        Mean, sum of squares about it, least and greatest value of the points, unweighted.
+    other_sum, other_area
+        Sums of areas times further variables, and of areas, where these are known.
+    """
+
+    unit: Ints
+    parts: Ints
+    count: Ints
+    area: Floats
+    weighted: Floats
+    mean: Floats
+    squares: Floats
+    low: Floats
+    high: Floats
+    other_sum: Floats
+    other_area: Floats
+
+    @classmethod
+    def of(cls, unit: Ints, area: Floats, points: Floats, others: Floats) -> UnitTable:
+        """From memberships: the unit, area, point and further variables of each."""
+        units, index = np.unique(unit, return_inverse=True)
+        n = len(units)
+        count = np.bincount(index, minlength=n)
+        mean = _summed(index, points, n) / count[:, None]
+        known = np.isfinite(others)
+        return cls(
+            unit=units.astype(np.int64),
+            parts=np.ones(n, dtype=np.int64),
+            count=count,
+            area=_summed(index, area, n),
+            weighted=_summed(index, area[:, None] * points, n),
+            mean=mean,
+            squares=_summed(index, (points - mean[index]) ** 2, n),
+            low=_extreme(np.minimum, index, points, n),
+            high=_extreme(np.maximum, index, points, n),
+            other_sum=_summed(index, area[:, None] * np.where(known, others, 0.0), n),
+            other_area=_summed(index, area[:, None] * known, n),
+        )
+
+    @classmethod
+    def joined(cls, tables: Sequence[UnitTable]) -> UnitTable:
+        """One table of all points.
+
+        Examples
+        --------
+        >>> x = np.arange(6.0)[:, None]
+        >>> unit, area = np.array([3, 1, 1, 3, 3, 1]), np.ones(6)
+        >>> ends = [UnitTable.of(unit[s], area[s], x[s], x[s]) for s in (slice(2), slice(2, 6))]
+        >>> both = UnitTable.joined(ends)
+        >>> both.unit.tolist(), both.mean.ravel().round(3).tolist(), both.parts.tolist()
+        ([1, 3], [2.667, 2.333], [2, 2])
+        """
+        every = {f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(cls)}
+        units, index = np.unique(every.pop("unit"), return_inverse=True)
+        n = len(units)
+        each = every["count"][:, None].astype(float)
+        count = np.bincount(index, every["count"], minlength=n).astype(np.int64)
+        mean = _summed(index, each * every["mean"], n) / count[:, None]
+        apart = each * (every["mean"] - mean[index]) ** 2
+        return cls(
+            unit=units.astype(np.int64),
+            parts=np.bincount(index, every["parts"], minlength=n).astype(np.int64),
+            count=count,
+            mean=mean,
+            squares=_summed(index, every["squares"] + apart, n),
+            low=_extreme(np.minimum, index, every["low"], n),
+            high=_extreme(np.maximum, index, every["high"], n),
+            **{
+                name: _summed(index, every[name], n)
+                for name in ("area", "weighted", "other_sum", "other_area")
+            },
+        )
+
+    def select(self, which: npt.NDArray[np.bool_]) -> UnitTable:
+        """Some of the units."""
+        return UnitTable(*(getattr(self, f.name)[which] for f in fields(self)))
+
+    def spread(self) -> Spread:
+        """The spread of the points of all units together."""
+        each = self.count[:, None].astype(float)
+        mean = (each * self.mean).sum(0) / each.sum()
+        variance = (self.squares + each * (self.mean - mean) ** 2).sum(0) / each.sum()
+        return Spread(mean, np.sqrt(variance), self.low.min(0), self.high.max(0))
+
+    def other_means(self) -> Floats:
+        """Area means of the further variables over every unit, NaN where they are missing."""
+        known = self.other_area > 0
+        return np.where(known, self.other_sum, np.nan) / np.where(known, self.other_area, 1.0)
+
+
+class Survey(NamedTuple):
+    """What is known of some parts.
+
+    Attributes
+    ----------
+    n_cells, n_counted, n_present, known
+        Fine cells at their times; cells that the mask leaves; those of them with all covariates;
+        and for each covariate those in which it is known.
+    masked
+        What the mask takes of every coarse cell.
+    """
+
+    units: UnitTable
+    n_cells: int
+    n_counted: int
+    n_present: int
+    known: Ints
+    masked: Floats
+
+
+def surveyed(part: Part) -> Survey:
+    """The survey of one part."""
+    cells, found = part.cells, part.cells.memberships
+    others = part.others[cells.present]
+    return Survey(
+        UnitTable.of(found.unit, found.area, part.points[found.row], others[found.row]),
+        cells.present.size,
+        int((cells.share > 0).sum()),
+        int(cells.present.sum()),
+        part.known,
+        cells.masked,
+    )
+
+
+def joined_surveys(found: list[Survey]) -> Survey:
+    """The survey of several parts together."""
+    units, *rest = zip(*found, strict=True)
+    return Survey(UnitTable.joined(units), *(np.sum(column, axis=0) for column in rest))
+
+
+def _summed(index: Ints, values: Floats, n: int) -> Floats:
+    """Sums of rows by index, floats also where there are none."""
+    if values.ndim == 1:
+        return np.bincount(index, values, minlength=n).astype(np.float64)
+    columns = [_summed(index, column, n) for column in values.T]
+    return np.stack(columns, axis=1) if columns else np.zeros((n, 0))
+
+
+def _extreme(which: Any, index: Ints, values: Floats, n: int) -> Floats:
+    out = np.full((n, values.shape[1]), np.inf if which is np.minimum else -np.inf)
+    which.at(out, index, values)
+    return out
