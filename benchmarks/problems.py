@@ -12,14 +12,14 @@ from deconditional import CMP, Bags
 from deconditional.fitting.map import loss_and_gradient
 from deconditional.models.data import Data
 from deconditional.models.problems import mediated, problem_parts
-from deconditional.models.solvers import Exact, Variational
+from deconditional.models.solvers import Exact, Posed, Variational
 from deconditional.models.variational import VariationalModel
 from deconditional.observations.kinds import Matched, Observation
 
-__all__ = ["Start", "Strips", "problem_of", "start", "strips"]
+__all__ = ["Start", "Strips", "posed", "problem_of", "start", "strips"]
 
 
-def problem_of(
+def posed(
     model: Any,
     bags: Bags,
     z: npt.ArrayLike,
@@ -28,8 +28,8 @@ def problem_of(
     noise_std: npt.ArrayLike | None = None,
     noise_cov: npt.ArrayLike | None = None,
     own_bag: npt.ArrayLike | None = None,
-) -> Any:
-    """The problem that a fit of the model would solve."""
+) -> Posed:
+    """The problem that a fit of the model would solve, and how it was posed."""
     data = Data.of(bags, z, noise_std, noise_cov, model)
     mediation: Observation = Matched()
     if isinstance(model, CMP):
@@ -38,7 +38,12 @@ def problem_of(
     solver: Exact | Variational = Exact()
     if isinstance(model, VariationalModel):
         solver = Variational.of(model)
-    return solver.pose(problem_parts(data, mediation, model), data.bags, model.seed).problem
+    return solver.pose(problem_parts(data, mediation, model), data.bags, model.seed)
+
+
+def problem_of(model: Any, *data: Any, **more: Any) -> Any:
+    """The problem alone; see :func:`posed`."""
+    return posed(model, *data, **more).problem
 
 
 class Start(NamedTuple):
