@@ -205,7 +205,7 @@ def test_a_checkpoint_that_is_kept_ends_the_next_fit_at_once(tmp_path):
 
 def test_stages_of_float32_and_float64_are_told_apart(tmp_path, monkeypatch):
     # A bound in float32 that is off makes the fit begin again in float64.
-    monkeypatch.setattr("deconditional.models.variational.DISAGREEMENT", -1.0)
+    monkeypatch.setattr("deconditional.inference.learn.DISAGREEMENT", -1.0)
     kept = Checkpoint(tmp_path / "fit.checkpoint", keep=True)
     model = dc.VBagg(gk.RBF(), n_inducing=8, n_restarts=1, precision="float32")
     with pytest.warns(dc.FitWarning, match="repeated in float64"):
@@ -689,8 +689,7 @@ def test_forged_chains_are_begun_anew(tmp_path):
     with opened(path) as kept, stoppable(), listening(pressing(6, "steps of NUTS")):
         sample_posterior(Bent(), ORIGIN, **BENT, section=kept.section("nuts", "x"))
     whole = sections(path)["nuts"]["chains"]
-    sampler = NUTS(potential_fn=lambda v: -Bent().log_posterior(v), dense_mass=True)
-    chains = nuts._Chains(sampler, ORIGIN, 0, 12, 12, 2)
+    chains = nuts._Chains(nuts.Chain(Bent(), 12, 4), ORIGIN, 0, 12, 2)
     others = [
         {"chain": 3},
         {"done": 24},
