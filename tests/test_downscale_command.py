@@ -579,10 +579,10 @@ def test_nothing_is_left_of_a_broken_write(here, old, monkeypatch, error, code, 
 
 
 def test_nothing_is_left_of_an_interrupted_fit(here, old, monkeypatch):
-    def interrupted(self, fine, coarse):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Downscaler, "fit", interrupted)
+    monkeypatch.setattr(Learner, "learn", interrupted)
     before = contents(here)
     code, _, err = run(*FILES, *VARIABLES, "--out", old, "--overwrite")
     assert code == 130

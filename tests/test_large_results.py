@@ -377,7 +377,7 @@ class Counted(Predictor):
     """Counts how often it is unpickled in a process."""
 
     def __setstate__(self, state):
-        super().__setstate__(state)
+        self.__dict__.update(state)
         Counted.arrivals = getattr(Counted, "arrivals", 0) + 1
 
 

@@ -31,7 +31,8 @@ from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.progress import show
 from deconditional.fitting.report import FitReport
 from deconditional.saving.api import FittedData, Savable
-from deconditional.saving.resume import Checkpoint, Part, opened
+from deconditional.saving.resume import Checkpoint, opened
+from deconditional.saving.resume import Part as CheckpointPart
 
 __all__ = ["Downscaler"]
 
@@ -144,7 +145,7 @@ class Downscaler(Savable, Options):
         fine: xr.Dataset,
         coarse: xr.Dataset,
         *,
-        checkpoint: str | os.PathLike[str] | Checkpoint | Part | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | CheckpointPart | None = None,
     ) -> Self:
         """Learn from fine covariates and coarse observations.
 
@@ -168,7 +169,7 @@ class Downscaler(Savable, Options):
         self,
         learner: Learner,
         *,
-        checkpoint: str | os.PathLike[str] | Checkpoint | Part | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | CheckpointPart | None = None,
     ) -> Self:
         """Fit the candidates of what was prepared, and take one of them; see :meth:`fit`."""
         with opened(checkpoint) as kept, show(self.progress) as stage, stoppable() as stop:
@@ -198,7 +199,7 @@ class Downscaler(Savable, Options):
         other._adopt(name)
         return other
 
-    def _adopt(self, name: str, kept: Part | None = None) -> None:
+    def _adopt(self, name: str, kept: CheckpointPart | None = None) -> None:
         """Take one of the candidates as the model."""
         self.model_name_, self.model_ = name, self.candidates_[name]
         if self.target_scaling_.log:
