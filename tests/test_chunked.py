@@ -14,6 +14,7 @@ from deconditional.fields import fine_bags, part, parts  # noqa: E402
 from deconditional.fields.predict import Wanted, chunk_predictor, parts_of  # noqa: E402
 from deconditional.fields.question import Question  # noqa: E402
 from deconditional.fields.sides import FineSide  # noqa: E402
+from deconditional.fields.validation import sharing  # noqa: E402
 from pairs import pair  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -99,6 +100,10 @@ def test_cells_that_do_not_nest():
     assert_same_pairing(found, expected)
     which = np.arange(expected.n_bags)
     assert_same_bags(found.fine_bags.make(which, 6, 0), expected.fine_bags.make(which, 6, 0))
+    fold = np.arange(len(expected.z)) % 3
+    shared = [sharing(p.pairing, p.fine_bags, fold).toarray() for p in (found, expected)]
+    np.testing.assert_array_equal(*shared)
+    assert shared[0].any()
     assert found.fine_bags.make(which).share_points
 
 

@@ -18,6 +18,9 @@ MODELS = {
         priors={"noise_std": dc.LogNormal(0.1 + seed, 0.5 + seed)}, seed=seed, **SHORT
     ),
     "fixed": lambda seed: dc.BaggGP(fixed={"noise_std": 0.1 + seed}, trend="linear", **SHORT),
+    "nuts": lambda seed: dc.BaggGP(
+        method="nuts", method_options={"num_warmup": 4, "num_samples": 8}, seed=seed, **SHORT
+    ),
     "u-cmp": lambda seed: dc.CMP(uncertainty=True, seed=seed, **SHORT),
     "vbagg": lambda seed: dc.VBagg(seed=seed, **INDUCING),
     "stochastic": lambda seed: dc.VBagg(
@@ -58,6 +61,8 @@ def fit_and_predict(make, seed):
     model.predict_bags(bags).covariance()
     model.predict(points[:40], features=20).mean  # noqa: B018
     posterior.sample(2, method="pathwise", n_features=50)
+    if more:
+        model.predict_coarse(y[:3]).covariance()
 
 
 @pytest.mark.filterwarnings("ignore::deconditional.DeconditionalWarning")

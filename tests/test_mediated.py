@@ -13,9 +13,14 @@ from deconditional.datasets import noisy_mediator, swiss_roll
 from deconditional.fitting.map import loss
 from deconditional.inference.exact import SPREAD_SLACK
 from deconditional.models import mediated
-from deconditional.models.mediated import enough, leaves_much_open
 from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
-from deconditional.models.regression import Unmatched, bag_gap, explained_share
+from deconditional.models.regression import (
+    Unmatched,
+    bag_gap,
+    enough,
+    explained_share,
+    leaves_much_open,
+)
 from deconditional.scores import coverage, crps, rmse
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

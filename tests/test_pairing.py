@@ -499,7 +499,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("side", ["fine", "coarse", "both"])
+@pytest.mark.parametrize("side", ["fine", "both"])
 def test_pairs_do_not_depend_on_how_data_are_laid_out(change, side):
     _, data = example(0.4, times=DAYS[:2], extent=(-90, 90, -180, 180))
     changed = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,13 +56,8 @@ def sample_posterior(
     """
     if num_samples < 4 or num_warmup < 1 or num_chains < 1:
         raise ValueError("NUTS needs at least 4 samples, 1 warm-up step and 1 chain.")
-    sampler = NUTS(
-        potential_fn=lambda v: -problem.log_posterior(v),
-        dense_mass=True,
-        max_tree_depth=max_tree_depth,
-        target_accept_prob=0.85,
-    )
-    chains = _Chains(sampler, np.asarray(start), seed, num_warmup, num_samples, num_chains)
+    chain = Chain(problem, num_warmup, max_tree_depth)
+    chains = _Chains(chain, np.asarray(start), seed, num_samples, num_chains)
     with show(progress_bar) as stage:
         stage("NUTS")
         chains.run(section, current())
@@ -99,14 +95,49 @@ class Place(NamedTuple):
     potential: Float[np.ndarray, " n"]
 
 
+class Chain(eqx.Module):
+    """A chain of NUTS; the problem is data, so that equal shapes share what is compiled."""
+
+    problem: Problem
+    warmup: int = eqx.field(static=True)
+    max_tree_depth: int = eqx.field(static=True)
+
+    def _sampler(self) -> NUTS:
+        return NUTS(
+            potential_fn=lambda v: -self.problem.log_posterior(v),
+            dense_mass=True,
+            max_tree_depth=self.max_tree_depth,
+            target_accept_prob=0.85,
+        )
+
+    @eqx.filter_jit
+    def begin(self, key: Any, start: Any) -> Any:
+        """The state before the first step."""
+        return self._sampler().init(key, self.warmup, start, model_args=(), model_kwargs={})
+
+    @eqx.filter_jit
+    def advance(self, state: Any, steps: Any) -> tuple[Any, Any]:
+        """Some steps, at most as many as a block has, and what was drawn in them."""
+        sampler = self._sampler()
+        # NumPyro makes the step together with a first state, which is of no use here.
+        sampler.init(jax.random.key(0), self.warmup, state.z, model_args=(), model_kwargs={})
+        room = jnp.zeros((BLOCK, len(state.z))), jnp.zeros(BLOCK, bool), jnp.zeros(BLOCK)
+
+        def step(k: Any, carried: Any) -> Any:
+            now, seen = carried
+            now = sampler.sample(now, (), {})
+            values = (now.z, now.diverging, now.potential_energy)
+            return now, tuple(s.at[k].set(v) for s, v in zip(seen, values, strict=True))
+
+        return jax.lax.fori_loop(0, steps, step, (state, room))
+
+
 class _Chains:
     """Chains of NUTS, a block of steps at a time."""
 
-    def __init__(
-        self, sampler: NUTS, start: np.ndarray, seed: int, warmup: int, samples: int, n: int
-    ):
-        key = jax.random.key(seed)
-        self._sampler = sampler
+    def __init__(self, chain: Chain, start: np.ndarray, seed: int, samples: int, n: int):
+        key, warmup = jax.random.key(seed), chain.warmup
+        self._chain = chain
         self._starts = jnp.asarray(start) + 0.05 * jax.random.normal(key, (n, len(start)))
         self._keys = jax.random.split(key, n) if n > 1 else key[None]
         self._warmup, self._samples, self._n = warmup, samples, n
@@ -117,11 +148,10 @@ class _Chains:
         """Sample until all is done, or a stop is asked for."""
         if section is not None:
             self._resume(section)
-        advance = jax.jit(self._advance)
         steps = 1
         try:
             while self._at.chain < self._n and not stop.reached():
-                steps = self._block(advance, steps)
+                steps = self._block(steps)
                 if section is not None:
                     section.offer()
         except KeyboardInterrupt:
@@ -141,31 +171,15 @@ class _Chains:
 
     def _begin(self, chain: int) -> Any:
         """The state before the first step."""
-        key, start = self._keys[chain], self._starts[chain]
-        return self._sampler.init(key, self._warmup, start, model_args=(), model_kwargs={})
+        return self._chain.begin(self._keys[chain], self._starts[chain])
 
-    def _advance(self, state: Any, steps: Any) -> tuple[Any, Any]:
-        room = (
-            jnp.zeros((BLOCK, self._starts.shape[1])),
-            jnp.zeros(BLOCK, bool),
-            jnp.zeros(BLOCK),
-        )
-
-        def step(k: Any, carried: Any) -> Any:
-            now, seen = carried
-            now = self._sampler.sample(now, (), {})
-            values = (now.z, now.diverging, now.potential_energy)
-            return now, tuple(s.at[k].set(v) for s, v in zip(seen, values, strict=True))
-
-        return jax.lax.fori_loop(0, steps, step, (state, room))
-
-    def _block(self, advance: Any, steps: int) -> int:
+    def _block(self, steps: int) -> int:
         """Some steps; how many may follow."""
         chain, done, state, *drawn = self._at
         steps = min(steps, self._length - done)
         began = time.perf_counter()
         state = self._begin(chain) if state is None else state
-        state, seen = jax.block_until_ready(advance(state, jnp.asarray(steps)))
+        state, seen = jax.block_until_ready(self._chain.advance(state, jnp.asarray(steps)))
         each = (time.perf_counter() - began) / steps
         first = min(max(0, self._warmup - done), steps)
         drawn = [

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 from deconditional.bags import Bags
 from deconditional.inference.basis import Basis, FourierPath, InducingPath
 from deconditional.inference.collapsed import Coefficients
-from deconditional.inference.field import Marginals, Moments, trend_means
+from deconditional.inference.field import Moments, PointMoments, trend_means
 from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot
@@ -77,7 +77,7 @@ class BasisField(eqx.Module):
         variance = self.basis.residual_variance(x, features) + self.coefficients.variance(every)
         return every @ self.coefficients.mean, jnp.maximum(variance, 0.0)
 
-    def quick(self) -> Marginals:
+    def quick(self) -> PointMoments:
         r"""The moments by one matrix product.
 
         With :math:`I - \mathrm{Cov}(v) = EE^\top` the variance is the prior's less

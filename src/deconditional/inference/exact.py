@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from deconditional.bags import Bags
 from deconditional.inference.feature_means import feature_means
-from deconditional.inference.field import Marginals, Moments, square_root, trend_means
+from deconditional.inference.field import Moments, PointMoments, square_root, trend_means
 from deconditional.inference.moments import Conditioned, Functionals, condition
 from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
 from deconditional.inference.problem import BagProblem
@@ -194,7 +194,7 @@ class ExactField(eqx.Module):
         variance = self.conditioned.variance(prior_variance(self.kernel, x), at)
         return self.conditioned.mean(at), jnp.maximum(variance, 0.0)
 
-    def quick(self) -> Marginals:
+    def quick(self) -> PointMoments:
         """The field itself."""
         return self
 

@@ -18,13 +18,13 @@ from jaxtyping import Array, Float
 from deconditional.bags import Bags
 from deconditional.inference.trend import Trend
 
-__all__ = ["Field", "Marginals", "Moments", "Path", "square_root", "trend_means"]
+__all__ = ["Field", "Moments", "Path", "PointMoments", "square_root", "trend_means"]
 
 Moments = tuple[Array, Array]
 """A mean, (m,), and a covariance, (m, m)."""
 
 
-class Marginals(Protocol):
+class PointMoments(Protocol):
     """Means and variances of f at points."""
 
     def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
@@ -68,7 +68,7 @@ class Field(Protocol):
     def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
         """Mean and variance of f at every row of x."""
 
-    def quick(self) -> Marginals:
+    def quick(self) -> PointMoments:
         """The same moments in the form that is quickest for many points."""
 
     def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:

@@ -81,9 +81,6 @@ AT_ONCE = 1024
 """Candidates at a time."""
 
 
-# --------------------------------------------------------------------------- what is conditioned on
-
-
 class Seen(eqx.Module):
     """Bag means that paths are corrected by, and reference points at which that is looked at.
 
@@ -137,9 +134,6 @@ def near(points: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarra
     neighbour = others[np.arange(number), distances.argmin(1)]
     share = rng.uniform(0.0, 0.5, size=(number, 1))
     return points[chosen] + share * (points[neighbour] - points[chosen])
-
-
-# --------------------------------------------------------------------------- candidates
 
 
 @dataclass
@@ -343,8 +337,8 @@ class _Chooser:
         pool, scores = self._scored(POOL * pairs, self.shares)
         chances = inclusion(np.concatenate(scores), pairs)
         kept = systematic(chances, rng.uniform())
-        residual = np.zeros(len(others.x))
-        frequencies, amplitudes, start = [], [], 0
+        residual, start = np.zeros(len(others.x)), 0
+        frequencies, amplitudes = [], []
         for t, each in enumerate(pool):
             rows = kept[(kept >= start) & (kept < start + len(each.weights))]
             weights = each.weights[rows - start] / chances[rows]

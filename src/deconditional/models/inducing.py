@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.cluster import kmeans_plusplus
 
 from deconditional.bags import Bags
 
@@ -46,8 +47,6 @@ def inducing_points(
 
 def spread_out(points: np.ndarray, number: int, seed: int) -> np.ndarray:
     """So many of the points, chosen by k-means++ in standardised units: far from one another."""
-    from sklearn.cluster import kmeans_plusplus
-
     spread = points.std(0)
     scaled = (points - points.mean(0)) / np.where(spread > 0, spread, 1.0)
     _, rows = kmeans_plusplus(scaled, number, random_state=seed)

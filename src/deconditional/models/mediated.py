@@ -29,7 +29,13 @@ from deconditional.models.checks import query_points
 from deconditional.models.cmp import CMP
 from deconditional.models.links import MAY_BE_NARROW, PRIOR_IS_LEFT, no_link
 from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
-from deconditional.models.regression import Measurements, Unmatched, bag_gap, explained_share
+from deconditional.models.regression import (
+    Unmatched,
+    bag_gap,
+    enough,
+    explained_share,
+    leaves_much_open,
+)
 from deconditional.saving.api import FittedData, Savable
 from deconditional.saving.resume import Checkpoint, Part, opened, within
 
@@ -55,23 +61,8 @@ WITH_THE_FIELD: dict[str, Any] = {
 }
 """Members that learn a regression of their own together with the field."""
 
-ENOUGH = 0.05
-"""Share of the variance of z that mediators must predict to pass for measurements of bag means."""
-
-BY_CHANCE = 1.0, 2.0
-"""What regressions on noise seem to predict besides, in observations: in all, for each mediator."""
-
-SURELY_ENOUGH = 0.35
-"""Share that is a link however few the observations are."""
-
 WEAK = 0.5
 """Share of the variance of z below which a link is weak."""
-
-MUCH_OPEN = 0.05
-"""Variance of a regression's errors, as a share of that of z, from which on much is open."""
-
-MOST_OWN = 0.6
-"""Share of bag effects in all error up to which it is for want of observations."""
 
 MOST_GAP = 2.0
 """Standard deviations that bag means may be off the regression, root mean square."""
@@ -177,27 +168,9 @@ class MediatedGP(Savable, BaseEstimator):
             return self._fit(Unmatched.of(bags, z, mediator, own_bag), noise_std, kept)
 
     def _fit(self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: Part | None) -> Self:
-        shared: dict[str, Any] = {
-            "trend": self.trend,
-            "fine_noise": self.fine_noise,
-            "n_restarts": self.n_restarts,
-            "max_iter": self.max_iter,
-            "points_per_bag": self.points_per_bag,
-            "precision": self.precision,
-            "seed": self.seed,
-        }
         with _told_once():
             with _heard() as of_regression:
-                regressor = data.regress(
-                    self.mediator_kernel,
-                    noise_std,
-                    within(kept, "regressor"),
-                    learn_noise=True,  # bag effects, whatever the noise of observations
-                    trend=self.trend,
-                    n_restarts=self.n_restarts,
-                    max_iter=self.max_iter,
-                    seed=self.seed,
-                )
+                regressor = self._regressor(data, noise_std, kept)
             share, least = explained_share(regressor), enough(*data.mediator.shape)
             without_link = share < least
             # A regression that explains nothing is spoken of below, as a useless mediator.
@@ -212,49 +185,76 @@ class MediatedGP(Savable, BaseEstimator):
             if without_link:
                 parts = PARTS_WITHOUT_A_LINK
             elif leaves_much_open(data.measurements(regressor)):
-                helped = self._with_the_field(data, regressor, noise_std, shared, kept)
+                helped = self._with_the_field(data, regressor, noise_std, kept)
                 parts = PARTS_OF_AN_OPEN_LINK if helped else parts
-            members: dict[str, Any] = {}
-            for name, family in FAMILIES.items():
-                if name in parts or (name == "tilted" and "conditional" in parts):
-                    member = family(self.kernel, n_draws=parts.get(name, 1), **shared)
-                    members[name] = member.fit(data, regressor, **within(kept, name))
+            members = self._readings(data, regressor, parts, kept)
             fits = [regressor, *helped.values(), *members.values()]
             if "conditional" in parts:
                 members["conditional"] = members["tilted"].conditional(parts["conditional"])
             for member in members.values():
                 member.forget()
-            members = {name: (members | helped)[name] for name in parts}
             outcome = PRIOR_IS_LEFT if without_link else MAY_BE_NARROW
             found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own, outcome)
             told = any(caution.category is UselessMediatorWarning for caution in found)
             if data.needs_mediators and not told:
                 found += no_link(share, least)
             tell_of(found)
-        self.regressor_ = regressor
-        self.explained_share_ = share
-        self.members_: dict[str, BagModel] = {**members}
+        self.regressor_, self.explained_share_ = regressor, share
+        self.members_: dict[str, BagModel] = {name: (members | helped)[name] for name in parts}
         self.parts_ = {**parts}
         report = _together([each.fit_report_ for each in fits])
-        explained = f"{share:.0%} of the variance of the observations, by the mediators"
-        mixed = ", ".join(f"{n} {name}" for name, n in parts.items())
-        details = {"explained": explained, "mixture": f"parts: {mixed}"}
+        kept_notes = [note for note in report.notes if note not in [c.text for c in untold]]
         self.fit_report_ = replace(
             report,
-            details={**report.details, **details},
-            notes=(
-                *(note for note in report.notes if note not in [c.text for c in untold]),
-                *(caution.text for caution in found),
-            ),
+            details={**report.details, **self._mixed()},
+            notes=(*kept_notes, *(caution.text for caution in found)),
         )
         return self
+
+    def _mixed(self) -> dict[str, str]:
+        """Details of the mixture, for the report."""
+        share = self.explained_share_
+        mixed = ", ".join(f"{n} {name}" for name, n in self.parts_.items())
+        return {
+            "explained": f"{share:.0%} of the variance of the observations, by the mediators",
+            "mixture": f"parts: {mixed}",
+        }
+
+    def _shared(self) -> dict[str, Any]:
+        """Options of all members."""
+        own = ("kernel", "mediator_kernel")
+        return {k: v for k, v in self.get_params(deep=False).items() if k not in own}
+
+    def _regressor(
+        self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: Part | None
+    ) -> BaggGP:
+        return data.regress(
+            self.mediator_kernel,
+            noise_std,
+            within(kept, "regressor"),
+            learn_noise=True,  # bag effects, whatever the noise of observations
+            trend=self.trend,
+            n_restarts=self.n_restarts,
+            max_iter=self.max_iter,
+            seed=self.seed,
+        )
+
+    def _readings(
+        self, data: Unmatched, regressor: BaggGP, parts: dict[str, int], kept: Part | None
+    ) -> dict[str, Any]:
+        """The readings that are fitted for these parts."""
+        members: dict[str, Any] = {}
+        for name, family in FAMILIES.items():
+            if name in parts or (name == "tilted" and "conditional" in parts):
+                member = family(self.kernel, n_draws=parts.get(name, 1), **self._shared())
+                members[name] = member.fit(data, regressor, **within(kept, name))
+        return members
 
     def _with_the_field(
         self,
         data: Unmatched,
         regressor: BaggGP,
         noise_std: npt.ArrayLike | None,
-        shared: dict[str, Any],
         kept: Part | None,
     ) -> dict[str, BagModel]:
         """All of them, or none if bag means of one contradict the regression.
@@ -265,9 +265,8 @@ class MediatedGP(Savable, BaseEstimator):
         found: dict[str, BagModel] = {}
         cautions: list[Caution] = []
         for name, family in WITH_THE_FIELD.items():
-            model = family(
-                self.kernel, self.mediator_kernel, centred=True, uncertainty=True, **shared
-            )
+            options = {"centred": True, "uncertainty": True, **self._shared()}
+            model = family(self.kernel, self.mediator_kernel, **options)
             given = {"own_bag": data.own_bag, "noise_std": noise_std, **within(kept, name)}
             with _heard() as said:
                 found[name] = model.fit(data.bags, data.z, data.mediator, **given)
@@ -344,21 +343,6 @@ class MediatedGP(Savable, BaseEstimator):
     def _fitted(self) -> None:
         if not hasattr(self, "members_"):
             raise NotFittedError("this MediatedGP is not fitted; call fit first.")
-
-
-def enough(n_observations: int, n_mediators: int) -> float:
-    """Share of their variance that mediators must predict, each left out once, to be a link."""
-    in_all, for_each = BY_CHANCE
-    return min(ENOUGH + (in_all + for_each * n_mediators) / n_observations, SURELY_ENOUGH)
-
-
-def leaves_much_open(said: Measurements) -> bool:
-    """Whether a regression knows little of bag means for want of observations.
-
-    Then its errors are common to many bags, and a field that observations are fitted with helps to
-    find them. Where mediators tell little of each bag by itself, no field can.
-    """
-    return said.open_share >= MUCH_OPEN and said.own_share < MOST_OWN
 
 
 @contextmanager

@@ -14,7 +14,29 @@ from deconditional.bags import Bags
 from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
 
-__all__ = ["Measurements", "Unmatched", "bag_gap", "explained_share"]
+__all__ = [
+    "Measurements",
+    "Unmatched",
+    "bag_gap",
+    "enough",
+    "explained_share",
+    "leaves_much_open",
+]
+
+ENOUGH = 0.05
+"""Share of the variance of z that mediators must predict to pass for measurements of bag means."""
+
+BY_CHANCE = 1.0, 2.0
+"""What regressions on noise seem to predict besides, in observations: in all, for each mediator."""
+
+SURELY_ENOUGH = 0.35
+"""Share that is a link however few the observations are."""
+
+MUCH_OPEN = 0.05
+"""Variance of a regression's errors, as a share of that of z, from which on much is open."""
+
+MOST_OWN = 0.6
+"""Share of bag effects in all error up to which it is for want of observations."""
 
 LEAST_EXPLAINED = 0.02
 """Share of the variance of z that its mediator is taken to explain at least."""
@@ -176,3 +198,18 @@ def bag_gap(regressor: BaggGP, mediator: npt.ArrayLike, means: np.ndarray) -> fl
     expected = regressor.predict(mediator)
     variance = expected.variance + float(regressor.parameters_["noise_std"]) ** 2
     return float(np.sqrt(np.mean((means - expected.mean) ** 2 / variance)))
+
+
+def enough(n_observations: int, n_mediators: int) -> float:
+    """Share of their variance that mediators must predict, each left out once, to be a link."""
+    in_all, for_each = BY_CHANCE
+    return min(ENOUGH + (in_all + for_each * n_mediators) / n_observations, SURELY_ENOUGH)
+
+
+def leaves_much_open(said: Measurements) -> bool:
+    """Whether a regression knows little of bag means for want of observations.
+
+    Then its errors are common to many bags, and a field that observations are fitted with helps to
+    find them. Where mediators tell little of each bag by itself, no field can.
+    """
+    return said.open_share >= MUCH_OPEN and said.own_share < MOST_OWN

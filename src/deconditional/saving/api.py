@@ -56,15 +56,7 @@ class Savable:
         raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the fitted estimator to an .npz file; see :func:`deconditional.load`.
-
-        Parameters
-        ----------
-        path
-            A file that ends in ``.npz``, which is added to a name without an ending.
-        overwrite
-            Replace an earlier saved model.
-        """
+        """Write the fitted estimator to an .npz file; see :func:`deconditional.saving.save`."""
         return save(self, path, overwrite=overwrite)
 
 

@@ -34,14 +34,6 @@ SCHEMA = 1
 
 HEADER = "model.json"
 MEMBER = re.compile(r"arrays/(a[0-9]{5,7})\.npy")
-NPY = re.compile(
-    rb"\x93NUMPY\x01\x00(?P<length>..)"
-    rb"\{'descr': '(?P<dtype>[<|][a-z][1-8])', 'fortran_order': False, "
-    rb"'shape': \((?P<shape>[0-9, ]{0,200})\),? ?\} *\n",
-    re.DOTALL,
-)
-"""How an .npy file begins. NumPy's own reader parses Python here; this one only compares."""
-
 LARGEST_HEADER = 64 * 2**20
 """Bytes of JSON. Bags and their labels are the longest part: a million labels are 20 MB."""
 
@@ -50,7 +42,6 @@ INLINE = 32
 """Arrays of so many float64 numbers at most are written into the JSON, where people can read."""
 
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-LARGEST_WHOLE = 2**63
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Date of all members: a model saved twice gives the same bytes, apart from ``created``."""
 
@@ -115,19 +106,6 @@ def _plain(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(little).reshape(array.shape)
 
 
-def _bytes(array: np.ndarray) -> Any:
-    """The numbers of an array, without a copy."""
-    return array.reshape(-1).view(np.uint8).data if array.size else b""
-
-
-def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The first bytes of an .npy file."""
-    buffer = io.BytesIO()
-    about = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(buffer, about)
-    return buffer.getvalue()
-
-
 def number(value: float) -> float | str:
     """A number as JSON has it; what is not finite is a word."""
     value = float(value)
@@ -158,8 +136,7 @@ def write(path: Path, kind: str, header: Mapping[str, Any], arrays: ArrayWriter)
             for name, values in arrays.arrays.items():
                 info = zipfile.ZipInfo(f"arrays/{name}.npy", EPOCH)
                 with archive.open(info, "w", force_zip64=values.nbytes > 2**31) as member:
-                    member.write(_npy_header(values.dtype, values.shape))
-                    member.write(_bytes(values))
+                    np.lib.format.write_array(member, values, (1, 0), allow_pickle=False)
     except OSError as error:
         raise UsageError(
             f"could not write {str(path)!r} ({error.strerror or error}); what was there has not "
@@ -245,9 +222,6 @@ class Archive:
             header = json.loads(
                 self._bytes(HEADER).decode("utf-8"),
                 parse_constant=lambda word: refuse(f"{HEADER} has {word} for a number"),
-                parse_int=_whole,
-                parse_float=_float,
-                object_pairs_hook=_unique,
             )
         except RecursionError:
             refuse(f"{HEADER} is nested too deeply")
@@ -283,7 +257,7 @@ class Archive:
             shape = each["shape"]
             if not isinstance(shape, list) or len(shape) > 8:
                 refuse(f"array {name} has no shape")
-            if not all(type(n) is int and 0 <= n < LARGEST_WHOLE for n in shape):
+            if not all(type(n) is int and n >= 0 for n in shape):
                 refuse(f"array {name} has an impossible shape")
             content = math.prod(shape) * np.dtype(each["dtype"]).itemsize
             declared = self._members[f"arrays/{name}.npy"].file_size
@@ -298,11 +272,9 @@ class Archive:
         if name not in self._arrays:
             about = self.about[name]
             content = self._bytes(f"arrays/{name}.npy")
-            shape, dtype = tuple(about["shape"]), np.dtype(about["dtype"])
-            start = _data_start(content, dtype, shape)
-            if start is None or len(content) != start + math.prod(shape) * dtype.itemsize:
+            found = _read_npy(content, np.dtype(about["dtype"]), tuple(about["shape"]))
+            if found is None:
                 refuse(f"array {name} is not of the type and shape its entry says")
-            found = np.frombuffer(content, dtype, offset=start).reshape(shape)
             if digest(found) != about["digest"]:
                 refuse(f"array {name} does not match its fingerprint, so it is damaged")
             self._arrays[name] = found
@@ -320,13 +292,16 @@ def refuse(why: str) -> NoReturn:
     raise SavedModelError(f"{why}.")
 
 
-def _data_start(content: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int | None:
-    """Where the numbers of an .npy file begin; None where it is not one of this type and shape."""
-    found = NPY.match(content)
-    if found is None or found.end() != 10 + int.from_bytes(found["length"], "little"):
+def _read_npy(content: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray | None:
+    """The array of an .npy file; None where it is not one of this type and shape."""
+    stream = io.BytesIO(content)
+    if np.lib.format.read_magic(stream) != (1, 0):
         return None
-    said = tuple(int(n) for n in found["shape"].decode().split(",") if n.strip())
-    return found.end() if found["dtype"].decode() == dtype.str and said == shape else None
+    said = np.lib.format.read_array_header_1_0(stream)
+    size = math.prod(shape) * dtype.itemsize
+    if said != (shape, False, dtype) or len(content) != stream.tell() + size:
+        return None
+    return np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape)
 
 
 def _check_member(info: zipfile.ZipInfo) -> None:
@@ -337,23 +312,3 @@ def _check_member(info: zipfile.ZipInfo) -> None:
         refuse(f"{name} is compressed; parts of saved models are not")
     if info.flag_bits & 0x1:
         refuse(f"{name} is encrypted; parts of saved models are not")
-
-
-def _whole(text: str) -> int:
-    if len(text) > 20 or not -LARGEST_WHOLE <= int(text) < LARGEST_WHOLE:
-        refuse(f"{HEADER} has a number that is too large")
-    return int(text)
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        refuse(f"{HEADER} has a number that is too large")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        refuse(f"{HEADER} has a key twice")
-    return found
