@@ -282,13 +282,13 @@ def test_few_inducing_points_are_an_approximation_of_the_full_prior():
 
 def figure(path, draws=4000):
     """Histograms of ranks, with the band that holds 99 % of uniform counts."""
-    from deconditional.report.plots import _figure, save
+    from deconditional.report.plots import new_figure, save
 
     cases = {
         **CASES,
         "VarCMP, 6 inducing points, full prior": (VarCMP, World(cmo="standard"), FEW),
     }
-    shown = _figure(11, 8.5, f"Ranks of {draws} truths in the posterior of each model")
+    shown = new_figure(11, 8.5, f"Ranks of {draws} truths in the posterior of each model")
     axes = shown.subplots(3, 3, sharex=True, sharey=True).ravel()
     low, high = (binom.ppf(q, draws, 1 / 20) / (draws / 20) for q in (0.005, 0.995))
     styles = [

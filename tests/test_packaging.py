@@ -336,10 +336,7 @@ CORE_ALONE = {
     "the command report": ("command('report', 'some.nc')", "report"),
 }
 FIELDS_ALONE = {
-    "a figure": (
-        "__import__('deconditional.report.plots').report.plots.new_figure(4, 3)",
-        "plots",
-    ),
+    "a figure": ("__import__('deconditional.report.plots')", "report"),
     "a Zarr store": (f"command('downscale', {FILES}, '--out', 'out.zarr')", "zarr"),
     "chunks": (
         f"command('downscale', {FILES}, '--out', 'out.nc', '--chunked', 'yes')",
