@@ -78,7 +78,7 @@ class InducingBasis(eqx.Module):
         return jsl.solve_triangular(self.root, coefficients, lower=True, trans=1)
 
     def prior_variance(self, x: Array, values: Array) -> Float[Array, " m"]:
-        """Of f at every row of x."""
+        """Prior variance of f at every row of x."""
         return prior_variance(self.kernel, x)
 
     def bag_means(self, layout: Layout) -> Float[Array, "d N"]:
@@ -194,7 +194,7 @@ class FourierBasis(eqx.Module):
         return self._map()(x).astype(x.dtype)
 
     def values(self, x: Float[Array, "m D"]) -> Float[Array, "m F"]:
-        """The features themselves."""
+        """The Fourier features at every row of x."""
         return self.features(x)
 
     def of_values(self, coefficients: Float[Array, "F k"]) -> Float[Array, "F k"]:
@@ -202,7 +202,7 @@ class FourierBasis(eqx.Module):
         return coefficients
 
     def prior_variance(self, x: Array, values: Array) -> Float[Array, " m"]:
-        """Of f at every row of x."""
+        """Prior variance of f at every row of x."""
         return jnp.sum(values**2, 1)
 
     def bag_means(self, layout: Layout) -> Float[Array, "F N"]:

@@ -165,7 +165,7 @@ class BasisField(eqx.Module):
         return mean, covariance
 
     def left_over(self, pieces: Any) -> Float[Array, " M"]:
-        """What the posterior mean of the observations leaves of them."""
+        """Observations less their posterior means."""
         return pieces.z - pieces.mediated().T @ self.coefficients.mean
 
     def jitter(self, pieces: Any) -> float:

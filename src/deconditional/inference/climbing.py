@@ -190,7 +190,7 @@ class Run:
         report: Callable[[int, float], None] | None = None,
         pause: Callable[[], bool] = lambda: False,
     ) -> None:
-        """So many steps; fewer at the last plateau, or where `pause` says so before one."""
+        """Climb a number of steps; fewer at the last plateau, or where `pause` says so."""
         for _ in range(steps):
             if self.ended or pause():
                 return
@@ -249,7 +249,7 @@ class Run:
         }
 
     def _restore(self, record: Mapping[str, Any]) -> None:
-        """Take a record's place; ValueError where it is none of this climb."""
+        """Stand where a record says; ValueError where the record is not of this climb."""
         leaves = record["state"]
         size = self.problem.parameters.size
         basis = leaves[1].shape[0]

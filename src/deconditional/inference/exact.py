@@ -235,7 +235,7 @@ class ExactField(eqx.Module):
         return self.conditioned.mean(g), self.conditioned.covariance(prior, g)
 
     def left_over(self, pieces: Pieces) -> Float[Array, " M"]:
-        """What the posterior mean of the observations leaves of them."""
+        """Observations less their posterior means."""
         return self.conditioned.left_over(pieces.noise)
 
     def jitter(self, pieces: Pieces, most: int = 150) -> float:

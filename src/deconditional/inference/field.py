@@ -69,13 +69,13 @@ class Field(Protocol):
         """Mean and variance of f at every row of x."""
 
     def quick(self) -> PointMoments:
-        """The same moments in the form that is quickest for many points."""
+        """Means and variances at points, in the form that is quickest for many of them."""
 
     def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """Covariance of f between all rows of x."""
 
     def path(self, key: Any, n_paths: int, n_features: int | None) -> Path:
-        """Functions drawn from the posterior, from so many features or as many as it takes."""
+        """Functions drawn from the posterior, from `n_features` features or as many as it takes."""
 
     def bag_moments(self, new: Bags) -> Moments:
         """Mean and covariance of the means of f over new bags."""
@@ -97,7 +97,7 @@ class Field(Protocol):
         """
 
     def left_over(self, pieces: Any) -> Float[Array, " M"]:
-        """What the posterior mean of the observations leaves of them."""
+        """Observations less their posterior means."""
 
     def jitter(self, pieces: Any) -> float:
         """Jitter that a factorisation needed, relative to the mean of the diagonal."""

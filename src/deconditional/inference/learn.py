@@ -59,7 +59,7 @@ class Learning:
 
 
 class Stages:
-    """Where the stages of one fit keep how far they are, and what they took from there.
+    """The part of a checkpoint in which the stages of one fit keep how far they are.
 
     Parameters
     ----------

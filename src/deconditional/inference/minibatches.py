@@ -84,7 +84,7 @@ class Batches:
 
 
 class _Table:
-    """The chunks (or pairs of chunks) of bags, for any set of so many bags in one shape."""
+    """Finds the chunks, or pairs of chunks, of any set of `size` bags, in one shape."""
 
     def __init__(self, bag: np.ndarray, used: np.ndarray, n_bags: int, size: int):
         rows = np.flatnonzero(used)
@@ -95,7 +95,7 @@ class _Table:
         self._most = int(np.sort(self._counts)[::-1][:size].sum())
 
     def of(self, bags: np.ndarray) -> Members:
-        """Members of these bags, and the place in the set of the bag of each."""
+        """The rows of a set of bags, each with the place of its bag in the set."""
         counts = self._counts[bags]
         place = np.repeat(np.arange(len(bags)), counts)
         inside = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -91,11 +91,11 @@ class Conditioned(NamedTuple):
     whitened_trend: Float[Array, "M q"]
 
     def seen(self, cross: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
-        """Functionals with these covariances with the observations."""
+        """Functionals, from their covariances with the observations."""
         return Functionals(whiten(self.root, cross.T).T, trend)
 
     def seen_by_bags(self, cross: Float[Array, "m N"], trend: Float[Array, "m q"]) -> Functionals:
-        """Functionals with these covariances with the bag means."""
+        """Functionals, from their covariances with the bag means."""
         return Functionals(cross @ self.projection, trend)
 
     def mean(self, g: Functionals) -> Float[Array, " m"]:

@@ -101,7 +101,7 @@ class Seen(eqx.Module):
     residual: Float[Array, " m"]
 
     def rows(self, rows: slice) -> Seen:
-        """Some of the reference points."""
+        """The same bags with a part of the reference points."""
         return Seen(
             self.layout, self.x[rows], self.shares[rows], self.variance[rows], self.residual[rows]
         )
@@ -111,7 +111,7 @@ class Seen(eqx.Module):
 def _left(
     kernel: AbstractKernel, term: int, omegas: Sequence[Array], weights: Array, seen: Seen
 ) -> tuple[Array, Array]:
-    r"""Of :math:`|e_\omega(x)|^2`: means over reference points, relative to v; weighted sums."""
+    r"""Means of :math:`|e_\omega(x)|^2 / v` over reference points, and weighted sums at each."""
     radial = radial_terms(kernel)[term]
 
     def features(x: Array) -> Array:
@@ -158,7 +158,7 @@ class Candidates:
     def drawn(
         cls, term: RadialTerm, d: int, number: int, mixtures: Sequence[np.ndarray], key: Any
     ) -> Candidates:
-        """So many, every factor stretched by a mixture of factors; ordered by their length."""
+        """Candidates whose factors are stretched by draws from a mixture; ordered by length."""
         frequencies, densities = [], []
         log_ratio = np.zeros(number)
         rng = np.random.default_rng(np.asarray(jr.key_data(jr.fold_in(key, len(term.factors)))))
@@ -184,7 +184,7 @@ class Candidates:
         )
 
     def mixtures(self, scores: np.ndarray, before: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The mixtures that candidates with these scores come from."""
+        """Mixtures of stretches that would draw candidates in proportion to their scores."""
         after = []
         for each, mixture in zip(self.densities, before, strict=True):
             share = mixture[:, None] * each
@@ -333,7 +333,7 @@ class _Chooser:
     def choose(
         self, pairs: int, others: Seen, rng: np.random.Generator, dtype: Any
     ) -> tuple[Waves, float]:
-        """So many frequencies, and their error at other reference points."""
+        """Chosen frequencies, `pairs` of them, and their error at other reference points."""
         pool, scores = self._scored(POOL * pairs, self.shares)
         chances = inclusion(np.concatenate(scores), pairs)
         kept = systematic(chances, rng.uniform())
@@ -384,7 +384,7 @@ def inclusion(scores: np.ndarray, number: int) -> np.ndarray:
 
 
 def systematic(chances: np.ndarray, offset: float) -> np.ndarray:
-    """Indices drawn with these chances: one for every whole number the running sum passes.
+    """Indices drawn with given chances: one for every whole number the running sum passes.
 
     Examples
     --------

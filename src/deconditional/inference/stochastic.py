@@ -106,7 +106,7 @@ class Climbs:
 
     @property
     def steps(self) -> int:
-        """Of all climbs together."""
+        """Number of steps of all climbs together."""
         return sum(run.steps for run in self.runs)
 
     @property

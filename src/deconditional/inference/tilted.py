@@ -265,7 +265,7 @@ class TiltedProblem(ExactProblem):
         return self._observing(values, jnp.concatenate(weights, axis=1), noise, z)
 
     def conditional(self, vector: Float[Array, " size"]) -> ExactProblem:
-        """The same without a tilt: a conditional mean process."""
+        """Observations of the regression without a tilt: a conditional mean process."""
         values = self.parameters.unpack(vector)
         return self._observing(values, self.regression.weights, self.regression.noise, self.z)
 

@@ -43,7 +43,7 @@ class Waves(eqx.Module):
         return 2 * int(sum(np.sum(np.asarray(a) > 0) for a in self.amplitudes))
 
     def loadings(self, key: Any, n_paths: int) -> tuple[Float[Array, "groups features paths"], ...]:
-        """Loadings of so many draws of the prior."""
+        """Normal loadings: each set of them makes one draw of the prior."""
         keys = jr.split(key, len(self.amplitudes))
         drawn = []
         for each, amplitude in zip(keys, self.amplitudes, strict=True):
@@ -53,7 +53,7 @@ class Waves(eqx.Module):
 
     @eqx.filter_jit
     def draws(self, loadings: Sequence[Array], x: Float[Array, "m d"]) -> Float[Array, "m paths"]:
-        """The draws with these loadings at every row of x."""
+        """Draws of the prior at every row of x, from their loadings."""
         total = jnp.zeros((x.shape[0], loadings[0].shape[2]), x.dtype)
         terms = radial_terms(self.kernel)
         for term, frequencies, loads in zip(terms, self.frequencies, loadings, strict=True):
@@ -70,7 +70,7 @@ class Waves(eqx.Module):
 def wave_features(
     term: RadialTerm, omegas: Sequence[Array], x: Array, size: int, dtype: Any
 ) -> Array:
-    """Cosines, then sines, of so many frequencies, (m, 2 size)."""
+    """Cosines, then sines, of `size` frequencies at every row of x, (m, 2 size)."""
     kind = dtype or x.dtype
     phase = jnp.zeros((x.shape[0], size), kind)
     for factor, omega in zip(term.factors, omegas, strict=True):

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def check_bags(bags: Any) -> None:
-    """Raise unless these are bags."""
+    """Raise unless `bags` are Bags."""
     if not isinstance(bags, Bags):
         raise TypeError(
             f"bags must be a deconditional.Bags, not {type(bags).__name__}; make one with "

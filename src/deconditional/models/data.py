@@ -83,7 +83,7 @@ class Data:
         noise_cov: npt.ArrayLike | None,
         options: BagOptions,
     ) -> Self:
-        """The same with every bag a single point, its weighted centroid.
+        """Data whose bags are single points, their weighted centroids.
 
         Predictions are asked for at fine points, which spread wider: they set the priors.
         """
@@ -94,7 +94,7 @@ class Data:
         )
 
     def matched(self) -> Self:
-        """The same, known to have one observation for every bag."""
+        """These data, known to have one observation for every bag."""
         if len(self.z) != self.bags.n_bags:
             raise ValueError(
                 f"{self.bags.n_bags} bags came with {len(self.z)} observations, but this model "
@@ -104,7 +104,7 @@ class Data:
         return self
 
     def linked(self, mediator: npt.ArrayLike | None, own_bag: npt.ArrayLike | None) -> Self:
-        """The same with mediators of the observations, and bags of their own."""
+        """These data with mediators of the observations, and bags of their own."""
         mediator = observed_mediator(self.bags, len(self.z), mediator)
         assert self.bags.mediator is not None
         y = mediators(mediator, self.bags.mediator.shape[1])
@@ -141,7 +141,7 @@ def some_bags(
     mediator: npt.ArrayLike | None,
     own_bag: npt.ArrayLike | None,
 ) -> tuple[Bags, Any, Any]:
-    """So many of the bags, drawn with a seed; the mediators and own bags of the observations."""
+    """A part of the bags, drawn with a seed, and the mediators and own bags of the observations."""
     check_bags(bags)
     check_count("cmo_bags", number)
     if number > bags.n_bags:

@@ -46,7 +46,7 @@ def inducing_points(
 
 
 def spread_out(points: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """So many of the points, chosen by k-means++ in standardised units: far from one another."""
+    """Points far from one another, chosen by k-means++ in standardised units."""
     spread = points.std(0)
     scaled = (points - points.mean(0)) / np.where(spread > 0, spread, 1.0)
     _, rows = kmeans_plusplus(scaled, number, random_state=seed)

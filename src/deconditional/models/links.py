@@ -58,7 +58,7 @@ class Predictability(NamedTuple):
 
     @property
     def is_none(self) -> bool:
-        """Whether it tells nothing."""
+        """Whether the mediator tells nothing."""
         return self.p_value > LEVEL and self.share < CLEARLY_EXPLAINED
 
 

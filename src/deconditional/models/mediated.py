@@ -242,7 +242,7 @@ class MediatedGP(Savable, BaseEstimator):
     def _readings(
         self, data: Unmatched, regressor: BaggGP, parts: dict[str, int], kept: Part | None
     ) -> dict[str, Any]:
-        """The readings that are fitted for these parts."""
+        """The readings that a mixture of parts needs, fitted."""
         members: dict[str, Any] = {}
         for name, family in FAMILIES.items():
             if name in parts or (name == "tilted" and "conditional" in parts):
@@ -257,7 +257,7 @@ class MediatedGP(Savable, BaseEstimator):
         noise_std: npt.ArrayLike | None,
         kept: Part | None,
     ) -> dict[str, BagModel]:
-        """All of them, or none if bag means of one contradict the regression.
+        """Models that learn a regression of their own; none if bag means of one contradict ours.
 
         Observations cannot tell: a field that is far off in every bag may explain them as well.
         """

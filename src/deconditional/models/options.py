@@ -67,7 +67,7 @@ class MediationOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CmoBagsOptions(MediationOptions):
-    """The same, and how many bags the operator is estimated from."""
+    """Options of mediation, and how many bags the operator is estimated from."""
 
     cmo_bags: int | None = None
 

@@ -43,7 +43,7 @@ LEAST_EXPLAINED = 0.02
 
 
 class Measurements(NamedTuple):
-    """Of bag means, (N,): values and the standard deviations of their noise.
+    """Bag means as mediators measure them: values and standard deviations of noise, (N,).
 
     `uncertainty`, (N, N), is the covariance of errors that values have in common, those of the
     regression; `own_share` is the share that the noise has of all error, and `open_share` is how

@@ -55,7 +55,7 @@ class Exact:
         return Posed(ExactProblem(**parts), {"inference": "exact"})
 
     def found(self, fitted: Fitted, details: Mapping[str, str]) -> dict[str, str]:
-        """How it was solved, for the report."""
+        """How a problem was solved, for the report."""
         level = fitted.fields[0].jitter(fitted.pieces[0])
         tiles = jnp.dtype(fitted.problem.dtype).name
         return {**details, "tiles": tiles, "jitter": f"{level:.0e} of the variance"}
@@ -86,7 +86,7 @@ class Variational:
 
     @classmethod
     def of(cls, model: Any) -> Variational:
-        """As the options of a model say, once they are known to go together."""
+        """The solver that the options of a model ask for, once they are known to go together."""
         _check(model)
         given = dict(model.inference_options or {})
         points, features = given.pop("trace_points", 16), given.pop("trace_features", 1000)
@@ -160,7 +160,7 @@ class Variational:
         return FourierPairs(features, diagonal), text
 
     def found(self, fitted: Fitted, details: Mapping[str, str]) -> dict[str, str]:
-        """How it was solved, for the report."""
+        """How a problem was solved, for the report."""
         basis, dtype = fitted.pieces[0].basis, fitted.problem.dtype
         tiles = jnp.dtype(dtype).name + (" (retried)" if fitted.float32_off else "")
         details = {"inference": details["inference"], "tiles": tiles, "trace": details["trace"]}
