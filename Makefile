@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test reliability compat lint types docs bench bench-check clean
+.PHONY: help setup demo test reliability compat lint types docs reproduce bench bench-check clean
 
 PYTHON      ?= python3
 PYTEST_ARGS ?=
@@ -61,12 +61,15 @@ docs: $(STAMP) ## build the documentation into docs/_build/html
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
+reproduce: $(STAMP) ## every study at small size, into reproduce-output/ (15 minutes)
+	@$(BIN)/python -m studies all --quick --out reproduce-output
+
 bench: $(STAMP) ## measure speed (BENCH_ARGS: kernels, fit, predict, ...)
-	@$(BIN)/deconditional benchmark $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 bench-check: $(STAMP) ## compare speed with benchmarks/baseline.json
-	@$(BIN)/deconditional benchmark check --baseline benchmarks/baseline.json
+	@$(BIN)/python -m benchmarks check
 
 clean: ## remove what the commands wrote (keeps .venv)
-	@rm -rf build dist demo-output reliability-output docs/_build docs/examples .pytest_cache .hypothesis .mypy_cache .ruff_cache
-	@find src tests docs -type d -name __pycache__ -prune -exec rm -rf {} +
+	@rm -rf build dist demo-output reproduce-output reliability-output docs/_build docs/examples .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	@find src tests docs studies benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +

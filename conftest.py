@@ -28,10 +28,10 @@ LONG = (
     "tests/test_downscaler.py",
     "tests/test_chunked.py",
     "docs/arrays.md",
-    "tests/test_studies.py",
+    "tests/test_variational_study.py",
     "docs/fields.md",
     "src/deconditional/fields/downscaler.py",
-    "tests/test_climate_study.py",
+    "tests/test_swiss_roll_study.py",
     "tests/test_sharding.py",
     "docs/pitfalls.md",
 )

@@ -7,34 +7,31 @@ differentiated by it. Both give the same number; only the cost differs.
 
 from __future__ import annotations
 
+import sys
 import time
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
+import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import figures, timing
-from benchmarks.problems import problem_of
-from benchmarks.timing import best_seconds, in_own_process, write_json
-from deconditional.datasets import swiss_roll
-from deconditional.fitting.map import loss_and_gradient
-from deconditional.inference.exact import ExactProblem
-from deconditional.models import CMP
-from deconditional.observations.kinds import Mediated
-from studies.provenance import machine
+import deconditional as dc
+from benchmarks.frame import Benchmark, Costs, Result, show, shown
+from benchmarks.problems import start
+from benchmarks.timing import in_own_process, peak_bytes
+from studies.clock import best_seconds
+from studies.command import option
 
-__all__ = ["costs", "dense_log_posterior", "figure", "measure", "run"]
+__all__ = ["AgainstDense", "dense_log_posterior"]
 
 MEMORY_POINTS = 20_000
 
 
-def dense_log_posterior(problem: ExactProblem, bag_of: Any, x: Any, vector: Any) -> Any:
+def dense_log_posterior(problem: Any, bag_of: Any, x: Any, vector: Any) -> Any:
     """The paper's replicated estimator, everything n x n: a zero-mean CMP with equal weights."""
-    assert isinstance(problem.mediation, Mediated)
     values = problem.parameters.unpack(vector)
     kernel = problem.kernel.with_values(values)
     mediator_kernel = problem.mediation.kernel.with_values(values)
@@ -56,114 +53,119 @@ def dense_log_posterior(problem: ExactProblem, bag_of: Any, x: Any, vector: Any)
     return log_evidence + problem.parameters.log_prior(vector)
 
 
-def run(
-    points: int = 5000,
-    bags: int = 50,
-    out: str | Path | None = None,
-    plot: str | Path | None = None,
-) -> int:
-    """Measure, print a table, write JSON and a figure."""
-    console = timing.console()
-    result = measure(points, bags, 3.0, console)
-    with console.status(f"peak memory of a process at n = {MEMORY_POINTS}"):
-        result |= {"peak_memory_points": MEMORY_POINTS, "peak_memory_bytes": _peak_memory()}
-    result |= {"machine": machine()}
-    _show(console, result)
-    write_json(result, out)
-    if plot is not None:
-        figures.save(figure(result), plot)
-    return 0
+QUANTITIES = {
+    "objective and gradient, bag form": shown("evaluation_seconds", "{:.1f} ms", 1e3),
+    "objective and gradient, dense": shown("dense_evaluation_seconds", "{:.2f} s"),
+    "ratio": shown("evaluation_speedup", "{:.0f}x"),
+    "whole fit, compilation included": shown("fit_seconds", "{:.1f} s"),
+    "evaluations of the fit": shown("fit_evaluations"),
+    "whole fit in dense evaluations": shown("fit_in_dense_evaluations", "{:.2f}"),
+    "difference of log posteriors": shown("value_difference", "{:.1e}"),
+    "difference of gradients, relative": shown("gradient_difference", "{:.1e}"),
+    f"peak memory at n = {MEMORY_POINTS}": shown("peak_memory_bytes", "{:.0f} MiB", 2**-20),
+}
 
 
-def measure(
-    points: int, bags: int, budget: float, console: Console, fit: bool = True
-) -> dict[str, Any]:
-    """Time both formulas, and the whole fit unless told not to; compare their numbers."""
-    data = swiss_roll(n_points=points, n_bags=bags)
-    model = CMP(trend="none")
-    problem = problem_of(model, data.bags, data.z, data.mediator)
-    vector = jnp.asarray(problem.parameters.start())
-    bag_of, x = jnp.asarray(data.bags.bag), jnp.asarray(data.bags.points)
+@dataclass(frozen=True)
+class AgainstDense(Benchmark):
+    """The bag form of exact CMP and the n x n formula: times, memory, and that both agree."""
 
-    @jax.jit
-    def dense(vector: Any) -> Any:
-        return jax.value_and_grad(lambda v: -dense_log_posterior(problem, bag_of, x, v))(vector)
+    name: ClassVar[str] = "against-dense"
+    help: ClassVar[str] = "an exact fit against the dense formula of the paper"
+    times_compilation: ClassVar[bool] = True
+    columns: ClassVar[Any] = {"quantity": shown("quantity"), "value": shown("value")}
+    series: ClassVar[Any] = {"in dense evaluations": "in_dense_evaluations"}
+    axis: ClassVar[str] = "time in evaluations of the dense formula, with gradient"
+    log: ClassVar[bool] = True
 
-    result: dict[str, Any] = {"benchmark": "against-dense", "points": points, "bags": bags}
-    fit_seconds = float("nan")
-    if fit:
-        with console.status("the whole fit, first of all: nothing is compiled yet"):
+    points: int = option(5000, "fine points", quick=1200)
+    bags: int = option(50, "bags", quick=30)
+    budget: float = option(3.0, "seconds for each measurement", quick=0.5, type=float)
+
+    def measure(self, where: Console) -> Result:
+        """Time both formulas, the whole fit, and the memory of a process."""
+        data = dc.datasets.swiss_roll(n_points=self.points, n_bags=self.bags)
+        model = dc.CMP(trend="none")
+        with where.status("the whole fit, first of all: nothing is compiled yet"):
             began = time.perf_counter()
             model.fit(data.bags, data.z, mediator=data.mediator)
-            fit_seconds = time.perf_counter() - began
-    with console.status("one evaluation of the bag form, with gradient"):
-        ours = best_seconds(lambda: loss_and_gradient(problem, vector), budget)
-        ours_value, ours_gradient = loss_and_gradient(problem, vector)
-    with console.status(f"the dense formula at n = {data.bags.n_points}, with gradient"):
-        dense_seconds = best_seconds(lambda: dense(vector), budget=0.0, least=2)
-        dense_value, dense_gradient = dense(vector)
-    scale = float(jnp.max(jnp.abs(dense_gradient)))
-    result |= {
-        "evaluation_seconds": ours,
-        "dense_evaluation_seconds": dense_seconds,
-        "evaluation_speedup": dense_seconds / ours,
-        "value_difference": abs(float(ours_value - dense_value)),
-        "gradient_difference": float(jnp.max(jnp.abs(ours_gradient - dense_gradient))) / scale,
-    }
-    if fit:
-        result |= {
-            "fit_seconds": fit_seconds,
+            seconds = time.perf_counter() - began
+        result = self.evaluations(where)
+        with where.status(f"peak memory of a process at n = {MEMORY_POINTS}"):
+            command = ["-m", "benchmarks.against_dense", str(MEMORY_POINTS)]
+            peak = int(in_own_process(command).split()[-1])
+        return result | {
+            "rows": [
+                {"quantity": name, "in_dense_evaluations": its / result["dense_evaluation_seconds"]}
+                for name, its in (
+                    ("bag form, one evaluation", result["evaluation_seconds"]),
+                    ("dense formula, one evaluation", result["dense_evaluation_seconds"]),
+                    ("bag form, whole fit", seconds),
+                )
+            ],
+            "fit_seconds": seconds,
             "fit_compile_seconds": model.fit_report_.compile_seconds,
             "fit_evaluations": model.fit_report_.evaluations,
-            "fit_in_dense_evaluations": fit_seconds / dense_seconds,
+            "fit_in_dense_evaluations": seconds / result["dense_evaluation_seconds"],
+            "peak_memory_points": MEMORY_POINTS,
+            "peak_memory_bytes": peak,
         }
-    return result
+
+    def evaluations(self, where: Console) -> Result:
+        """Time one evaluation of both formulas, and compare their numbers."""
+        data = dc.datasets.swiss_roll(n_points=self.points, n_bags=self.bags)
+        ours = start(dc.CMP(trend="none"), data.bags, data.z, data.mediator)
+        bag_of, x = jnp.asarray(data.bags.bag), jnp.asarray(data.bags.points)
+
+        @jax.jit
+        def dense(vector: Any) -> Any:
+            return jax.value_and_grad(lambda v: -dense_log_posterior(ours.problem, bag_of, x, v))(
+                vector
+            )
+
+        with where.status("one evaluation of the bag form, with gradient"):
+            seconds = best_seconds(ours.evaluate, self.budget)
+            value, gradient = ours.evaluate()
+        with where.status(f"the dense formula at n = {data.bags.n_points}, with gradient"):
+            dense_seconds = best_seconds(lambda: dense(ours.vector), budget=0.0, least=2)
+            dense_value, dense_gradient = dense(ours.vector)
+        scale = float(jnp.max(jnp.abs(dense_gradient)))
+        return {
+            "evaluation_seconds": seconds,
+            "dense_evaluation_seconds": dense_seconds,
+            "evaluation_speedup": dense_seconds / seconds,
+            "value_difference": abs(float(value - dense_value)),
+            "gradient_difference": float(jnp.max(jnp.abs(gradient - dense_gradient))) / scale,
+        }
+
+    def words(self, result: Result) -> tuple[str, None]:
+        """The size."""
+        return f"Exact CMP at n = {self.points} against the dense n x n formula", None
+
+    def show(self, where: Console, result: Result) -> None:
+        """Print a line for every quantity."""
+        rows = [{"quantity": name, "value": cell(result)} for name, cell in QUANTITIES.items()]
+        show(where, rows, self.columns, *self.words(result))
+
+    def costs(self, result: Result) -> Costs:
+        """Seconds of one evaluation, and those of the dense formula."""
+        name = f"objective and gradient, {self.points} points"
+        return {name: (result["evaluation_seconds"], result["dense_evaluation_seconds"])}
 
 
-def costs(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Seconds of one evaluation, and those of the dense formula."""
-    name = f"objective and gradient, {result['points']} points"
-    return {name: (result["evaluation_seconds"], result["dense_evaluation_seconds"])}
+def main(points: int) -> None:
+    """Evaluate, differentiate and predict; print the peak memory of this process in bytes.
+
+    Peak memory is a property of a whole process, so it needs one of its own.
+    """
+    data = dc.datasets.swiss_roll(n_points=points, n_bags=200)
+    ours = start(dc.CMP(), data.bags, data.z, data.mediator)
+    jax.block_until_ready(ours.evaluate())
+    field = ours.field()
+    for at in range(0, points, 4096):
+        jax.block_until_ready(field.moments(jnp.asarray(np.resize(data.x[at:], (4096, 3)))))
+    print(peak_bytes())
 
 
-def figure(result: dict[str, Any]) -> Any:
-    """Seconds of both formulas, and of the whole fit, as bars."""
-    rows = {
-        "bag form, one evaluation": result["evaluation_seconds"],
-        "dense formula, one evaluation": result["dense_evaluation_seconds"],
-        "bag form, whole fit": result["fit_seconds"],
-    }
-    return figures.bars(
-        list(rows),
-        {"in dense evaluations": [s / result["dense_evaluation_seconds"] for s in rows.values()]},
-        f"Exact CMP, {result['points']:,} points in {result['bags']} bags",
-        "time in evaluations of the dense formula, with gradient",
-        log=True,
-    )
-
-
-def _peak_memory() -> int:
-    """Peak resident bytes of a new process that evaluates, differentiates and predicts."""
-    command = ["-m", "benchmarks.peak_memory", str(MEMORY_POINTS)]
-    return int(in_own_process(command).strip().splitlines()[-1])
-
-
-def _show(console: Console, result: dict[str, Any]) -> None:
-    table = Table(title=f"Exact CMP at n = {result['points']} against the dense n x n formula")
-    table.add_column("quantity")
-    table.add_column("value", justify="right")
-    for label, text in {
-        "objective and gradient, bag form": f"{1e3 * result['evaluation_seconds']:.1f} ms",
-        "objective and gradient, dense": f"{result['dense_evaluation_seconds']:.2f} s",
-        "ratio": f"{result['evaluation_speedup']:.0f}x",
-        "whole fit, compilation included": f"{result['fit_seconds']:.1f} s "
-        f"({result['fit_evaluations']} evaluations)",
-        "whole fit in dense evaluations": f"{result['fit_in_dense_evaluations']:.2f}",
-        "difference of log posteriors": f"{result['value_difference']:.1e}",
-        "difference of gradients, relative": f"{result['gradient_difference']:.1e}",
-        f"peak memory at n = {result['peak_memory_points']}": (
-            f"{result['peak_memory_bytes'] / 2**20:.0f} MiB"
-        ),
-    }.items():
-        table.add_row(label, text)
-    console.print(table)
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -2,7 +2,7 @@
 
 Both maximise the same marginal likelihood, without priors, from the same start, over the same
 logarithms of parameters, on the same cores: an ARD kernel, a noise, a constant integrated out. The
-opponent, ``benchmarks/gpytorch_bagg.py`` of the repository, runs with two optimisers and is judged
+opponent, ``benchmarks/gpytorch_bagg.py``, runs with two optimisers and is judged
 by the better one. Its clock stops at the first evaluation within half a nat of the best evidence
 that anybody found; ours is stopped there too, and also shown for the whole fit.
 
@@ -12,7 +12,6 @@ three kinds of process: with nothing compiled, with compiled code on disk, and a
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import tempfile
@@ -23,27 +22,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gpjax.kernels as gk
 import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import figures, timing
-from benchmarks.problems import problem_of
-from benchmarks.timing import available_cores, in_own_process, peak_bytes, write_json
-from deconditional.bags import Bags
-from deconditional.datasets import swiss_roll
-from deconditional.errors import FitWarning, UsageError
+import deconditional as dc
+from benchmarks.frame import Benchmark, Result, shown
+from benchmarks.problems import start
+from benchmarks.timing import available_cores, in_own_process, peak_bytes
 from deconditional.fitting import map as fitting
-from deconditional.models import BaggGP
-from studies.provenance import machine
+from studies import plots
+from studies.command import known, option, require
 
-__all__ = ["dense_log_evidence", "figure", "run"]
+__all__ = ["AgainstGPyTorch", "dense_log_evidence"]
 
+OPPONENT = Path(__file__).with_name("gpytorch_bagg.py")
 KERNELS = {"gaussian": gk.RBF, "matern12": gk.Matern12, "matern32": gk.Matern32}
 OPTIMISERS = {"lbfgs": "L-BFGS with strong Wolfe line search", "adam": "Adam, step 0.1"}
 WITHIN = 0.5
@@ -75,87 +72,105 @@ class Uninformed:
         return jnp.broadcast_to(jnp.asarray(self.start), (*sample_shape, *jnp.shape(self.start)))
 
 
-def run(
-    points: int = 5000,
-    bags: int = 50,
-    kernel: str = "gaussian",
-    optimisers: tuple[str, ...] = tuple(OPTIMISERS),
-    out: str | Path | None = None,
-    plot: str | Path | None = None,
-) -> int:
-    """Measure both sides, print a table of ratios, write JSON and a figure."""
-    opponent = find_opponent()
-    console = timing.console()
-    with tempfile.TemporaryDirectory() as folder:
-        problem = Path(folder) / "problem.npz"
-        _write_problem(problem, points, bags, kernel)
-        ours = _our_fits(console, problem, Path(folder))
-        theirs: dict[str, dict[str, Any]] = {}
-        for name in optimisers:
-            # The first runs until it finds no more; the next need not go beyond what is known.
-            known = [_best(fit) for fit in (*ours.values(), *theirs.values())]
-            enough = max(known) - NEAR if theirs else np.inf
-            with console.status(f"GPyTorch, {OPTIMISERS[name]}"):
-                theirs[name] = _opponent_fit(opponent, problem, Path(folder), name, enough)
-        result = _compared(problem, ours, theirs)
-    result |= {"points": points, "bags": bags, "kernel": kernel, "machine": machine()}
-    _show(console, result)
-    write_json(result, out)
-    if plot is not None:
-        figures.save(figure(result), plot)
-    return 0
+@dataclass(frozen=True)
+class AgainstGPyTorch(Benchmark):
+    """The same Bagg-GP, by maximum likelihood from the same start, with GPyTorch and with ours."""
 
+    name: ClassVar[str] = "against-gpytorch"
+    help: ClassVar[str] = "Bagg-GP against the same model written with GPyTorch"
+    times_compilation: ClassVar[bool] = True
+    columns: ClassVar[Any] = {
+        "fit": shown("fit"),
+        "ms / eval": shown("evaluation_seconds", "{:.0f}", 1e3),
+        "evals": shown("evaluations"),
+        "reached, s": shown("seconds_to_reach", "{:.2f}"),
+        "whole, s": shown("seconds", "{:.2f}"),
+        "evidence": shown("dense_log_evidence", "{:.3f}"),
+        "MiB": shown("peak_bytes", "{:.0f}", 2**-20),
+        "ratio to reach": shown("speedup_to_reach", "{:.1f}"),
+        "of whole fit": shown("speedup_of_whole_fit", "{:.1f}"),
+        "whole to whole": shown("speedup_whole_to_whole", "{:.1f}"),
+    }
+    series: ClassVar[Any] = {"nats missing": "trace"}
 
-def find_opponent() -> Path:
-    """The opponent's script, once it is known that it can run."""
-    if importlib.util.find_spec("gpytorch") is None or importlib.util.find_spec("torch") is None:
-        raise UsageError(
-            "against-gpytorch needs GPyTorch and PyTorch: install them with "
-            'pip install "deconditional[bench]" (PyTorch for CPUs alone: add --extra-index-url '
-            "https://download.pytorch.org/whl/cpu)."
+    points: int = option(5000, "fine points", quick=500)
+    bags: int = option(50, "bags", quick=20)
+    kernel: str = option("gaussian", f"one of {', '.join(KERNELS)}, ARD", choices=[*KERNELS])
+    optimisers: tuple[str, ...] = option(tuple(OPTIMISERS), "those of GPyTorch", metavar="NAME")
+
+    def measure(self, where: Console) -> Result:
+        """Fit with both, in processes of their own."""
+        require("bench", "torch", "gpytorch")
+        names = known("optimiser", self.optimisers, [*OPTIMISERS])
+        with tempfile.TemporaryDirectory() as folder:
+            problem = Path(folder) / "problem.npz"
+            _write_problem(problem, self.points, self.bags, self.kernel)
+            ours = _our_fits(where, problem, Path(folder))
+            theirs: dict[str, dict[str, Any]] = {}
+            for name in names:
+                # The first runs until it finds no more; the next need not go beyond what is known.
+                best = max(_best(fit) for fit in (*ours.values(), *theirs.values()))
+                enough = best - NEAR if theirs else np.inf
+                with where.status(f"GPyTorch, {OPTIMISERS[name]}"):
+                    theirs[name] = _opponent_fit(problem, Path(folder), name, enough)
+            return _compared(problem, ours, theirs)
+
+    def words(self, result: Result) -> tuple[str, str]:
+        """Sizes, and what is compared."""
+        return (
+            f"Bagg-GP, swiss roll of {self.points} points in {self.bags} bags, {self.kernel} "
+            f"kernel, {result['cores']} core(s)",
+            f"reached: first evaluation within {result['within_nats']} nats of the best evidence, "
+            f"{result['best_log_evidence']:.3f}. Ratios: GPyTorch's better optimiser to reach it, "
+            "over ours to reach it, and over our whole fit; and the whole fit of its first "
+            "optimiser over ours. Evidences by one dense formula in NumPy.",
         )
-    candidates = [
-        Path(__file__).parents[3] / "benchmarks" / "gpytorch_bagg.py",
-        Path("benchmarks") / "gpytorch_bagg.py",
-    ]
-    for path in candidates:
-        if path.is_file():
-            return path.resolve()
-    raise UsageError(
-        "the opponent, benchmarks/gpytorch_bagg.py, is part of the repository and not of the "
-        "installed package; run the command in a clone."
-    )
+
+    def figure(self, result: Result) -> Any:
+        """Evidence still missing against time, for everybody."""
+        lines = {}
+        for name, fit in result["fits"].items():
+            evidence = np.array([step["log_evidence"] for step in fit["trace"]])
+            offset = fit["dense_log_evidence"] - fit["own_log_evidence"]
+            missing = result["best_log_evidence"] - np.maximum.accumulate(evidence + offset)
+            ours = "" if name.startswith("GPyTorch") else "ours, "
+            seconds = [step["seconds"] for step in fit["trace"]]
+            lines[ours + name] = (seconds, np.maximum(missing, FLOOR))
+        panel = {
+            "lines": lines,
+            "xlabel": "seconds since the fit began",
+            "ylabel": f"nats below the best evidence, drawn at {FLOOR} if less",
+            "level": (f"{WITHIN} nats", WITHIN),
+            "xscale": "log",
+            "yscale": "log",
+        }
+        return plots.curves([panel], self.words(result)[0], 7.6, 5.0)
 
 
 # ---------------------------------------------------------------------- the problem
 
 
-def _bags(problem: Any) -> Bags:
-    return Bags.from_points(problem["x"], problem["bag"])
-
-
-def _model(problem: Any, precision: str = "auto") -> BaggGP:
+def _model(problem: Any) -> dc.BaggGP:
     """Our model of the stored problem, from its start and without priors."""
     starts = {
         "kernel.lengthscale": problem["lengthscale"],
         "kernel.variance": problem["variance"],
         "noise_std": np.sqrt(problem["noise_variance"]),
     }
-    return BaggGP(
+    return dc.BaggGP(
         kernel=KERNELS[str(problem["kernel"])](lengthscale=jnp.ones(problem["x"].shape[1])),
         trend="constant",
         priors={name: Uninformed(start) for name, start in starts.items()},
         n_restarts=1,
-        precision=precision,
     )
 
 
 def _write_problem(path: Path, points: int, bags: int, kernel: str) -> None:
     """A matched swiss roll with our data-driven start of the parameters."""
-    data = swiss_roll(n_points=points, n_bags=bags)
-    model = BaggGP(kernel=KERNELS[kernel](lengthscale=jnp.ones(3)), trend="constant")
-    problem = problem_of(model, data.bags, data.z)
-    start = {parameter.name: parameter.start for parameter in problem.parameters.learnt}
+    data = dc.datasets.swiss_roll(n_points=points, n_bags=bags)
+    model = dc.BaggGP(kernel=KERNELS[kernel](lengthscale=jnp.ones(3)), trend="constant")
+    problem = start(model, data.bags, data.z).problem
+    first = {parameter.name: parameter.start for parameter in problem.parameters.learnt}
     np.savez(
         path,
         x=data.bags.points,
@@ -163,9 +178,9 @@ def _write_problem(path: Path, points: int, bags: int, kernel: str) -> None:
         z=data.z,
         kernel=kernel,
         offset_variance=np.asarray(problem.trend.prior_std)[0] ** 2,
-        lengthscale=start["kernel.lengthscale"],
-        variance=start["kernel.variance"],
-        noise_variance=start["noise_std"] ** 2,
+        lengthscale=first["kernel.lengthscale"],
+        variance=first["kernel.variance"],
+        noise_variance=first["noise_std"] ** 2,
     )
 
 
@@ -179,8 +194,8 @@ def dense_log_evidence(
     weights = np.zeros((len(x), len(sizes)))
     weights[np.arange(len(x)), bag] = 1.0 / sizes[bag]
     gram = np.zeros((len(sizes), len(sizes)))
-    for start in range(0, len(x), 1000):
-        rows = slice(start, start + 1000)
+    for first in range(0, len(x), 1000):
+        rows = slice(first, first + 1000)
         squared = np.maximum(
             (x[rows] ** 2).sum(1)[:, None] + (x**2).sum(1) - 2.0 * x[rows] @ x.T, 0.0
         )
@@ -210,29 +225,25 @@ def _best(fit: dict[str, Any]) -> float:
     return max(step["log_evidence"] for step in fit["trace"])
 
 
-def _opponent_fit(
-    script: Path, problem: Path, folder: Path, optimiser: str, enough: float
-) -> dict[str, Any]:
+def _opponent_fit(problem: Path, folder: Path, optimiser: str, enough: float) -> dict[str, Any]:
     trace = folder / f"{optimiser}.json"
     limits = [STEPS, PATIENCE, enough, len(available_cores())]
-    in_own_process([str(script), str(problem), str(trace), optimiser, *map(str, limits)])
+    in_own_process([str(OPPONENT), str(problem), str(trace), optimiser, *map(str, limits)])
     return json.loads(trace.read_text(encoding="utf-8"))
 
 
-def _our_fits(console: Console, problem: Path, folder: Path) -> dict[str, dict[str, Any]]:
+def _our_fits(where: Console, problem: Path, folder: Path) -> dict[str, dict[str, Any]]:
     """Fits in new processes: nothing compiled, the same again in that process, code from disk."""
-    module = ["-m", "benchmarks.against_gpytorch", str(problem)]
-    cache = folder / "compiled"
 
     def fits(count: int, kept: Path | None) -> list[dict[str, Any]]:
-        answer = in_own_process([*module, str(count)], cache=kept)
-        return json.loads(answer.strip().splitlines()[-1])
+        command = ["-m", "benchmarks.against_gpytorch", str(problem), str(count)]
+        return json.loads(in_own_process(command, cache=kept).strip().splitlines()[-1])
 
-    with console.status("our fit, with nothing compiled, and once more"):
+    with where.status("our fit, with nothing compiled, and once more"):
         first, again = fits(2, None)
-    with console.status("our fit, compiled code on disk"):
-        fits(1, cache)
-        stored = fits(1, cache)[0]
+    with where.status("our fit, compiled code on disk"):
+        fits(1, folder / "compiled")
+        (stored,) = fits(1, folder / "compiled")
     return {
         "new process, nothing compiled": first,
         "new process, compiled code on disk": stored,
@@ -268,12 +279,12 @@ def _compared(
         fit["speedup_of_whole_fit"] = _ratio(opponent, fit["seconds"])
         fit["speedup_whole_to_whole"] = _ratio(whole, fit["seconds"])
     return {
-        "benchmark": "against-gpytorch",
         "cores": len(available_cores()),
         "within_nats": WITHIN,
         "best_log_evidence": best,
         "opponent_seconds_to_reach": opponent,
         "fits": fits,
+        "rows": [{"fit": name, **fit} for name, fit in fits.items()],
     }
 
 
@@ -288,94 +299,37 @@ def _ratio(theirs: float | None, ours: float | None) -> float | None:
     return None if theirs is None or ours is None else theirs / ours
 
 
-# ---------------------------------------------------------------------- what is shown
-
-
-def figure(result: dict[str, Any]) -> Any:
-    """Evidence still missing against time, for everybody."""
-    best = result["best_log_evidence"]
-    lines = {}
-    for name, fit in result["fits"].items():
-        values = np.array([step["log_evidence"] for step in fit["trace"]])
-        offset = fit["dense_log_evidence"] - fit["own_log_evidence"]
-        missing = np.maximum(best - np.maximum.accumulate(values + offset), FLOOR)
-        ours = "" if name.startswith("GPyTorch") else "ours, "
-        lines[ours + name] = ([step["seconds"] for step in fit["trace"]], missing)
-    panel = {
-        "lines": lines,
-        "xlabel": "seconds since the fit began",
-        "ylabel": f"nats below the best evidence, drawn at {FLOOR} if less",
-        "level": (f"{result['within_nats']} nats", result["within_nats"]),
-    }
-    title = f"Bagg-GP, swiss roll, {result['points']:,} points in {result['bags']} bags"
-    return figures.growth([panel], title, size=(7.6, 5.0))
-
-
-def _show(console: Console, result: dict[str, Any]) -> None:
-    table = Table(
-        title=f"Bagg-GP, swiss roll of {result['points']} points in {result['bags']} bags, "
-        f"{result['kernel']} kernel, {result['cores']} core(s)",
-        caption=f"reached: first evaluation within {result['within_nats']} nats of the best "
-        f"evidence, {result['best_log_evidence']:.3f}. Ratios: GPyTorch's better optimiser to "
-        "reach it, over ours to reach it, and over our whole fit; and the whole fit of its first "
-        "optimiser over ours. "
-        "Evidences by one dense formula in NumPy.",
-    )
-    table.add_column("fit")
-    headings = ("ms / eval", "evals", "reached, s", "whole, s", "evidence", "MiB")
-    for heading in (*headings, "ratio to reach", "of whole fit", "whole to whole"):
-        table.add_column(heading, justify="right")
-
-    def text(value: float | None, shape: str) -> str:
-        return "–" if value is None else format(value, shape)
-
-    for name, fit in result["fits"].items():
-        speedups = ("speedup_to_reach", "speedup_of_whole_fit", "speedup_whole_to_whole")
-        per_evaluation = fit["evaluation_seconds"]
-        table.add_row(
-            name,
-            text(None if per_evaluation is None else 1e3 * per_evaluation, ".0f"),
-            str(fit["evaluations"]),
-            text(fit["seconds_to_reach"], ".2f"),
-            text(fit["seconds"], ".2f"),
-            f"{fit['dense_log_evidence']:.3f}",
-            f"{fit['peak_bytes'] / 2**20:.0f}",
-            *(text(fit.get(key), ".1f") for key in speedups),
-        )
-    console.print(table)
-
-
 # ---------------------------------------------------------------------- in a process of its own
 
 
 @contextmanager
 def _traced(trace: list[tuple[float, float, np.ndarray]]) -> Iterator[None]:
     """Note the moment, the log evidence and the vector of every evaluation of a fit."""
-    plain = fitting._Objective
+    plain = fitting.loss_and_gradient
 
-    class Traced(plain):  # type: ignore[valid-type, misc]
-        def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = super().__call__(vector)
-            trace.append((time.perf_counter(), -value, np.array(vector)))
-            return value, gradient
+    def traced(problem: Any, vector: Any) -> tuple[Any, Any]:
+        value, gradient = jax.block_until_ready(plain(problem, vector))
+        trace.append((time.perf_counter(), -float(value), np.array(vector)))
+        return value, gradient
 
-    fitting._Objective = Traced  # type: ignore[misc]
+    fitting.loss_and_gradient = traced
     try:
         yield
     finally:
-        fitting._Objective = plain  # type: ignore[misc]
+        fitting.loss_and_gradient = plain
 
 
 def _fits(problem: Any, count: int) -> list[dict[str, Any]]:
     """So many fits of the stored problem, one after another, with every evaluation."""
     answers = []
+    bags = dc.Bags.from_points(problem["x"], problem["bag"])
     for _ in range(count):
         trace: list[tuple[float, float, np.ndarray]] = []
         began = time.perf_counter()
         with _traced(trace), warnings.catch_warnings():
             # Without priors a length scale that does not matter runs to its bound.
-            warnings.simplefilter("ignore", FitWarning)
-            model = _model(problem).fit(_bags(problem), problem["z"])
+            warnings.simplefilter("ignore", dc.FitWarning)
+            model = _model(problem).fit(bags, problem["z"])
         seconds = time.perf_counter() - began
         parameters = model.fitted_.problem.parameters
         steps = []

@@ -10,18 +10,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import against_dense, fit, kernels, predict, timing
-from benchmarks.timing import device_name, write_json
+from benchmarks.against_dense import AgainstDense
+from benchmarks.fit import Fit
+from benchmarks.frame import Benchmark, Costs, Result, Row, console, show, shown, write
+from benchmarks.kernels import Kernels
+from benchmarks.predict import Predict
+from benchmarks.timing import device_name
 from deconditional.errors import UsageError
+from studies.command import option
 from studies.provenance import machine
 
-__all__ = ["LIMIT", "compare", "run"]
+__all__ = ["LIMIT", "Check", "compare", "ratios_of", "read_baseline"]
 
 LIMIT = 1.3
 """A ratio that has grown by more than this is flagged."""
@@ -29,98 +34,86 @@ LIMIT = 1.3
 AGAIN = 2
 """Further rounds for a benchmark in which something looks slow."""
 
-Times = dict[str, tuple[float, float]]
+
+def _costs(benchmark: Benchmark) -> Callable[[Console], Costs]:
+    return lambda where: benchmark.costs(benchmark.measure(where))
 
 
-def _kernels(console: Console) -> Times:
-    return kernels.costs(kernels.measure(points=8000, bags=100, dims=5, quick=True))
+def _dense(where: Console) -> Costs:
+    small = AgainstDense(points=1200, bags=30, budget=0.5)
+    return small.costs(small.evaluations(where))
 
 
-def _fit(console: Console) -> Times:
-    result = fit.measure(points=2000, bags=40, inducing=60, restarts=1, budget=0.5, console=console)
-    return fit.costs(result)
-
-
-def _predict(console: Console) -> Times:
-    result = predict.measure(
-        points=5000,
-        bags=100,
-        dims=5,
-        inducing=400,
-        features=1000,
-        queries=16_384,
-        budget=0.5,
-        quick=True,
-        console=console,
-    )
-    return predict.costs(result)
-
-
-def _against_dense(console: Console) -> Times:
-    result = against_dense.measure(points=1200, bags=30, budget=0.5, console=console, fit=False)
-    return against_dense.costs(result)
-
-
-BENCHMARKS: dict[str, Callable[[Console], Times]] = {
-    "kernels": _kernels,
-    "fit": _fit,
-    "predict": _predict,
-    "against-dense": _against_dense,
+WATCHED: dict[str, Callable[[Console], Costs]] = {
+    "kernels": _costs(Kernels(points=8000, bags=100, types=("float32",), budget=0.5)),
+    "fit": _costs(Fit(points=2000, bags=40, inducing=60, restarts=1, budget=0.5)),
+    "predict": _costs(Predict(points=5000, bags=100, queries=16_384, blocks=(), budget=0.5)),
+    "against-dense": _dense,
 }
 """What is measured: for every case its seconds, and those of its opponent."""
 
 
-def run(
-    baseline: str | Path = "benchmarks/baseline.json",
-    update: bool = False,
-    rounds: int = 2,
-    out: str | Path | None = None,
-) -> int:
-    """Measure and compare; 1 if a ratio grew by more than the limit, or is gone."""
-    path = Path(baseline)
-    known = None if update else read_baseline(path)
-    console = timing.console()
-    times: Times = {}
-    for name in BENCHMARKS:
-        _measure_into(times, name, rounds, console)
-    if known is not None:
-        for name in sorted({case.split(":")[0] for case in _slow(times, known)}):
-            if name in BENCHMARKS:
-                _measure_into(times, name, AGAIN, console)
-    ratios = ratios_of(times)
-    result = {
-        "benchmark": "check",
-        "device": device_name(),
-        "machine": machine(),
-        "ratios": ratios,
+@dataclass(frozen=True)
+class Check(Benchmark):
+    """Small kernels, fit, predict and against-dense, compared with a file of ratios."""
+
+    name: ClassVar[str] = "check"
+    help: ClassVar[str] = "quick benchmarks against a baseline of ratios; 1 after a slowdown"
+    columns: ClassVar[Any] = {
+        "case": shown("case"),
+        "then": shown("then", "{:.3g}"),
+        "now": shown("now", "{:.3g}"),
+        "change": shown("change", "{:.3g}"),
+        "": shown("state"),
     }
-    if known is None:
-        write_json(result, path)
-        write_json(result, out)
-        console.print(f"{len(ratios)} ratios written to {path}", highlight=False)
-        return 0
-    rows = compare(ratios, known["ratios"])
-    _show(console, rows, known, result)
-    write_json(result | {"baseline": str(path), "rows": rows}, out)
-    flagged = [row["case"] for row in rows if row["state"] in ("slower", "gone")]
-    if flagged:
-        console.print(f"Flagged: {', '.join(flagged)}.", highlight=False)
-        console.print("If this is meant, write a new baseline with --update.", highlight=False)
-    return 1 if flagged else 0
+
+    baseline: str = option("benchmarks/baseline.json", "its ratios", metavar="FILE.json")
+    update: bool = option(False, "write a new baseline instead of comparing")
+    rounds: int = option(2, "measurements, of which the best counts", quick=1)
+
+    def run(self, out: Path | None = None, plot: Path | None = None) -> int:
+        """Measure and compare; 1 if a ratio grew by more than the limit, or is gone."""
+        path = Path(self.baseline)
+        earlier = None if self.update else read_baseline(path)
+        where = console()
+        times: Costs = {}
+        for name in WATCHED:
+            _measure_into(times, name, self.rounds, where)
+        if earlier is not None:
+            for name in _slow(times, earlier["ratios"]):
+                _measure_into(times, name, AGAIN, where)
+        facts = {"benchmark": self.name, "device": device_name(), "machine": machine()}
+        result: Result = {**facts, "ratios": ratios_of(times)}
+        if earlier is None:
+            for target in {path, out or path}:
+                write(target, result)
+            where.print(f"{len(times)} ratios written to {path}", highlight=False)
+            return 0
+        rows = compare(result["ratios"], earlier["ratios"])
+        title = "Times in units of a named opponent's, measured in the same run"
+        caption = f"change: now over then; over {LIMIT} is a slowdown"
+        show(where, rows, self.columns, title, caption)
+        _name_machines(where, earlier.get("machine", {}), result["machine"])
+        if out is not None:
+            write(out, result | {"baseline": str(path), "rows": rows})
+        flagged = [row["case"] for row in rows if row["state"] in ("slower", "gone")]
+        if flagged:
+            where.print(f"Flagged: {', '.join(flagged)}.", highlight=False)
+            where.print("If this is meant, write a new baseline with --update.", highlight=False)
+        return 1 if flagged else 0
 
 
-def _measure_into(times: Times, name: str, rounds: int, console: Console) -> None:
+def _measure_into(times: Costs, name: str, rounds: int, where: Console) -> None:
     """Keep the best of what is known and of further rounds."""
     for number in range(rounds):
-        with console.status(f"{name}, round {number + 1} of {rounds}"):
-            measured = BENCHMARKS[name](Console(quiet=True))
+        with where.status(f"{name}, round {number + 1} of {rounds}"):
+            measured = WATCHED[name](Console(quiet=True))
         for case, (ours, theirs) in measured.items():
-            key = f"{name}: {case}"
-            best = times.get(key, (math.inf, math.inf))
-            times[key] = (min(best[0], ours), min(best[1], theirs))
+            best = times.get(f"{name}: {case}", (math.inf, math.inf))
+            times[f"{name}: {case}"] = (min(best[0], ours), min(best[1], theirs))
 
 
-def ratios_of(times: Times) -> dict[str, float]:
+def ratios_of(times: Costs) -> dict[str, float]:
     """Our best time over the opponent's best.
 
     Examples
@@ -131,12 +124,14 @@ def ratios_of(times: Times) -> dict[str, float]:
     return {case: float(f"{ours / theirs:.4g}") for case, (ours, theirs) in times.items()}
 
 
-def _slow(times: Times, known: dict[str, Any]) -> list[str]:
-    rows = compare(ratios_of(times), known["ratios"])
-    return [row["case"] for row in rows if row["state"] == "slower"]
+def _slow(times: Costs, then: dict[str, float]) -> list[str]:
+    """The benchmarks in which something looks slow."""
+    rows = compare(ratios_of(times), then)
+    names = {row["case"].split(":")[0] for row in rows if row["state"] == "slower"}
+    return sorted(names & set(WATCHED))
 
 
-def compare(now: dict[str, float], then: dict[str, float]) -> list[dict[str, Any]]:
+def compare(now: dict[str, float], then: dict[str, float]) -> list[Row]:
     """Every case with its ratio then and now, and whether that is a slowdown.
 
     Examples
@@ -149,24 +144,24 @@ def compare(now: dict[str, float], then: dict[str, float]) -> list[dict[str, Any
     new new
     """
     rows = []
-    for case, before in then.items():
+    for case in dict.fromkeys([*then, *now]):
+        row: Row = {"case": case, "then": then.get(case), "now": now.get(case), "change": None}
         if case not in now:
-            rows.append({"case": case, "then": before, "now": None, "change": None})
-            rows[-1]["state"] = "gone"
-            continue
-        change = now[case] / before
-        state = "slower" if change > LIMIT else "faster" if change < 1 / LIMIT else "as before"
-        rows.append({"case": case, "then": before, "now": now[case], "change": change})
-        rows[-1]["state"] = state
-    for case, ratio in now.items():
-        if case not in then:
-            rows.append({"case": case, "then": None, "now": ratio, "change": None, "state": "new"})
+            row["state"] = "gone"
+        elif case not in then:
+            row["state"] = "new"
+        else:
+            change = row["change"] = now[case] / then[case]
+            row["state"] = (
+                "slower" if change > LIMIT else "faster" if change < 1 / LIMIT else "as before"
+            )
+        rows.append(row)
     return rows
 
 
 def read_baseline(path: Path) -> dict[str, Any]:
     """The baseline of a file, or an error that says what is wrong with it."""
-    remedy = f"make one with deconditional benchmark check --baseline {path} --update"
+    remedy = f"make one with python -m benchmarks check --baseline {path} --update"
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -182,29 +177,10 @@ def read_baseline(path: Path) -> dict[str, Any]:
     return known
 
 
-def _show(
-    console: Console, rows: list[dict[str, Any]], known: dict[str, Any], result: dict[str, Any]
-) -> None:
-    table = Table(
-        title="Times in units of a named opponent's, measured in the same run",
-        caption=f"change: now over then; over {LIMIT} is a slowdown",
-    )
-    table.add_column("case")
-    for heading in ("then", "now", "change", ""):
-        table.add_column(heading, justify="right" if heading else "left")
-
-    def text(value: float | None) -> str:
-        return "–" if value is None else f"{value:.3g}"
-
-    for row in rows:
-        style = "bold red" if row["state"] in ("slower", "gone") else None
-        cells = [text(row[key]) for key in ("then", "now", "change")]
-        table.add_row(row["case"], *cells, row["state"], style=style)
-    console.print(table)
-    then, now = (r.get("machine", {}) for r in (known, result))
+def _name_machines(where: Console, then: dict[str, Any], now: dict[str, Any]) -> None:
     for key in ("processor", "cores", "device"):
         if then.get(key) != now.get(key):
-            console.print(
+            where.print(
                 f"The baseline was measured with {key} {then.get(key)}, this with {now.get(key)}: "
                 "ratios may differ for that alone.",
                 highlight=False,

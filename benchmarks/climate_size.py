@@ -13,25 +13,22 @@ from __future__ import annotations
 
 import time
 import warnings
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import figures, timing
-from benchmarks.problems import problem_of
-from benchmarks.timing import best_seconds, device_name, exp_rate, write_json
-from deconditional import CMP, VarCMP, scores
-from deconditional.datasets import synthetic_globe
-from deconditional.errors import FitWarning
-from deconditional.fitting.map import loss_and_gradient
-from studies.provenance import machine
+import deconditional as dc
+from benchmarks.frame import Benchmark, Result, Row, percent, shown
+from benchmarks.problems import start
+from benchmarks.timing import exp_rate
+from studies.clock import best_seconds
+from studies.command import option
 
-__all__ = ["figure", "run"]
+__all__ = ["ClimateSize"]
 
 SUBSAMPLE = 64
 
@@ -49,61 +46,89 @@ def kernels() -> dict[str, Any]:
     }
 
 
-def run(
-    inducing: int = 800,
-    quick: bool = False,
-    restarts: int = 1,
-    exact_all: bool = False,
-    out: str | Path | None = None,
-    plot: str | Path | None = None,
-) -> int:
-    """Measure, print a table, write JSON and a figure.
+@dataclass(frozen=True)
+class ClimateSize(Benchmark):
+    """A variational and an exact model on 441 bags of 289 points, and predictions at 254 898."""
 
-    `quick` takes a small globe to try the command; `exact_all` fits the exact model with all
-    points and predicts with it, where otherwise it is evaluated once.
-    """
-    console = timing.console()
-    size = {"rows": 6, "columns": 8, "block": 5} if quick else {}
-    globe = synthetic_globe(**size)
-    precision = "auto" if quick else "float32"
-    options = {**kernels(), "uncertainty": True, "trend": "linear", "precision": precision}
-    budget = 0.2 if quick else 5.0
-    with console.status("timing exp"):
-        rate = exp_rate(jnp.float32, min(budget, 2.0))
-    model = VarCMP(**options, n_inducing=inducing, n_restarts=restarts)
-    rows = [_fitted(console, model, globe, f"VarCMP, {inducing} inducing points", budget)]
-    few = CMP(**options, points_per_bag=SUBSAMPLE, n_restarts=restarts)
-    rows.append(_fitted(console, few, globe, f"exact CMP, {SUBSAMPLE} points per bag", budget))
-    every = CMP(**options, n_restarts=restarts)
-    if exact_all:
-        rows.append(_fitted(console, every, globe, "exact CMP, all points", budget))
-    else:
-        with console.status("one evaluation of the exact model with all points"):
-            seconds = _evaluation(every, globe, budget=0.0)
-        rows.append({"model": "exact CMP, all points", "points": globe.bags.n_points})
-        rows[-1] |= {"evaluation_seconds": seconds}
-    for row in rows:
-        _add_shares(row, rate, len(globe.x))
-    result = {
-        "benchmark": "climate-size",
-        "bags": globe.bags.n_bags,
-        "points": globe.bags.n_points,
-        "observations": len(globe.z),
-        "predictions": len(globe.x),
-        "inducing": inducing,
-        "device": device_name(),
-        "exp_per_second": rate,
-        "rows": rows,
-        "machine": machine(),
+    name: ClassVar[str] = "climate-size"
+    help: ClassVar[str] = "whole fits at the size of the paper's climate experiment"
+    times_compilation: ClassVar[bool] = True
+    columns: ClassVar[Any] = {
+        "model": shown("model"),
+        "points": shown("points", "{:,}"),
+        "s / eval": shown("evaluation_seconds", "{:.3g}"),
+        "of exp": percent("evaluation_share_of_exp"),
+        "evals": shown("evaluations"),
+        "fit, s": shown("fit_seconds", "{:.1f}"),
+        "predict, s": shown("predict_seconds", "{:.2f}"),
+        "predict, of exp": percent("predict_share_of_exp"),
+        "RMSE": shown("rmse", "{:.3f}"),
+        "cover": shown("coverage95", "{:.2f}"),
     }
-    _show(console, result, float(np.std(globe.f)))
-    write_json(result, out)
-    if plot is not None:
-        figures.save(figure(result), plot)
-    return 0
+    series: ClassVar[Any] = {
+        "one evaluation": "evaluation_seconds",
+        "whole fit": "fit_seconds",
+        "all predictions": "predict_seconds",
+    }
+    axis: ClassVar[str] = "seconds"
+    log: ClassVar[bool] = True
+
+    inducing: int = option(800, "inducing points")
+    restarts: int = option(1, "starts of a fit")
+    exact_all: bool = option(False, "fit the exact model with all points too: for a GPU")
+    cells: tuple[int, ...] = option(
+        (21, 42, 17), "coarse rows, columns, fine ones in each", quick=(6, 8, 5), metavar="N"
+    )
+    budget: float = option(5.0, "seconds for each measurement", quick=0.2, type=float)
+
+    def measure(self, where: Console) -> Result:
+        """Time `exp`, then both models, and the exact one with all points."""
+        globe = dc.datasets.synthetic_globe(*self.cells)
+        precision = "auto" if len(globe.x) < 10_000 else "float32"
+        options = {**kernels(), "uncertainty": True, "trend": "linear", "precision": precision}
+        options["n_restarts"] = self.restarts
+        with where.status("timing exp"):
+            rate = exp_rate(jnp.float32, min(self.budget, 2.0))
+        every = dc.CMP(**options)
+        models = {
+            f"VarCMP, {self.inducing} inducing points": dc.VarCMP(
+                **options, n_inducing=self.inducing
+            ),
+            f"exact CMP, {SUBSAMPLE} points per bag": dc.CMP(**options, points_per_bag=SUBSAMPLE),
+        }
+        if self.exact_all:
+            models["exact CMP, all points"] = every
+        rows = [_fitted(where, model, globe, name, self.budget) for name, model in models.items()]
+        if not self.exact_all:
+            with where.status("one evaluation of the exact model with all points"):
+                seconds = _evaluation(every, globe, budget=0.0)
+            rows.append({"model": "exact CMP, all points", "points": globe.bags.n_points})
+            rows[-1] |= {"evaluation_seconds": seconds}
+        for row in rows:
+            _add_shares(row, rate, len(globe.x))
+        return {
+            "bags": globe.bags.n_bags,
+            "points": globe.bags.n_points,
+            "observations": len(globe.z),
+            "predictions": len(globe.x),
+            "spread": float(np.std(globe.f)),
+            "exp_per_second": rate,
+            "rows": rows,
+        }
+
+    def words(self, result: Result) -> tuple[str, str]:
+        """Sizes, and the limit."""
+        return (
+            f"{result['bags']} bags, {result['points']} points, {result['observations']} "
+            f"observations, {result['predictions']} predictions; the field has standard deviation "
+            f"{result['spread']:.2f}; {result['device']}",
+            f"of exp: share of exp alone, {result['exp_per_second'] / 1e9:.3g} G float32 "
+            f"values/s in this run, {EXPONENTIALS} for every kernel value answered for. "
+            "predict: compiled; fit: compilation included.",
+        )
 
 
-def _add_shares(row: dict[str, Any], rate: float, queries: int) -> None:
+def _add_shares(row: Row, rate: float, queries: int) -> None:
     """How much of the speed of `exp` was reached, by exponentials of kernel values answered for.
 
     The evaluation of a variational model also has a trace, estimated or not; its values are those
@@ -117,43 +142,23 @@ def _add_shares(row: dict[str, Any], rate: float, queries: int) -> None:
         row["predict_share_of_exp"] = queries * one / row["predict_seconds"]
 
 
-def figure(result: dict[str, Any]) -> Any:
-    """Times of evaluations, fits and predictions, as bars."""
-    rows = result["rows"]
-    missing = float("nan")
-    return figures.bars(
-        [row["model"] for row in rows],
-        {
-            "one evaluation": [row["evaluation_seconds"] for row in rows],
-            "whole fit": [row.get("fit_seconds", missing) for row in rows],
-            f"{result['predictions']:,} predictions": [
-                row.get("predict_seconds", missing) for row in rows
-            ],
-        },
-        f"{result['bags']} bags, {result['points']:,} points; {result['device']}",
-        "seconds",
-        log=True,
-    )
-
-
 def _evaluation(model: Any, globe: Any, budget: float) -> float:
     """Seconds of one objective and gradient, measured for `budget` seconds but at least once."""
     bags = globe.bags
     if model.points_per_bag is not None:
         bags = bags.subsample(model.points_per_bag, seed=model.seed)
-    problem = problem_of(model, bags, globe.z, globe.mediator)
-    vector = jnp.asarray(problem.parameters.start())
-    return best_seconds(lambda: loss_and_gradient(problem, vector), budget=budget, least=1)
+    begun = start(model, bags, globe.z, globe.mediator)
+    return best_seconds(begun.evaluate, budget=budget, least=1)
 
 
-def _fitted(console: Console, model: Any, globe: Any, name: str, budget: float) -> dict[str, Any]:
-    with console.status(f"{name}: the whole fit"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)
+def _fitted(where: Console, model: Any, globe: Any, name: str, budget: float) -> Row:
+    with where.status(f"{name}: the whole fit"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.FitWarning)
         began = time.perf_counter()
         model.fit(globe.bags, globe.z, mediator=globe.mediator)
         fit_seconds = time.perf_counter() - began
     report = model.fit_report_
-    with console.status(f"{name}: {len(globe.x)} predictions"):
+    with where.status(f"{name}: {len(globe.x)} predictions"):
         seconds_of_predictions = []
         for _ in range(2):  # the first compiles
             began = time.perf_counter()
@@ -161,10 +166,10 @@ def _fitted(console: Console, model: Any, globe: Any, name: str, budget: float) 
             moments = posterior.mean, posterior.variance
             seconds_of_predictions.append(time.perf_counter() - began)
         assert all(np.isfinite(values).all() for values in moments)
-        score = scores.score(posterior, globe.f)
-    with console.status(f"{name}: one evaluation"):
+        score = dc.scores.score(posterior, globe.f)
+    with where.status(f"{name}: one evaluation"):
         seconds = _evaluation(model, globe, budget)
-    console.print(f"{name}: {report}", highlight=False)
+    where.print(f"{name}: {report}", highlight=False)
     return {
         "model": name,
         "points": int(model.bags_.n_points),
@@ -182,32 +187,3 @@ def _fitted(console: Console, model: Any, globe: Any, name: str, budget: float) 
         "crps": float(score["crps"]),
         "coverage95": float(score["coverage95"]),
     }
-
-
-def _show(console: Console, result: dict[str, Any], spread: float) -> None:
-    table = Table(
-        title=f"{result['bags']} bags, {result['points']} points, {result['observations']} "
-        f"observations, {result['predictions']} predictions; the field has standard deviation "
-        f"{spread:.2f}; {result['device']}",
-        caption=f"of exp: share of exp alone, {result['exp_per_second'] / 1e9:.3g} G float32 "
-        f"values/s in this run, {EXPONENTIALS} for every kernel value answered for. "
-        "predict: compiled; fit: compilation included.",
-    )
-    columns = {
-        "points": ("points", "{:,}"),
-        "evaluation_seconds": ("s / eval", "{:.3g}"),
-        "evaluation_share_of_exp": ("of exp", "{:.0%}"),
-        "evaluations": ("evals", "{}"),
-        "fit_seconds": ("fit, s", "{:.1f}"),
-        "predict_seconds": ("predict, s", "{:.2f}"),
-        "predict_share_of_exp": ("of exp", "{:.0%}"),
-        "rmse": ("RMSE", "{:.3f}"),
-        "coverage95": ("cover", "{:.2f}"),
-    }
-    table.add_column("model")
-    for title, _ in columns.values():
-        table.add_column(title, justify="right")
-    for row in result["rows"]:
-        cells = [text.format(row[n]) if n in row else "–" for n, (_, text) in columns.items()]
-        table.add_row(row["model"], *cells)
-    console.print(table)

@@ -1,4 +1,4 @@
-"""A Bagg-GP as a user of GPyTorch would write it: the opponent of ``benchmark against-gpytorch``.
+"""A Bagg-GP as a user of GPyTorch would write it: the opponent of ``against-gpytorch``.
 
 An exact GP whose inputs are bag numbers. Its kernel is the matrix of bag means P'KP, formed from
 the n x n kernel matrix of all points; gradients come from autograd, everything is in double

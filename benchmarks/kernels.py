@@ -10,90 +10,102 @@ n x n matrix answered for per second, which is what a user waits for, and values
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import gpjax.kernels as gk
 import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import figures, timing
-from benchmarks.timing import array_exp_rate, best_seconds, exp_rate, write_json
-from deconditional.bags import Bags
-from deconditional.kernels.sweeps import bag_cross, bag_gram
-from studies.provenance import machine
+from benchmarks.frame import Benchmark, Costs, Result, Row, percent, shown
+from benchmarks.timing import array_exp_rate, exp_rate
+from deconditional import Bags, bag_cross, bag_gram
+from studies.clock import best_seconds
+from studies.command import option
 
-__all__ = ["costs", "figure", "measure", "run"]
+__all__ = ["Kernels"]
 
 FAMILIES: dict[str, Any] = {"Gaussian": gk.RBF, "Matérn-3/2": gk.Matern32}
 
 
-def run(
-    points: int = 20_000,
-    bags: int = 200,
-    dims: int = 5,
-    quick: bool = False,
-    out: str | Path | None = None,
-    plot: str | Path | None = None,
-) -> int:
-    """Measure, print a table, write JSON and a figure."""
-    console = timing.console()
-    with console.status("timing exp and the bag kernels"):
-        result = measure(points, bags, dims, quick)
-    _show(console, result)
-    write_json(result, out)
-    if plot is not None:
-        figures.save(figure(result), plot)
-    return 0
+@dataclass(frozen=True)
+class Kernels(Benchmark):
+    """Averages of kernels over pairs of bags, their gradients, and those with points."""
 
-
-def measure(points: int, bags: int, dims: int, quick: bool) -> dict[str, Any]:
-    """Time `exp` and the bag kernels; `quick` takes float32 alone and less time for each."""
-    budget = 0.5 if quick else 4.0
-    rows: list[dict[str, Any]] = []
-    for dtype in (jnp.float32,) if quick else (jnp.float32, jnp.float64):
-        data = _ragged_bags(points, bags, dims)  # bags keep the tiles of the first type they meet
-        limits = exp_rate(dtype, budget), array_exp_rate(dtype, budget)
-        for family in FAMILIES:
-            rows += _measure(data, family, dtype, limits, budget)
-    return {
-        "benchmark": "kernels",
-        "points": data.n_points,
-        "bags": bags,
-        "dims": dims,
-        "bag_sizes": [int(data.sizes.min()), int(data.sizes.max())],
-        "rows": rows,
-        "machine": machine(),
+    name: ClassVar[str] = "kernels"
+    help: ClassVar[str] = "the bag kernels against the speed of exp alone"
+    columns: ClassVar[Any] = {
+        "function": shown("function"),
+        "kernel": shown("kernel"),
+        "type": shown("dtype"),
+        "ms": shown("seconds", "{:.1f}", 1e3),
+        "G values/s": shown("values_per_second", "{:.2f}", 1e-9),
+        "of exp in cache": percent("share_of_exp"),
+        "of exp(array)": percent("share_of_array_exp"),
+        "evaluated": percent("evaluated_share_of_exp"),
     }
 
-
-def costs(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """For every function its seconds, and those of `exp` on the values it answers for."""
-    return {
-        f"{row['function']}, {row['kernel']}, {row['dtype']}": (
-            row["seconds"],
-            row["values_per_second"] * row["seconds"] / row["exp_per_second"],
-        )
-        for row in result["rows"]
+    series: ClassVar[Any] = {
+        "of exp in cache": "share_of_exp",
+        "of exp over an array": "share_of_array_exp",
     }
+    axis: ClassVar[str] = "kernel values answered for, as a share of exp"
+    level: ClassVar[Any] = ("exp", 1.0)
 
-
-def figure(result: dict[str, Any]) -> Any:
-    """Shares of the two limits, as bars."""
-    rows = result["rows"]
-    return figures.bars(
-        [f"{row['function']}, {row['kernel']}, {row['dtype']}" for row in rows],
-        {
-            "of exp in cache": [row["share_of_exp"] for row in rows],
-            "of exp over an array": [row["share_of_array_exp"] for row in rows],
-        },
-        f"Bag kernels, {result['points']:,} points in {result['bags']} bags",
-        "kernel values answered for, as a share of exp",
-        ("exp", 1.0),
+    points: int = option(20_000, "fine points")
+    bags: int = option(200, "bags")
+    dims: int = option(5, "covariates")
+    types: tuple[str, ...] = option(
+        ("float32", "float64"), "precisions", quick=("float32",), metavar="TYPE"
     )
+    budget: float = option(4.0, "seconds for each measurement", quick=0.5, type=float)
+
+    def measure(self, where: Console) -> Result:
+        """Time `exp` and the bag kernels."""
+        rows: list[Row] = []
+        for dtype in map(jnp.dtype, self.types):
+            # Bags keep the tiles of the first type they meet.
+            data = _ragged_bags(self.points, self.bags, self.dims)
+            with where.status(f"exp, {dtype}"):
+                limits = exp_rate(dtype, self.budget), array_exp_rate(dtype, self.budget)
+            for family in FAMILIES:
+                with where.status(f"{family}, {dtype}"):
+                    rows += _measured(data, family, dtype, limits, self.budget)
+        return {
+            "points": data.n_points,
+            "bag_sizes": [int(data.sizes.min()), int(data.sizes.max())],
+            "rows": rows,
+        }
+
+    def words(self, result: Result) -> tuple[str, str]:
+        """Sizes, and the two limits."""
+        low, high = result["bag_sizes"]
+        first = result["rows"][0]
+        return (
+            f"Bag kernels: {result['points']} points, {result['bags']} bags of {low}-{high}, "
+            f"{result['dims']} dimensions",
+            "G values/s: n x n kernel values answered for per second. exp reaches "
+            f"{first['exp_per_second'] / 1e9:.2f} G/s in cache and "
+            f"{first['array_exp_per_second'] / 1e9:.2f} G/s over an array ({first['dtype']}). "
+            "evaluated: share of exp in cache by values computed (the symmetric half, padding, and "
+            "a second pass for the gradient).",
+        )
+
+    def label(self, row: Row) -> str:
+        """Function, kernel and precision."""
+        return f"{row['function']}, {row['kernel']}, {row['dtype']}"
+
+    def costs(self, result: Result) -> Costs:
+        """For every function its seconds, and those of `exp` on the values it answers for."""
+        return {
+            self.label(row): (
+                row["seconds"],
+                row["values_per_second"] * row["seconds"] / row["exp_per_second"],
+            )
+            for row in result["rows"]
+        }
 
 
 def _ragged_bags(points: int, n_bags: int, dims: int) -> Bags:
@@ -104,9 +116,9 @@ def _ragged_bags(points: int, n_bags: int, dims: int) -> Bags:
     return Bags.from_points(rng.standard_normal((len(bag_of), dims)), bag_of)
 
 
-def _measure(
+def _measured(
     data: Bags, family: str, dtype: Any, limits: tuple[float, float], budget: float
-) -> list[dict]:
+) -> list[Row]:
     layout = data.layout
     scales = jnp.linspace(0.8, 2.0, data.points.shape[1])
     cotangent = jnp.asarray(np.random.default_rng(1).standard_normal((data.n_bags, data.n_bags)))
@@ -161,32 +173,3 @@ def _measure(
             }
         )
     return rows
-
-
-def _show(console: Console, result: dict[str, Any]) -> None:
-    low, high = result["bag_sizes"]
-    table = Table(
-        title=f"Bag kernels: {result['points']} points, {result['bags']} bags of {low}-{high}, "
-        f"{result['dims']} dimensions",
-        caption=f"G values/s: n x n kernel values answered for per second. exp reaches "
-        f"{result['rows'][0]['exp_per_second'] / 1e9:.2f} G/s in cache and "
-        f"{result['rows'][0]['array_exp_per_second'] / 1e9:.2f} G/s over an array (float32). "
-        "evaluated: share of exp in cache by values computed (the symmetric half, padding, and a "
-        "second pass for the gradient).",
-    )
-    for heading in ("function", "kernel", "type"):
-        table.add_column(heading)
-    for heading in ("ms", "G values/s", "of exp in cache", "of exp(array)", "evaluated"):
-        table.add_column(heading, justify="right")
-    for row in result["rows"]:
-        table.add_row(
-            row["function"],
-            row["kernel"],
-            row["dtype"],
-            f"{1e3 * row['seconds']:.1f}",
-            f"{row['values_per_second'] / 1e9:.2f}",
-            f"{row['share_of_exp']:.0%}",
-            f"{row['share_of_array_exp']:.0%}",
-            f"{row['evaluated_share_of_exp']:.0%}",
-        )
-    console.print(table)

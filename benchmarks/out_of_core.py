@@ -11,22 +11,22 @@ import math
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.timing import peak_bytes, write_json
-from deconditional.errors import UsageError
-from deconditional.fields.cluster import cluster
-from studies.provenance import machine
+import deconditional as dc
+from benchmarks.frame import Benchmark, Result, Row, shown
+from benchmarks.timing import peak_bytes
+from studies.command import option, positive, require
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["run"]
+__all__ = ["OutOfCore"]
 
 CHUNK = 1000
 """Rows and columns of a chunk, at most."""
@@ -35,75 +35,81 @@ PART = 0.04
 """Share of the cells that is predicted with one worker and with two."""
 
 
-def run(
-    cells: int = 100_000_000,
-    inducing: int = 400,
-    features: int | None = None,
-    workers: int = 2,
-    quick: bool = False,
-    out: str | Path | None = None,
-) -> int:
-    """Measure, print a table, write JSON; `quick` takes a small grid to try the command."""
-    try:
-        import distributed  # noqa: F401
-    except ImportError:
-        raise UsageError("this needs distributed: pip install 'deconditional[dask]'.") from None
-    console = Console()
-    if quick:
-        cells, inducing = 40_000, 40
-    with tempfile.TemporaryDirectory() as folder:
-        result = _measured(console, Path(folder), cells, inducing, features, workers)
-    _show(console, result)
-    write_json(result | {"machine": machine()}, out)
-    return 0
+@dataclass(frozen=True)
+class OutOfCore(Benchmark):
+    """Mean and standard deviation from one Zarr store into another with Dask workers."""
 
-
-def _measured(
-    console: Console,
-    folder: Path,
-    cells: int,
-    inducing: int,
-    features: int | None,
-    workers: int,
-) -> dict[str, Any]:
-    import xarray as xr
-
-    rows = math.ceil(math.sqrt(cells / 2))
-    n_chunks = max(math.ceil(rows / CHUNK), 4)
-    chunk = math.ceil(rows / n_chunks)
-    rows = n_chunks * chunk
-    with console.status("a store of covariates"):
-        store = _covariates(folder / "fine.zarr", rows, 2 * rows, chunk)
-    fine = xr.open_zarr(store, consolidated=False)
-    with console.status("the fit"):
-        downscaler = _fitted(inducing)
-    columns = max(round(PART * rows * 2 * rows / chunk**2 / workers), 1) * workers * chunk
-    part = fine.isel(lat=slice(0, chunk), lon=slice(0, columns))
-    asked = {"features": features}
-    rows_of: list[dict[str, Any]] = []
-    for n in sorted({1, workers}):
-        with cluster(n, None) as client:
-            with console.status(f"{n} worker(s): first use"):
-                first = fine.isel(lat=slice(0, chunk), lon=slice(0, n * chunk))
-                downscaler.predict(first, **asked)[["mean", "std"]].compute()
-            with console.status(f"{n} worker(s): {part.sizes['lat'] * part.sizes['lon']:,} cells"):
-                rows_of.append(
-                    _predicted(downscaler, client, part, folder / f"part{n}.zarr", n, asked)
-                )
-            if n == workers:
-                with console.status(f"{n} worker(s): all {rows * 2 * rows:,} cells"):
-                    whole = _predicted(downscaler, client, fine, folder / "whole.zarr", n, asked)
-    rows_of.append(whole)
-    rates = [row["cells_per_second"] for row in rows_of]
-    return {
-        "benchmark": "out-of-core",
-        "inducing": inducing,
-        "features": features,
-        "chunk": [chunk, chunk],
-        "rows": rows_of,
-        "speed_up": rates[-2] / rates[0],
-        "difference": _difference(downscaler, fine, folder / "whole.zarr", chunk, asked),
+    name: ClassVar[str] = "out-of-core"
+    help: ClassVar[str] = "prediction of a grid larger than memory on one and on several workers"
+    columns: ClassVar[Any] = {
+        "workers": shown("workers"),
+        "cells": shown("cells", "{:,}"),
+        "seconds": shown("seconds", "{:.1f}"),
+        "cells / s": shown("cells_per_second", "{:,.0f}"),
+        "peak of a worker": shown("worker_peak_bytes", "{:.2f} GiB", 2**-30),
+        "of the client": shown("client_peak_bytes", "{:.2f} GiB", 2**-30),
     }
+
+    cells: int = option(100_000_000, "fine cells", quick=40_000)
+    inducing: int = option(400, "inducing points", quick=40)
+    features: int | None = option(None, "so many random features in place of them", type=positive)
+    workers: int = option(2, "worker processes, one core each")
+
+    def measure(self, where: Console) -> Result:
+        """Fit, make the store, predict a part with one and with all workers, then everything."""
+        require("dask", "distributed")
+        with tempfile.TemporaryDirectory() as folder:
+            return self._measured(where, Path(folder))
+
+    def _measured(self, where: Console, folder: Path) -> Result:
+        import xarray as xr
+
+        from deconditional.fields.cluster import cluster
+
+        rows = math.ceil(math.sqrt(self.cells / 2))
+        n_chunks = max(math.ceil(rows / CHUNK), 4)
+        chunk = math.ceil(rows / n_chunks)
+        rows = n_chunks * chunk
+        with where.status("a store of covariates"):
+            store = _covariates(folder / "fine.zarr", rows, 2 * rows, chunk)
+        fine = xr.open_zarr(store, consolidated=False)
+        with where.status("the fit"):
+            downscaler = _fitted(self.inducing)
+        columns = max(round(PART * rows * 2 * rows / chunk**2 / self.workers), 1) * self.workers
+        part = fine.isel(lat=slice(0, chunk), lon=slice(0, columns * chunk))
+        asked = {"features": self.features}
+        found: list[Row] = []
+        for n in sorted({1, self.workers}):
+            with cluster(n, None) as client:
+                with where.status(f"{n} worker(s): first use"):
+                    first = fine.isel(lat=slice(0, chunk), lon=slice(0, n * chunk))
+                    downscaler.predict(first, **asked)[["mean", "std"]].compute()
+                wanted = {f"part{n}.zarr": part}
+                if n == self.workers:
+                    wanted["whole.zarr"] = fine
+                for name, data in wanted.items():
+                    with where.status(f"{n} worker(s): {data.sizes['lat']} rows"):
+                        found.append(_predicted(downscaler, client, data, folder / name, n, asked))
+        rates = [row["cells_per_second"] for row in found]
+        return {
+            "chunk": [chunk, chunk],
+            "rows": found,
+            "speed_up": rates[-2] / rates[0],
+            "difference": _difference(downscaler, fine, folder / "whole.zarr", chunk, asked),
+        }
+
+    def words(self, result: Result) -> tuple[str, str]:
+        """What predicts, and the ratios."""
+        basis = f"{self.features} random features"
+        if self.features is None:
+            basis = f"{self.inducing} inducing points"
+        off = result["difference"]
+        return (
+            f"Mean and standard deviation from {basis}, chunks of {result['chunk'][0]} x "
+            f"{result['chunk'][1]} cells, read from and written to Zarr",
+            f"{self.workers} workers against one: {result['speed_up']:.2f}x. Largest difference "
+            f"from memory: mean {off['mean']:.2g} K, std {off['std']:.2g} K.",
+        )
 
 
 def _covariates(path: Path, rows: int, columns: int, chunk: int) -> Path:
@@ -131,8 +137,6 @@ def _covariates(path: Path, rows: int, columns: int, chunk: int) -> Path:
 
 
 def _fitted(inducing: int) -> Any:
-    import deconditional as dc
-
     fields = dc.datasets.synthetic_fields(72, 144)
     names = ("tas", ["altitude", "cloud"])
     data = dc.datasets.split_cells(fields, *names, ["water_vapour"], block=4, matched=1.0)
@@ -152,7 +156,7 @@ def _predicted(
     path: Path,
     workers: int,
     asked: dict[str, Any],
-) -> dict[str, Any]:
+) -> Row:
     cells = fine.sizes["lat"] * fine.sizes["lon"]
     began = time.perf_counter()
     downscaler.predict_to(path, fine, **asked)
@@ -162,7 +166,7 @@ def _predicted(
         "cells": cells,
         "seconds": seconds,
         "cells_per_second": cells / seconds,
-        "worker_peak_bytes": sorted(client.run(peak_bytes).values()),
+        "worker_peak_bytes": max(client.run(peak_bytes).values()),
         "client_peak_bytes": peak_bytes(),
     }
 
@@ -182,30 +186,3 @@ def _difference(
         name: float(np.abs(found[name].values - expected[name].values).max())
         for name in ("mean", "std")
     }
-
-
-def _show(console: Console, result: dict[str, Any]) -> None:
-    basis = f"{result['features']} random features"
-    if result["features"] is None:
-        basis = f"{result['inducing']} inducing points"
-    table = Table(
-        title=f"Mean and standard deviation from {basis}, chunks of "
-        f"{result['chunk'][0]} x {result['chunk'][1]} cells, read from and written to Zarr"
-    )
-    for name in ("workers", "cells", "seconds", "cells / s", "peak of a worker", "of the client"):
-        table.add_column(name, justify="right")
-    for row in result["rows"]:
-        table.add_row(
-            str(row["workers"]),
-            f"{row['cells']:,}",
-            f"{row['seconds']:.1f}",
-            f"{row['cells_per_second']:,.0f}",
-            f"{row['worker_peak_bytes'][-1] / 2**30:.2f} GiB",
-            f"{row['client_peak_bytes'] / 2**30:.2f} GiB",
-        )
-    console.print(table)
-    console.print(f"{result['rows'][1]['workers']} workers against one: {result['speed_up']:.2f}x")
-    off = result["difference"]
-    console.print(
-        f"largest difference from memory: mean {off['mean']:.2g} K, std {off['std']:.2g} K"
-    )

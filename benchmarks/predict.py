@@ -10,98 +10,104 @@ on.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import figures, timing
-from benchmarks.problems import problem_of, strips
-from benchmarks.timing import (
-    best_seconds,
-    device_name,
-    exp_rate,
-    matmul_rate,
-    write_json,
-)
-from deconditional.inference.posterior import BLOCK, Posterior
-from deconditional.models import CMP, VarCMP
-from studies.provenance import machine
+import deconditional as dc
+from benchmarks.frame import Benchmark, Costs, Result, Row, shown
+from benchmarks.problems import start, strips
+from benchmarks.timing import exp_rate, matmul_rate
+from studies.clock import best_seconds
+from studies.command import option
 
-__all__ = ["costs", "figure", "measure", "run"]
-
-BLOCKS = (1024, 4096, 16_384)
-"""Query points computed at once; the package takes BLOCK of them."""
+__all__ = ["Predict"]
 
 
-def run(
-    points: int = 20_000,
-    bags: int = 200,
-    dims: int = 5,
-    inducing: int = 400,
-    features: int = 1000,
-    queries: int = 65_536,
-    quick: bool = False,
-    out: str | Path | None = None,
-    plot: str | Path | None = None,
-) -> int:
-    """Measure, print a table, write JSON and a figure; `quick` takes few queries, one block."""
-    console = timing.console()
-    if quick:
-        points, bags, queries = min(points, 5000), min(bags, 100), min(queries, 8192)
-    result = measure(
-        points, bags, dims, inducing, features, queries, 0.5 if quick else 3.0, quick, console
-    )
-    _show(console, result)
-    write_json(result, out)
-    if plot is not None:
-        figures.save(figure(result), plot)
-    return 0
+def _block_text(row: Row) -> str:
+    return "Posterior" if row["block"] is None else f"blocks of {row['block']:,}"
 
 
-def measure(
-    points: int,
-    bags: int,
-    dims: int,
-    inducing: int,
-    features: int,
-    queries: int,
-    budget: float,
-    quick: bool,
-    console: Console,
-) -> dict[str, Any]:
-    """Time `exp`, then every kind of field in every size of block."""
-    with console.status("timing exp and matrix products"):
-        rates = exp_rate(jnp.float32, budget), matmul_rate(jnp.float64, budget)
-    x = np.random.default_rng(1).uniform(size=(queries, dims))
-    rows = []
-    for name, (field, *work) in _fields(points, bags, dims, inducing, features).items():
-        for block in sorted({BLOCK} if quick else {BLOCK, *BLOCKS}):
-            if block > queries:
-                continue
-            with console.status(f"{name}, blocks of {block}"):
-                seconds = _seconds(field, x, block, budget)
-            rows.append(_row(name, block, len(x), seconds, work, rates))
-        with console.status(f"{name}, through Posterior"):
-            seconds = best_seconds(partial(_through_posterior, field, x), budget)
-        rows.append(_row(name, None, len(x), seconds, work, rates))
-    return {
-        "benchmark": "predict",
-        "points": points,
-        "bags": bags,
-        "dims": dims,
-        "queries": queries,
-        "device": device_name(),
-        "exp_per_second": rates[0],
-        "matmul_flops_per_second": rates[1],
-        "rows": rows,
-        "machine": machine(),
+@dataclass(frozen=True)
+class Predict(Benchmark):
+    """The exact posterior, inducing points and random features, in blocks of several sizes."""
+
+    name: ClassVar[str] = "predict"
+    help: ClassVar[str] = "mean and variance at query points against the speed of exp alone"
+    columns: ClassVar[Any] = {
+        "field": shown("field"),
+        "computed by": _block_text,
+        "thousand points / s": shown("points_per_second", "{:.1f}", 1e-3),
+        "values / point": shown("values_per_point"),
+        "of exp": shown("share_of_exp", "{:.1%}"),
+        "of exp + products": shown("share_of_both", "{:.1%}"),
     }
+
+    series: ClassVar[Any] = {
+        "of exp": "share_of_exp",
+        "of exp and matrix products": "share_of_both",
+    }
+    axis: ClassVar[str] = "share of the speed limit"
+    level: ClassVar[Any] = ("limit", 1.0)
+
+    points: int = option(20_000, "fine points of the bags", quick=5000)
+    bags: int = option(200, "bags", quick=100)
+    dims: int = option(5, "covariates")
+    inducing: int = option(400, "inducing points")
+    features: int = option(1000, "random features")
+    queries: int = option(65_536, "query points", quick=8192)
+    blocks: tuple[int, ...] = option(
+        (1024, 4096, 16_384), "query points computed at once", quick=(4096,), metavar="N"
+    )
+    budget: float = option(3.0, "seconds for each measurement", quick=0.5, type=float)
+
+    def measure(self, where: Console) -> Result:
+        """Time `exp`, then every kind of field in every size of block."""
+        with where.status("timing exp and matrix products"):
+            rates = exp_rate(jnp.float32, self.budget), matmul_rate(jnp.float64, self.budget)
+        x = np.random.default_rng(1).uniform(size=(self.queries, self.dims))
+        rows = []
+        sizes = (self.points, self.bags, self.dims, self.inducing, self.features)
+        for name, (field, *work) in _fields(*sizes).items():
+            for block in sorted(size for size in self.blocks if size <= self.queries):
+                with where.status(f"{name}, blocks of {block}"):
+                    seconds = _seconds(field, x, block, self.budget)
+                rows.append(_row(name, block, len(x), seconds, work, rates))
+            with where.status(f"{name}, through Posterior"):
+                seconds = best_seconds(partial(_through_posterior, field, x), self.budget)
+            rows.append(_row(name, None, len(x), seconds, work, rates))
+        return {
+            "exp_per_second": rates[0],
+            "matmul_flops_per_second": rates[1],
+            "rows": rows,
+        }
+
+    def words(self, result: Result) -> tuple[str, str]:
+        """Sizes, and the two limits."""
+        return (
+            f"Mean and variance at {result['queries']} points; {result['device']}",
+            f"exp: {result['exp_per_second'] / 1e9:.2f} G values/s in cache (float32); matrix "
+            f"products: {result['matmul_flops_per_second'] / 1e9:.0f} Gflop/s (float64). Shares of "
+            "exp alone on the values a point needs, and of both one after the other. "
+            "Posterior: what users call, answers on the host.",
+        )
+
+    def label(self, row: Row) -> str:
+        """The field, and what computed it."""
+        return f"{row['field']}: {_block_text(row)}"
+
+    def costs(self, result: Result) -> Costs:
+        """Seconds through Posterior, which users call, and those of both limits together."""
+        return {
+            row["field"]: (row["seconds"], row["exp_seconds"] + row["product_seconds"])
+            for row in result["rows"]
+            if row["block"] is None
+        }
 
 
 def _fields(
@@ -109,13 +115,10 @@ def _fields(
 ) -> dict[str, tuple[Any, int, int]]:
     """Posteriors of the field by name, with the values and the flops that a query point needs."""
     data = strips(points, bags, dims=dims)
-    exact = problem_of(CMP(precision="float32"), data.bags, data.z, data.mediator)
-    vector = jnp.asarray(exact.parameters.start())
+    exact, vector = start(dc.CMP(precision="float32"), *data)
     pieces, field = exact.solve(vector)
     fourier = exact.fourier_field(vector, pieces.weights, pieces.noise, features, jax.random.key(0))
-    model = VarCMP(precision="float32", n_inducing=inducing)
-    sparse = problem_of(model, data.bags, data.z, data.mediator)
-    _, reduced = sparse.solve(jnp.asarray(sparse.parameters.start()))
+    reduced = start(dc.VarCMP(precision="float32", n_inducing=inducing), *data).field()
     return {
         f"exact, {points} points": (field, points, 2 * bags * len(data.z)),
         f"{inducing} inducing points": (reduced, inducing, 4 * inducing**2),
@@ -124,7 +127,7 @@ def _fields(
 
 
 def _through_posterior(field: Any, x: np.ndarray) -> np.ndarray:
-    return Posterior([field], x).variance
+    return dc.Posterior([field], x).variance
 
 
 def _seconds(field: Any, x: np.ndarray, block: int, budget: float) -> float:
@@ -141,7 +144,7 @@ def _row(
     seconds: float,
     work: list[int],
     rates: tuple[float, float],
-) -> dict[str, Any]:
+) -> Row:
     exps, products = (queries * w / rate for w, rate in zip(work, rates, strict=True))
     return {
         "field": name,
@@ -155,55 +158,3 @@ def _row(
         "share_of_exp": exps / seconds,
         "share_of_both": (exps + products) / seconds,
     }
-
-
-def costs(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Seconds through Posterior, which users call, and those of both limits together."""
-    return {
-        row["field"]: (row["seconds"], row["exp_seconds"] + row["product_seconds"])
-        for row in result["rows"]
-        if row["block"] is None
-    }
-
-
-def figure(result: dict[str, Any]) -> Any:
-    """Shares of the limit, as bars."""
-    rows = result["rows"]
-    return figures.bars(
-        [f"{row['field']}: {_block_text(row)}" for row in rows],
-        {
-            "of exp": [row["share_of_exp"] for row in rows],
-            "of exp and matrix products": [row["share_of_both"] for row in rows],
-        },
-        f"Mean and variance at {result['queries']:,} points; {result['device']}",
-        "share of the speed limit",
-        ("limit", 1.0),
-    )
-
-
-def _block_text(row: dict[str, Any]) -> str:
-    return "Posterior" if row["block"] is None else f"blocks of {row['block']:,}"
-
-
-def _show(console: Console, result: dict[str, Any]) -> None:
-    table = Table(
-        title=f"Mean and variance at {result['queries']} points; {result['device']}",
-        caption=f"exp: {result['exp_per_second'] / 1e9:.2f} G values/s in cache (float32); matrix "
-        f"products: {result['matmul_flops_per_second'] / 1e9:.0f} Gflop/s (float64). Shares of "
-        "exp alone on the values a point needs, and of both one after the other. "
-        "Posterior: what users call, answers on the host.",
-    )
-    table.add_column("field")
-    table.add_column("computed by")
-    for heading in ("thousand points / s", "values / point", "of exp", "of exp + products"):
-        table.add_column(heading, justify="right")
-    for row in result["rows"]:
-        table.add_row(
-            row["field"],
-            _block_text(row),
-            f"{row['points_per_second'] / 1e3:.1f}",
-            f"{row['values_per_point']}",
-            f"{row['share_of_exp']:.1%}",
-            f"{row['share_of_both']:.1%}",
-        )
-    console.print(table)

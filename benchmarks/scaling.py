@@ -14,28 +14,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import figures, timing
-from benchmarks.problems import problem_of, strips
-from benchmarks.timing import (
-    available_cores,
-    best_seconds,
-    in_own_process,
-    peak_bytes,
-    write_json,
-)
+import deconditional as dc
+from benchmarks.frame import Benchmark, Result, Row, show, shown
+from benchmarks.problems import start, strips
+from benchmarks.timing import available_cores, in_own_process, peak_bytes
 from deconditional.errors import UsageError
-from studies.provenance import machine
+from studies import plots
+from studies.clock import best_seconds
+from studies.command import known, option, positive
 
-__all__ = ["GROWTHS", "figure", "run"]
+__all__ = ["GROWTHS", "Scaling", "slopes_of"]
 
 
 @dataclass(frozen=True)
@@ -122,86 +116,105 @@ GROWTHS = {
 }
 """What can grow, by name."""
 
-QUICK = 2
-"""Sizes of a short try: the first ones."""
 
+@dataclass(frozen=True)
+class Scaling(Benchmark):
+    """One objective and gradient while one quantity grows; slopes next to the expected ones."""
 
-def run(
-    grow: Sequence[str] | None = None,
-    points: int | None = None,
-    inducing: int = 400,
-    quick: bool = False,
-    out: str | Path | None = None,
-    plot: str | Path | None = None,
-) -> int:
-    """Measure, print a table and the slopes, write JSON and a figure.
-
-    Parameters
-    ----------
-    grow
-        Names of :data:`GROWTHS`; all by default.
-    points
-        Leave out larger sizes where points grow.
-    inducing
-        Inducing points of the variational models.
-    quick
-        The first two sizes of each.
-    """
-    console = timing.console()
-    names = list(GROWTHS) if grow is None else list(dict.fromkeys(grow))
-    plans = {name: _sizes(name, points, quick) for name in names}
-    rows: list[dict[str, Any]] = []
-    for name, sizes in plans.items():
-        for size in sizes:
-            with console.status(f"{GROWTHS[name].title}: {size}"):
-                rows.append(_measured(name, size, inducing))
-    slopes = {name: slopes_of([row for row in rows if row["grows"] == name]) for name in names}
-    _show(console, rows, slopes)
-    result = {
-        "benchmark": "scaling",
-        "inducing": inducing,
-        "rows": rows,
-        "slopes": slopes,
-        "machine": machine(),
+    name: ClassVar[str] = "scaling"
+    help: ClassVar[str] = "growth with points, bags, observations, covariates and cores"
+    columns: ClassVar[Any] = {
+        "grows": shown("title"),
+        "size": shown("size", "{:,}"),
+        "seconds": shown("seconds", "{:.4f}"),
+        "to the first": shown("to_first", "{:.2f}"),
+        "memory": shown("peak_bytes", "{:.0f} MiB", 2**-20),
     }
-    write_json(result, out)
-    if plot is not None:
-        figures.save(figure(result), plot)
-    return 0
+    slopes: ClassVar[Any] = {
+        "grows": shown("title"),
+        "all sizes": shown("all", "{:.2f}"),
+        "last two": shown("last", "{:.2f}"),
+        "expected": shown("expected", "{:g}"),
+        "because of": shown("why"),
+    }
+    series: ClassVar[Any] = {"seconds": "seconds"}
 
+    grow: tuple[str, ...] = option(
+        (), f"some of: {', '.join(GROWTHS)} (default: all)", metavar="WHAT"
+    )
+    points: int | None = option(None, "no more than these where points grow", type=positive)
+    inducing: int = option(400, "inducing points of vbagg and varcmp")
+    sizes: int = option(6, "of every quantity, the first ones", quick=2)
 
-def _sizes(name: str, points: int | None, quick: bool) -> list[int]:
-    growth = GROWTHS[name]
-    sizes = list(growth.sizes)
-    if growth.what == "cores":
-        sizes = [size for size in sizes if size <= len(available_cores())]
-    if growth.what == "points" and points is not None:
-        sizes = [size for size in sizes if size <= points]
-        if not sizes:
-            raise UsageError(
-                f"--points {points} leaves no size of {name}; its least is {growth.sizes[0]}."
-            )
-    return sizes[:QUICK] if quick else sizes
+    def measure(self, where: Console) -> Result:
+        """Every size in a process of its own, and the slopes."""
+        plans = {name: self.chosen(name) for name in known("growth", self.grow, [*GROWTHS])}
+        rows: list[Row] = []
+        slopes = {}
+        for name, sizes in plans.items():
+            mine = []
+            for size in sizes:
+                with where.status(f"{GROWTHS[name].title}: {size}"):
+                    mine.append(self._measured(name, size))
+                mine[-1]["to_first"] = mine[-1]["seconds"] / mine[0]["seconds"]
+            slopes[name] = slopes_of(mine)
+            rows += mine
+        return {"rows": rows, "slopes": slopes}
 
+    def chosen(self, name: str) -> list[int]:
+        """The sizes of one growth."""
+        growth = GROWTHS[name]
+        sizes = list(growth.sizes)
+        if growth.what == "cores":
+            sizes = [size for size in sizes if size <= len(available_cores())]
+        if growth.what == "points" and self.points is not None:
+            sizes = [size for size in sizes if size <= self.points]
+            if not sizes:
+                raise UsageError(
+                    f"--points {self.points} leaves no size of {name}; its least is "
+                    f"{growth.sizes[0]}."
+                )
+        return sizes[: self.sizes]
 
-def _measured(name: str, size: int, inducing: int) -> dict[str, Any]:
-    """One size in a process of its own."""
-    growth = GROWTHS[name]
-    problem, cores = growth.base, None
-    if growth.what == "cores":
-        cores = size
-    else:
-        changed: dict[str, Any] = {growth.what: size}
-        problem = replace(problem, **changed)
-    if problem.model == "vbagg":
-        problem = replace(problem, bags=size // 100, observations=size // 100)
-    if problem.model != "exact":
-        problem = replace(problem, inducing=inducing)
-    given = [problem.model, problem.points, problem.bags, problem.observations]
-    given += [problem.covariates, problem.inducing]
-    command = ["-m", "benchmarks.scaling", *map(str, given)]
-    measured = json.loads(in_own_process(command, cores=cores).strip().splitlines()[-1])
-    return {"grows": name, "size": size, **measured}
+    def _measured(self, name: str, size: int) -> Row:
+        """One size in a process of its own."""
+        growth = GROWTHS[name]
+        problem, cores = growth.base, None
+        if growth.what == "cores":
+            cores = size
+        else:
+            changed: dict[str, Any] = {growth.what: size}
+            problem = replace(problem, **changed)
+        if problem.model == "vbagg":
+            problem = replace(problem, bags=size // 100, observations=size // 100)
+        if problem.model != "exact":
+            problem = replace(problem, inducing=self.inducing)
+        command = ["-m", "benchmarks.scaling", *map(str, asdict(problem).values())]
+        measured = json.loads(in_own_process(command, cores=cores).strip().splitlines()[-1])
+        return {"grows": name, "title": growth.title, "size": size, **measured}
+
+    def words(self, result: Result) -> tuple[str, None]:
+        """What every row is."""
+        return "One objective and gradient; every size in a process of its own", None
+
+    def show(self, where: Console, result: Result) -> None:
+        """Print seconds, then slopes."""
+        super().show(where, result)
+        rows = [{**asdict(GROWTHS[name]), **slope} for name, slope in result["slopes"].items()]
+        show(where, rows, self.slopes, "Log-log slopes")
+
+    def figure(self, result: Result) -> Any:
+        """Seconds against size, with the expected slope through the last size."""
+        panels = []
+        for name in result["slopes"]:
+            rows = [row for row in result["rows"] if row["grows"] == name]
+            sizes, seconds = (np.array([row[key] for row in rows]) for key in ("size", "seconds"))
+            growth = GROWTHS[name]
+            ideal = seconds[-1] * (sizes / sizes[-1]) ** growth.expected
+            lines = {growth.title: (sizes, seconds), f"slope {growth.expected:g}": (sizes, ideal)}
+            text = {"xlabel": growth.what, "ylabel": "seconds"}
+            panels.append({"lines": lines, **text, "xscale": "log", "yscale": "log"})
+        return plots.curves(panels, "One objective and gradient")
 
 
 def slopes_of(rows: list[dict[str, Any]]) -> dict[str, float | None]:
@@ -220,60 +233,8 @@ def slopes_of(rows: list[dict[str, Any]]) -> dict[str, float | None]:
     return {"all": round(float(slope), 3), "last": round(float(last), 3)}
 
 
-def figure(result: dict[str, Any]) -> Any:
-    """Seconds against size, with the expected slope through the last size."""
-    panels = []
-    for name in result["slopes"]:
-        rows = [row for row in result["rows"] if row["grows"] == name]
-        sizes, seconds = ([row[key] for row in rows] for key in ("size", "seconds"))
-        growth = GROWTHS[name]
-        panels.append(
-            {
-                "lines": {growth.title: (sizes, seconds)},
-                "xlabel": growth.what,
-                "ylabel": "seconds",
-                "slope": growth.expected,
-                "ticks": sizes if len(sizes) < 7 else sizes[::2],
-            }
-        )
-    return figures.growth(panels, "One objective and gradient")
-
-
-def _show(
-    console: Console, rows: list[dict[str, Any]], slopes: dict[str, dict[str, float | None]]
-) -> None:
-    table = Table(title="One objective and gradient; every size in a process of its own")
-    for heading in ("grows", "size", "seconds", "to the first", "memory"):
-        table.add_column(heading, justify="left" if heading == "grows" else "right")
-    first: dict[str, float] = {}
-    for row in rows:
-        start = first.setdefault(row["grows"], row["seconds"])
-        table.add_row(
-            GROWTHS[row["grows"]].title,
-            f"{row['size']:,}",
-            f"{row['seconds']:.4f}",
-            f"{row['seconds'] / start:.2f}",
-            f"{row['peak_bytes'] / 2**20:.0f} MiB",
-        )
-    console.print(table)
-    summary = Table(title="Log-log slopes")
-    for heading in ("grows", "all sizes", "last two", "expected", "because of"):
-        left = heading in ("grows", "because of")
-        summary.add_column(heading, justify="left" if left else "right")
-    for name, found in slopes.items():
-        cells = ["–" if found[key] is None else f"{found[key]:.2f}" for key in ("all", "last")]
-        growth = GROWTHS[name]
-        summary.add_row(growth.title, *cells, f"{growth.expected:g}", growth.why)
-    console.print(summary)
-
-
 def _one(size: Size) -> dict[str, Any]:
     """Time of one evaluation with gradient, and the peak memory of this process."""
-    import jax.numpy as jnp
-
-    import deconditional as dc
-    from deconditional.fitting.map import loss_and_gradient
-
     data = strips(size.points, size.bags, size.observations, size.covariates)
     options: dict[str, Any] = {"precision": "float32"}
     estimator: Any = dc.CMP(**options)
@@ -281,19 +242,11 @@ def _one(size: Size) -> dict[str, Any]:
         model = {"vbagg": dc.VBagg, "varcmp": dc.VarCMP}[size.model]
         estimator = model(n_inducing=size.inducing, **options)
     mediator = None if size.model == "vbagg" else data.mediator
-    problem = problem_of(estimator, data.bags, data.z, mediator)
-    vector = jnp.asarray(problem.parameters.start())
-    seconds = best_seconds(lambda: loss_and_gradient(problem, vector), budget=5.0)
+    begun = start(estimator, data.bags, data.z, mediator)
     return {
-        "model": size.model,
-        "points": size.points,
-        "bags": size.bags,
-        "observations": size.observations,
-        "covariates": size.covariates,
-        "inducing": size.inducing,
+        **asdict(size),
         "cores": len(available_cores()),
-        "trace": estimator.fit_report_.details.get("trace"),
-        "seconds": seconds,
+        "seconds": best_seconds(begun.evaluate, budget=5.0),
         "peak_bytes": peak_bytes(),
     }
 

@@ -1,14 +1,11 @@
-"""What the benchmarks share: clocks, the speed of `exp`, processes of their own, output."""
+"""Clocks of the benchmarks: the speed of `exp` and of products, processes of their own, memory."""
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,46 +13,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from deconditional.kernels.compilation_cache import without_cache
-from rich.console import Console
 
 from deconditional.errors import UsageError
-from deconditional.saving.outputs import write_atomically
+from studies.clock import best_seconds
 
 __all__ = [
     "array_exp_rate",
     "available_cores",
-    "best_seconds",
-    "console",
     "device_name",
     "exp_rate",
     "in_own_process",
     "matmul_rate",
     "peak_bytes",
-    "write_json",
 ]
-
-
-WIDTH = 120
-"""Columns of a table that goes to a file or a pipe."""
-
-
-def console() -> Console:
-    """Where tables go; a pipe has no width, and 80 columns would break their words."""
-    plain = Console()
-    return plain if plain.is_terminal else Console(width=max(WIDTH, plain.width))
-
-
-def best_seconds(call: Callable[[], Any], budget: float = 3.0, least: int = 3) -> float:
-    """The fastest of several calls, after one that compiles; `budget` bounds the time spent."""
-    jax.block_until_ready(call())
-    times: list[float] = []
-    began = time.perf_counter()
-    while len(times) < least or (time.perf_counter() - began < budget and len(times) < 50):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def exp_rate(dtype: Any, budget: float) -> float:
@@ -108,12 +78,7 @@ def available_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def in_own_process(
-    command: list[str],
-    cores: int | None = None,
-    cache: Path | None = None,
-    extra: Mapping[str, str] | None = None,
-) -> str:
+def in_own_process(command: list[str], cores: int | None = None, cache: Path | None = None) -> str:
     """Standard output of a new Python process that shares no compiled code with this one.
 
     Parameters
@@ -124,56 +89,34 @@ def in_own_process(
         Keep it, and its threads, to so many of this process's cores.
     cache
         Folder for compiled code; none is read or written without it.
-    extra
-        Further environment variables.
     """
-    environment = without_cache(os.environ)
+    allowed = available_cores()
+    threads = len(allowed) if cores is None else cores
+    if threads > len(allowed):
+        raise UsageError(f"{cores} cores were asked for; this process may use {len(allowed)}.")
+    limited = threads < len(allowed)
+    if limited and not hasattr(os, "sched_setaffinity"):
+        raise UsageError("this system cannot keep a process to some cores; leave cores out.")
+    environment = {**os.environ, "DECONDITIONAL_CACHE": "off"}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     if cache is not None:
         environment["JAX_COMPILATION_CACHE_DIR"] = str(cache)
         environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    threads = len(available_cores()) if cores is None else cores
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment[name] = str(threads)
-    environment |= extra or {}
-    allowed = available_cores()
-    if cores is not None and cores > len(allowed):
-        raise UsageError(f"{cores} cores were asked for; this process may use {len(allowed)}.")
-    limited = cores is not None and cores < len(allowed)
-    if limited and not hasattr(os, "sched_setaffinity"):
-        raise UsageError("this system cannot keep a process to some cores; leave cores out.")
+    given = [sys.executable, *command]
     try:
         if limited:  # a child begins with its parent's cores, before it starts any thread
-            os.sched_setaffinity(0, allowed[:cores])
-        started = subprocess.Popen(
-            [sys.executable, *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+            os.sched_setaffinity(0, allowed[:threads])
+        done = subprocess.run(given, capture_output=True, text=True, env=environment, check=False)
     finally:
         if limited:
             os.sched_setaffinity(0, allowed)
-    with started:
-        try:
-            printed, complaint = started.communicate()
-        except BaseException:
-            started.kill()
-            raise
-    if started.returncode:
+    if done.returncode:
         raise RuntimeError(
-            f"python {' '.join(command)} failed with code {started.returncode}:\n{complaint}"
+            f"python {' '.join(command)} failed with code {done.returncode}:\n{done.stderr}"
         )
-    return printed
-
-
-def write_json(result: dict[str, Any], out: str | Path | None) -> None:
-    """Write a result atomically, if a path was given."""
-    if out is None:
-        return
-    path = Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(result, indent=2) + "\n")
+    return done.stdout
 
 
 def peak_bytes() -> int:

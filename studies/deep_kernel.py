@@ -9,27 +9,25 @@ kernel learns which combination matters.
 
 from __future__ import annotations
 
-import json
-import os
-import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
+import equinox as eqx
+import gpjax.kernels as gk
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import deconditional as dc
 from deconditional.errors import UsageError
-from deconditional.saving.outputs import output_folder, write_atomically
-from studies.plots import can_draw
-from studies.provenance import machine, provenance_lines
-from studies.records import finished
+from studies import plots
+from studies.command import option
+from studies.frame import Outcome, Study, Task, fit_and_predict
+from studies.records import Record, Results
+from studies.tables import count, highest, lowest, markdown, mean
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-__all__ = ["BandIndex", "band_index", "deep_kernel", "linear_features", "run"]
+__all__ = ["BandIndex", "DeepKernels", "band_index", "deep_kernel", "linear_features"]
 
 BANDS, POINTS_PER_BAG, NOISE_STD = 6, 10, 0.05
 MATCHINGS = ("direct", "indirect")
@@ -86,10 +84,6 @@ def band_index(matching: str = "direct", n_bags: int = 300, seed: int = 0) -> Ba
 
 def deep_kernel(n_inputs: int, seed: int = 0) -> dc.DeepKernel:
     """A Gaussian kernel of one feature, which a network of six hidden units makes."""
-    import equinox as eqx
-    import gpjax.kernels as gk
-    import jax
-
     network = eqx.nn.MLP(
         n_inputs, 1, width_size=6, depth=1, activation=jax.nn.tanh, key=jax.random.key(seed)
     )
@@ -98,10 +92,6 @@ def deep_kernel(n_inputs: int, seed: int = 0) -> dc.DeepKernel:
 
 def linear_features(n_inputs: int, seed: int = 0) -> dc.DeepKernel:
     """A Gaussian kernel of one linear combination of the inputs."""
-    import equinox as eqx
-    import gpjax.kernels as gk
-    import jax
-
     layer = eqx.nn.Linear(n_inputs, 1, use_bias=False, key=jax.random.key(seed))
     return dc.DeepKernel(gk.RBF(), layer)
 
@@ -114,9 +104,6 @@ def _models(matching: str, seed: int) -> dict[str, Any]:
             "length scale per band": dc.VBagg(**common),
             "deep k": dc.VBagg(deep_kernel(BANDS, seed), **common),
         }
-    import gpjax.kernels as gk
-    import jax.numpy as jnp
-
     common["uncertainty"] = True
     plain = gk.RBF(lengthscale=jnp.ones(4))
     return {
@@ -127,114 +114,88 @@ def _models(matching: str, seed: int) -> dict[str, Any]:
     }
 
 
-def run(
-    seeds: int = 5,
-    out: str | os.PathLike[str] = "deep-kernel",
-    n_bags: int = 300,
-    *,
-    matching: tuple[str, ...] = MATCHINGS,
-    figures: bool = True,
-    command: str | None = None,
-    console: Console | None = None,
-) -> list[dict[str, Any]]:
-    """Fit with and without networks; write ``results.json``, ``table.md`` and a picture.
-
-    Fits that ``results.json`` already has are not repeated.
-    """
-    from rich.console import Console
-
-    console = Console() if console is None else console
-    if seeds < 1 or n_bags < 5:
-        raise UsageError("take at least 1 seed and 5 bags.")
-    if figures:
-        can_draw()
-    folder = output_folder(out)
-    path = folder / "results.json"
-    earlier = finished(
-        path,
-        {"n_bags": n_bags},
-        {"records": list},
-        remedy="Name another folder for another number of bags.",
-    )
-    records = earlier.get("records", [])
-    known = {(r["matching"], r["model"], r["seed"]) for r in records}
-    for seed in range(seeds):
-        for kind in matching:
-            data = band_index(kind, n_bags, seed)
-            for name, model in _models(kind, seed).items():
-                draw = figures and seed == 0 and kind == "direct"
-                if (kind, name, seed) in known and not draw:
-                    continue
-                with console.status(f"{kind}, {name}, seed {seed}"):
-                    record, fitted = _fitted(kind, name, seed, model, data)
-                if (kind, name, seed) not in known:
-                    records.append(record)
-                    kept = {"n_bags": n_bags, "machine": machine(), "records": records}
-                    write_atomically(path, json.dumps(kept, indent=1) + "\n")
-                if draw and name == "deep k":
-                    _draw(folder, fitted, data)
-    write_atomically(folder / "table.md", _table(records, n_bags, command))
-    return records
+def _not_converged(records: Any) -> str:
+    return str(sum(not record["converged"] for record in records))
 
 
-def _fitted(
-    matching: str, name: str, seed: int, model: Any, data: BandIndex
-) -> tuple[dict[str, Any], Any]:
-    mediator = {} if data.mediator is None else {"mediator": data.mediator}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dc.FitWarning)
-        began = time.perf_counter()
-        model.fit(data.bags, data.z, **mediator)
-        seconds = time.perf_counter() - began
-    score = dc.scores.score(model.predict(data.x), data.f)
-    record = {
-        "matching": matching,
-        "model": name,
-        "seed": seed,
-        **{key: float(score[key]) for key in SCORES},
-        "bound": float(model.log_evidence_),
-        "converged": model.fit_report_.converged,
-        "seconds": seconds,
-    }
-    return record, model
+COLUMNS = {
+    "seeds": count,
+    "RMSE": mean("rmse"),
+    "worst RMSE": highest("rmse"),
+    "CRPS": mean("crps"),
+    "worst CRPS": highest("crps"),
+    "coverage of 95%": mean("coverage95", ".2f"),
+    "lowest": lowest("coverage95", ".2f"),
+    "bound": mean("bound", ".0f"),
+    "fit (s)": mean("fit_seconds", ".0f"),
+    "did not converge": _not_converged,
+}
 
 
-def _table(records: list[dict[str, Any]], n_bags: int, command: str | None) -> str:
-    lines = [
-        "# Deep kernels",
-        "",
-        f"{n_bags} bags of {POINTS_PER_BAG} points in {BANDS} bands; mean over seeds, worst in "
-        "brackets (coverage: lowest). The field has standard deviation 1.",
-        "",
-        "| matching | kernels | seeds | RMSE | CRPS | coverage of 95% | bound | fit (s) "
-        "| did not converge |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for matching, name in dict.fromkeys((r["matching"], r["model"]) for r in records):
-        mine = [r for r in records if (r["matching"], r["model"]) == (matching, name)]
-        value = {key: np.array([r[key] for r in mine]) for key in (*SCORES, "bound", "seconds")}
-        failed = sum(not r["converged"] for r in mine)
-        lines.append(
-            f"| {matching} | {name} | {len(mine)} | {value['rmse'].mean():.3f} "
-            f"({value['rmse'].max():.3f}) | {value['crps'].mean():.3f} ({value['crps'].max():.3f}) "
-            f"| {value['coverage95'].mean():.2f} ({value['coverage95'].min():.2f}) "
-            f"| {value['bound'].mean():.0f} | {value['seconds'].mean():.0f} | {failed} |"
+@dataclass(frozen=True)
+class DeepKernels(Study):
+    """Variational models with and without a small network in front of their kernels."""
+
+    name: ClassVar[str] = "deep-kernel"
+    help: ClassVar[str] = "a field that depends on an index of several bands"
+    title: ClassVar[str] = "Deep kernels"
+
+    seeds: int = option(5, "number of draws", quick=1)
+    bags: int = option(300, "bags of a draw", quick=60)
+
+    def settings(self) -> Record:
+        """Bags of a draw."""
+        return {"n_bags": self.bags}
+
+    def tasks(self) -> list[Task]:
+        """Every model on matched and unmatched draws."""
+        if self.seeds < 1 or self.bags < 5:
+            raise UsageError("take at least 1 seed and 5 bags.")
+        return [
+            Task(matching, model, seed)
+            for seed in range(self.seeds)
+            for matching in MATCHINGS
+            for model in _models(matching, seed)
+        ]
+
+    def fit(self, task: Task) -> list[Outcome]:
+        """Scores of one model on one draw."""
+        data = band_index(task.matching, self.bags, task.seed)
+        model = _models(task.matching, task.seed)[task.model]
+        given = {} if data.mediator is None else {"mediator": data.mediator}
+        posterior, seconds = fit_and_predict(
+            lambda: model.fit(data.bags, data.z, **given), lambda: model.predict(data.x)
         )
-    return "\n".join([*lines, "", "## How this was made", "", *provenance_lines(command), ""])
+        scores = dc.scores.score(posterior, data.f)
+        record = {name: float(scores[name]) for name in SCORES} | {
+            "bound": float(model.log_evidence_),
+            "converged": model.fit_report_.converged,
+        }
 
+        def draw(path: Path) -> None:
+            feature = np.asarray(model.kernel_.features(jnp.asarray(data.x)))[:, 0]
+            panels = [
+                (data.index, feature, "true index", "learnt feature"),
+                (data.f, posterior.mean, "true field", "posterior mean"),
+            ]
+            title = "A network of six hidden units finds the index from coarse values"
+            plots.save(plots.points_panels(panels, title=title), path)
 
-def _draw(folder: Path, model: Any, data: BandIndex) -> None:
-    """The learnt feature against the true index."""
-    import jax.numpy as jnp
+        return [Outcome(task, [record | seconds], draw=draw)]
 
-    from deconditional.report import plots
+    def picture(self, task: Task) -> str | None:
+        """The learnt feature against the true index, for the first draw."""
+        return "feature.png" if task == ("direct", "deep k", 0) else None
 
-    feature = np.asarray(model.kernel_.features(jnp.asarray(data.x)))[:, 0]
-    figure = plots.points_panels(
-        [
-            (data.index, feature, "true index", "learnt feature"),
-            (data.f, model.predict(data.x).mean, "true field", "posterior mean"),
-        ],
-        title="A network of six hidden units finds the index from coarse values",
-    )
-    plots.save(figure, folder / "feature.png")
+    def table(self, results: Results) -> list[str]:
+        """Means over seeds, and the worst."""
+        rows = []
+        for matching, model in results.each("matching", "model"):
+            mine = results.where(matching=matching, model=model)
+            rows.append([matching, model, *(cell(mine) for cell in COLUMNS.values())])
+        return [
+            f"{self.bags} bags of {POINTS_PER_BAG} points in {BANDS} bands; means over seeds. The "
+            "field has standard deviation 1.",
+            "",
+            *markdown(["matching", "kernels", *COLUMNS], rows),
+        ]

@@ -18,26 +18,39 @@ other model is shown.
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import gpjax.kernels as gk
 import numpy as np
+from scipy.stats import wilcoxon
 
 import deconditional as dc
 from deconditional.errors import UsageError
-from deconditional.fitting.workers import carry_out, check_jobs
-from deconditional.saving.outputs import output_folder, write_atomically
-from studies.mediation_output import draw, table
-from studies.provenance import code_digest
+from deconditional.fields.predict import parts_of
+from deconditional.fields.recipes import field_kernel, mediator_kernel
+from deconditional.fields.sides import FineSide
+from deconditional.inference.posterior import Gaussians
+from studies import plots
+from studies.command import known, option, positive, whole
+from studies.frame import Outcome, Study, Task
+from studies.global_fields import BLOCK, COVARIATES, MEDIATORS, TARGET, shift_of
 from studies.records import Record, Results
+from studies.tables import (
+    LEAST_SEEDS,
+    count,
+    highest,
+    lowest,
+    markdown,
+    mean,
+    mean_and_sd,
+    summary,
+    values,
+    wilcoxon_table,
+)
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-__all__ = ["DATASETS", "MODELS", "run", "run_task"]
+__all__ = ["DATASETS", "MODELS", "Mediation"]
 
 SCORES = ("rmse", "crps", "nll", "coverage95", "coverage50")
 
@@ -79,21 +92,14 @@ class DataSet:
 
 
 def _rough() -> Setting:
-    import gpjax.kernels as gk
-
     return Setting(None, gk.Matern12(), "constant")
 
 
 def _smooth() -> Setting:
-    import gpjax.kernels as gk
-
     return Setting(None, gk.Matern32(), "constant")
 
 
 def _field_setting() -> Setting:
-    from deconditional.fields.recipes import field_kernel, mediator_kernel
-    from studies.global_fields import COVARIATES, MEDIATORS
-
     return Setting(field_kernel(3, len(COVARIATES)), mediator_kernel(3, len(MEDIATORS)), "linear")
 
 
@@ -120,118 +126,94 @@ DATASETS: dict[str, DataSet] = {
 }
 """Name -> data set; draws of fields go through the months first."""
 
+FAIR = ("plug-in", "propagated", "propagated, fine noise")
+"""Baselines that see what the others see: regressions whose predictions are targets."""
 
-class Task(NamedTuple):
-    """One model on one draw of a data set."""
+DEFAULT, ORACLE = "mediated", "oracle"
+COVERED = (0.92, 0.98)
+"""Where the coverage of 95 % intervals is to lie on average."""
 
-    matching: str
-    model: str
-    seed: int
+COLUMNS = {
+    "draws": count,
+    "RMSE": mean_and_sd("rmse"),
+    "worst RMSE": highest("rmse"),
+    "CRPS": mean_and_sd("crps"),
+    "worst CRPS": highest("crps"),
+    "NLL": mean("nll", ".2f"),
+    "95 %": mean("coverage95"),
+    "least": lowest("coverage95", ".2f"),
+    "50 %": mean("coverage50", ".2f"),
+    "s": mean("seconds", ".0f"),
+}
 
-    def __str__(self) -> str:
-        return f"{self.matching}, {self.model}, draw {self.seed}"
 
+@dataclass(frozen=True)
+class Mediation(Study):
+    """Every mediated model on unmatched data sets, compared with fair baselines."""
 
-def run(
-    datasets: Sequence[str] | None = None,
-    models: Sequence[str] | None = None,
-    draws: int | None = None,
-    *,
-    first: int = 0,
-    out: str | Path,
-    jobs: int = 1,
-    overwrite: bool = False,
-    figures: bool = True,
-    command: str | None = None,
-    console: Console | None = None,
-) -> Results:
-    """Fit what has no record yet, and write ``results.json``, ``table.md`` and a figure.
+    name: ClassVar[str] = "mediation"
+    help: ClassVar[str] = "every mediated model on unmatched data sets, against fair baselines"
+    title: ClassVar[str] = "Mediated models"
+    needs: ClassVar[tuple[str, ...]] = ("demo", "xarray", "cf_xarray", "itur")
 
-    Parameters
-    ----------
-    datasets, models
-        Names in :data:`DATASETS` and :data:`MODELS`; all by default.
-    draws
-        At most so many of each data set.
-    first
-        The number of the first draw; draws from another one are draws of the same kind that are
-        not among those of the study.
-    out, overwrite
-        Folder of the results, and whether to discard what it holds.
-    jobs
-        Fits at a time, each in a process of its own.
-    figures
-        Whether to draw ``mediation.png``.
-    command
-        What the table says made it.
-    console
-        Where to print.
-    """
-    from rich.console import Console
-
-    console = Console(highlight=False) if console is None else console
-    chosen = _known("data set", datasets, DATASETS)
-    fitted = _known("model", models, MODELS)
-    if draws is not None and draws < 1:
-        raise UsageError(f"the number of draws must be at least 1, not {draws}.")
-    if first < 0:
-        raise UsageError(f"draws are numbered from 0; the first cannot be {first}.")
-    check_jobs(jobs)
-    folder = output_folder(out)
-    results = Results.open(
-        folder, {"experiment": "mediation", "version": dc.__version__}, overwrite=overwrite
+    datasets: tuple[str, ...] = option(
+        (), "some data sets (default: all)", quick=("noisy-60",), metavar="NAME"
     )
-    tasks = [
-        Task(name, model, seed)
-        for name in chosen
-        for seed in range(first, first + min(DATASETS[name].draws, draws or DATASETS[name].draws))
-        for model in fitted
-    ]
-    code = code_digest()
-    pending = [task for task in tasks if task not in results]
-    for task, found in carry_out(pending, run_task, console, jobs):
-        if isinstance(found, Exception):  # must not cost the others their turn
-            results.failed(task, found, console)
-        else:
-            record, how = found
-            results.add(record, {**how, "code": code})
-    write_atomically(folder / "table.md", table(results, [*DATASETS], [*MODELS], command))
-    if figures:
-        draw(results, [*DATASETS], [*MODELS], folder)
-    return results
+    models: tuple[str, ...] = option(
+        (), "some models (default: all)", quick=("propagated", "mediated"), metavar="NAME"
+    )
+    draws: int | None = option(None, "of each data set, at most", quick=1, type=positive)
+    first: int = option(0, "number of the first draw", type=whole, metavar="N")
 
+    def tasks(self) -> list[Task]:
+        """Every model on every draw; another first draw gives draws outside those of the study."""
+        chosen = known("data set", self.datasets, [*DATASETS])
+        fitted = known("model", self.models, [*MODELS])
+        if self.draws is not None and self.draws < 1:
+            raise UsageError(f"the number of draws must be at least 1, not {self.draws}.")
+        if self.first < 0:
+            raise UsageError(f"draws are numbered from 0; the first cannot be {self.first}.")
+        return [
+            Task(name, model, self.first + draw)
+            for name in chosen
+            for draw in range(min(DATASETS[name].draws, self.draws or DATASETS[name].draws))
+            for model in fitted
+        ]
 
-def _known(what: str, names: Sequence[str] | None, allowed: Mapping[str, Any]) -> list[str]:
-    for name in names or ():
-        if name not in allowed:
-            raise UsageError(f"unknown {what} {name!r}; choose from {', '.join(allowed)}.")
-    return list(allowed) if not names else list(dict.fromkeys(names))
+    def fit(self, task: Task) -> list[Outcome]:
+        """Scores of one model on one draw."""
+        data_set = DATASETS[task.matching]
+        model = MODELS[task.model](data_set.setting())
+        data = data_set.make(task.seed)
+        fit = _fit_fields if data_set.of_fields else _fit_points
+        began = time.perf_counter()
+        posterior, truth, unit = fit(model, data, task.model == ORACLE)
+        seconds = time.perf_counter() - began
+        scores = dc.scores.score(posterior, truth)
+        found = {name: scores[name] for name in SCORES}
+        return [Outcome(task, [found | {"unit": unit, "seconds": seconds}])]
+
+    def table(self, results: Results) -> list[str]:
+        """An overview, the default against baselines, and all scores of every data set."""
+        present = [name for name in DATASETS if results.where(matching=name)]
+        lines = [*_overview(results, present), *_default_against_baselines(results, present)]
+        for name in present:
+            lines += [f"## {name}", "", *summary(results, name, MODELS, COLUMNS)]
+            others = [m for m in MODELS if m != ORACLE and results.where(matching=name, model=m)]
+            for score in ("rmse", "crps"):
+                lines += ["", f"### {name}: {score.upper()} compared", ""]
+                lines += [*wilcoxon_table(results, name, others, score), ""]
+        return lines
+
+    def figures(self, results: Results) -> None:
+        """``mediation.png``: RMSE and CRPS over the best baseline's, coverage with its range."""
+        shown = [name for name in DATASETS if _baselines(results, name)]
+        if shown:
+            figure = _compared(results, shown)
+            plots.save(figure, results.folder / "mediation.png", dpi=110)
 
 
 # ---------------------------------------------------------------------- fits
-
-
-def run_task(task: Task) -> tuple[Record, Record]:
-    """Scores of one model on one draw, and how the fit went."""
-    data_set = DATASETS[task.matching]
-    model = MODELS[task.model](data_set.setting())
-    data = data_set.make(task.seed)
-    fit = _fit_fields if data_set.of_fields else _fit_points
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", dc.DeconditionalWarning)
-        began = time.perf_counter()
-        posterior, truth, unit = fit(model, data, task.model == "oracle")
-        seconds = time.perf_counter() - began
-    ours = [w for w in caught if issubclass(w.category, dc.DeconditionalWarning)]
-    scores = dc.scores.score(posterior, truth)
-    record: Record = {
-        "experiment": "mediation",
-        **task._asdict(),
-        **{name: scores[name] for name in SCORES},
-        "unit": unit,
-        "seconds": seconds,
-    }
-    return record, {"warnings": [f"{w.category.__name__}: {w.message}" for w in ours]}
 
 
 def _fit_points(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, str]:
@@ -243,11 +225,6 @@ def _fit_points(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, s
 
 
 def _fit_fields(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, str]:
-    from deconditional.fields.predict import parts_of
-    from deconditional.fields.sides import FineSide
-    from deconditional.inference.posterior import Gaussians
-    from studies.global_fields import BLOCK, COVARIATES, MEDIATORS, TARGET
-
     fine = data.fine
     if oracle:
         given = data.coarse[TARGET].notnull().any("time").values
@@ -260,11 +237,11 @@ def _fit_fields(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, s
     side = FineSide.of(data.everywhere, downscaler.pairing_.question)
     part = parts_of(side, downscaler.learner_.problem).only
     x = downscaler.input_scaling_(part.points)
-    found = downscaler.model_.predict(x, fine_noise=_has_fine_noise(model))
+    answer = downscaler.model_.predict(x, fine_noise=_has_fine_noise(model))
     scaling = downscaler.target_scaling_
     posterior = Gaussians(
-        scaling.centre + scaling.scale * found.component_means,
-        scaling.scale**2 * found.component_variances,
+        scaling.centre + scaling.scale * answer.component_means,
+        scaling.scale**2 * answer.component_variances,
     )
     truth = data.truth.transpose(side.grid.y.name, side.grid.x.name).values
     return posterior, truth.ravel()[part.cells.present.ravel()], "K"
@@ -278,22 +255,13 @@ def _fields(seed: int, months_apart: int) -> Any:
     """Covariates of one month in half of the cells, the target of another in the other half."""
     import xarray as xr
 
-    from deconditional import datasets
-    from studies.global_fields import (
-        BLOCK,
-        COVARIATES,
-        MEDIATORS,
-        TARGET,
-        shift_of,
-    )
-
     draw, which = divmod(seed, len(MONTHS))
     month = MONTHS[which]
     before = (month - months_apart - 1) % 12 + 1
     halves = {}
     for each in {month, before}:
-        fields = datasets.global_fields(each).roll(lon=shift_of(draw), roll_coords=True)
-        halves[each] = datasets.split_cells(
+        fields = dc.datasets.global_fields(each).roll(lon=shift_of(draw), roll_coords=True)
+        halves[each] = dc.datasets.split_cells(
             fields, TARGET, COVARIATES, MEDIATORS, block=BLOCK, matched=0.0, seed=draw
         )
     now, then = halves[month], halves[before]
@@ -307,3 +275,149 @@ def _fields(seed: int, months_apart: int) -> Any:
     return now._replace(
         fine=fine, coarse=coarse, everywhere=now.everywhere.expand_dims(time=times[1:])
     )
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _overview(results: Results, datasets: Sequence[str]) -> list[str]:
+    """RMSE / CRPS / coverage of every model on every data set; the best of each in bold."""
+    best = {
+        (name, score): min(
+            values(found, score).mean()
+            for model in MODELS
+            if model != ORACLE and (found := results.where(matching=name, model=model))
+        )
+        for name in datasets
+        for score in ("rmse", "crps")
+        if any(results.where(matching=name, model=model) for model in MODELS if model != ORACLE)
+    }
+
+    def cell(name: str, model: str) -> str:
+        found = results.where(matching=name, model=model)
+        if not found:
+            return "–"
+        shown = []
+        for score in ("rmse", "crps"):
+            mean = values(found, score).mean()
+            bold = "**" if model != ORACLE and mean <= best[name, score] else ""
+            shown.append(f"{bold}{mean:.3f}{bold}")
+        return " / ".join([*shown, f"{values(found, 'coverage95').mean():.2f}"])
+
+    rows = [
+        [model, *(cell(name, model) for name in datasets)]
+        for model in MODELS
+        if results.where(model=model)
+    ]
+    said = "RMSE / CRPS / coverage of 95 % intervals, means over draws."
+    return ["## Overview", "", said, "", *markdown(["", *datasets], rows), ""]
+
+
+def _baselines(results: Results, name: str) -> list[list[Record]]:
+    """The records of each baseline that has some on a data set."""
+    found = [results.where(matching=name, model=model) for model in FAIR]
+    return [each for each in found if each]
+
+
+def _default_against_baselines(results: Results, datasets: Sequence[str]) -> list[str]:
+    rows = [row for name in datasets if (row := _against_baselines(results, name))]
+    if not rows:
+        return []
+    head = ["data set", "draws", "RMSE / best", "CRPS / best", "largest p", "95 %", "least"]
+    return [
+        f"## {DEFAULT} against pseudo-targets",
+        "",
+        "Ratios of means to the best of the three baselines in that score. p: Wilcoxon signed-rank "
+        "over draws, of the CRPS being smaller than a baseline's, the largest of the three. Last: "
+        "RMSE to that of the oracle.",
+        "",
+        *markdown([*head, "RMSE / oracle"], rows),
+        "",
+    ]
+
+
+def _against_baselines(results: Results, name: str) -> list[str]:
+    """The cells of one data set, over the draws that all have."""
+    mine, *others = (
+        {record["seed"]: record for record in records}
+        for records in (results.where(matching=name, model=DEFAULT), *_baselines(results, name))
+    )
+    seeds = sorted(set(mine).intersection(*others)) if others else []
+    if not seeds:
+        return []
+
+    def average(records: dict[int, Record], score: str) -> float:
+        return float(np.mean([records[seed][score] for seed in seeds]))
+
+    cells = [name, str(len(seeds))]
+    for score in ("rmse", "crps"):
+        ratio = average(mine, score) / min(average(other, score) for other in others)
+        cells.append(f"{ratio:.3f}")
+    largest = max(_p_smaller(mine, other, seeds) for other in others)
+    cells.append(f"{largest:.2g}" if len(seeds) >= LEAST_SEEDS else "not tested")
+    cover = np.array([mine[seed]["coverage95"] for seed in seeds])
+    cells += [f"{cover.mean():.3f}", f"{cover.min():.2f}"]
+    oracle = {r["seed"]: r for r in results.where(matching=name, model=ORACLE)}
+    known_of_all = set(seeds) <= set(oracle)
+    to_oracle = f"{average(mine, 'rmse') / average(oracle, 'rmse'):.3f}" if known_of_all else "–"
+    return [*cells, to_oracle]
+
+
+def _p_smaller(mine: dict[int, Record], other: dict[int, Record], seeds: Sequence[int]) -> float:
+    """One-sided: that the CRPS of the first is smaller."""
+    gap = np.array([mine[s]["crps"] - other[s]["crps"] for s in seeds])
+    return float(wilcoxon(gap, alternative="less").pvalue) if gap.any() else 1.0
+
+
+# ---------------------------------------------------------------------- picture
+
+
+def _compared(results: Results, datasets: Sequence[str]) -> Any:
+    from matplotlib.figure import Figure
+
+    shown = [m for m in MODELS if m != ORACLE and results.where(model=m)]
+    figure = Figure(figsize=(12.0, 1.4 + 0.72 * len(datasets)), layout="constrained")
+    panels = figure.subplots(1, 3, sharey=True)
+    heights = np.arange(len(datasets))[::-1]
+    for place, model in enumerate(shown):
+        main = model == DEFAULT
+        look = {"color": "black" if main else f"C{place}", "marker": "D" if main else "o"}
+        at = heights + 0.34 - 0.68 * place / max(len(shown) - 1, 1)
+        for axes, score in zip(panels, ("rmse", "crps", "coverage95"), strict=True):
+            _draw_model(axes, results, model, score, dict(zip(datasets, at, strict=True)), look)
+    for axes, score in zip(panels, ("RMSE", "CRPS"), strict=False):
+        axes.axvline(1.0, color="0.3", ls="--", lw=1)
+        title = f"{score} / best pseudo-targets"
+        axes.set(title=title, xscale="log", xticks=[0.5, 0.7, 1.0, 1.5, 2.0, 3.0])
+        axes.set_xticklabels(["0.5", "0.7", "1", "1.5", "2", "3"])
+        axes.minorticks_off()
+    panels[2].axvspan(*COVERED, color="0.85", zorder=0)
+    panels[2].set(title="coverage of 95 % intervals", xlim=(0.0, 1.02))
+    for axes in panels:
+        axes.set_yticks(heights, datasets)
+        for height in heights[:-1]:
+            axes.axhline(height - 0.5, color="0.8", lw=0.8)
+        axes.set_ylim(-0.55, len(datasets) - 0.45)
+        axes.grid(axis="x", alpha=0.3)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _draw_model(
+    axes: Any, results: Results, model: str, score: str, heights: dict[str, float], look: Any
+) -> None:
+    """The mean of a score on every data set, over the best baseline's; coverage with its range."""
+    at, means, ends = [], [], []
+    for name, height in heights.items():
+        scores = values(results.where(matching=name, model=model), score)
+        if not len(scores):
+            continue
+        if score != "coverage95":
+            scores = scores / min(values(each, score).mean() for each in _baselines(results, name))
+        else:
+            ends.append((height, scores.min(), scores.max()))
+        at.append(height)
+        means.append(scores.mean())
+    for height, low, high in ends:
+        axes.hlines(height, low, high, color=look["color"], lw=1, alpha=0.5)
+    axes.plot(means, at, ls="", label=model, ms=6 if model == DEFAULT else 4.5, **look)

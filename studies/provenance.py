@@ -10,6 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import jax
+
+import deconditional
 from deconditional import __version__
 
 __all__ = ["code_digest", "machine", "provenance_lines"]
@@ -19,8 +22,6 @@ PACKAGES = ("jax", "jaxlib", "gpjax", "equinox", "numpy", "scipy")
 
 def machine() -> dict[str, Any]:
     """Processor, cores, device, versions and date."""
-    import jax
-
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "processor": _processor(),
@@ -54,6 +55,13 @@ def _processor() -> str:
         return platform.processor() or platform.machine() or "unknown CPU"
 
 
+RESULTS_DEPEND_ON = (
+    *("bags", "datasets", "fields", "fitting", "inference", "kernels", "models", "observations"),
+    *("operators", "scores"),
+)
+"""Parts of the installed package whose code decides what a study computes."""
+
+
 def code_digest() -> str:
     """A name for the state of the code that results depend on: it changes with any edit.
 
@@ -62,29 +70,9 @@ def code_digest() -> str:
     >>> len(code_digest())
     10
     """
-    root = Path(__file__).parent
-    apart = {
-        "benchmarks",
-        "experiments",
-        "benchmark_commands.py",
-        "cli.py",
-        "compilation_cache.py",
-        "command_options.py",
-        "reproduce_commands.py",
-        "demo.py",
-        "outputs.py",
-        "field_commands.py",
-        "field_plots.py",
-        "plots.py",
-        "progress.py",
-        "provenance.py",
-        "report.py",
-        "reporting",
-        "saving",
-        "__main__.py",
-    }
+    root = Path(deconditional.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        if path.relative_to(root).parts[0] not in apart:
-            digest.update(path.read_bytes())
+    for part in RESULTS_DEPEND_ON:
+        for module in sorted((root / part).rglob("*.py")):
+            digest.update(module.read_bytes())
     return digest.hexdigest()[:10]

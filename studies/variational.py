@@ -9,28 +9,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
-import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import gpjax.kernels as gk
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import deconditional as dc
-from deconditional.datasets.swiss_roll import swiss_roll
 from deconditional.errors import UsageError
-from deconditional.saving.outputs import output_folder, write_atomically
-from studies.plots import can_draw
-from studies.provenance import machine, provenance_lines
-from studies.records import finished
+from studies import plots
+from studies.command import option
+from studies.frame import Outcome, Part, Study
+from studies.records import Record, Results
+from studies.tables import markdown, mean
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-__all__ = ["STUDIES", "run"]
+__all__ = ["Variational"]
 
 INDUCING = (5, 10, 20, 40, 80, 160, 320)
 LEARNT_UP_TO = 40
@@ -46,384 +42,308 @@ CLIMBS: dict[str, dict[str, Any]] = {
 }
 """Optimiser of q(u) and size of batches; Adam at the best rate of 0.02, 0.05, 0.1 on seed 0."""
 
-
-def _kernels() -> dict[str, Any]:
-    import gpjax.kernels as gk
-    import jax.numpy as jnp
-
-    ones = jnp.ones(3)
-    return {
-        "Gaussian": gk.RBF(lengthscale=ones),
-        "Matérn-3/2": gk.Matern32(lengthscale=ones),
-    }
+KERNELS = {"Gaussian": gk.RBF, "Matérn-3/2": gk.Matern32}
 
 
-def run(
-    seeds: int = 3,
-    out: str | os.PathLike[str] = "variational",
-    n_points: int = 5000,
-    n_bags: int = 50,
-    *,
-    steps: int = 3000,
-    figures: bool = True,
-    command: str | None = None,
-    console: Console | None = None,
-) -> dict[str, Any]:
-    """Run the four studies; write ``results.json``, ``table.md`` and pictures.
+@dataclass(frozen=True)
+class Variational(Study):
+    """Variational approximations next to the exact model, on matched swiss rolls."""
 
-    Parameters
-    ----------
-    seeds
-        Number of rolls.
-    out
-        Folder to write to. A study that its ``results.json`` already has, with the same settings,
-        is not run again.
-    n_points, n_bags
-        Size of a roll.
-    steps
-        Of each stochastic climb.
-    figures
-        Draw the curves.
-    """
-    from rich.console import Console
+    name: ClassVar[str] = "variational"
+    help: ClassVar[str] = "what variational inference costs in accuracy"
+    title: ClassVar[str] = "Variational inference on the swiss roll"
+    task: ClassVar[type[Any]] = Part
 
-    console = Console() if console is None else console
-    if seeds < 1 or n_points < 100 or n_bags < 5 or steps < 10:
-        raise UsageError("take at least 1 seed, 100 points, 5 bags and 10 steps.")
-    if figures:
-        can_draw()
-    folder = output_folder(out)
-    settings = {"seeds": seeds, "n_points": n_points, "n_bags": n_bags, "steps": steps}
-    results = finished(
-        folder / "results.json",
-        {"settings": settings},
-        dict.fromkeys(STUDIES, list),
-        remedy="Name another folder.",
-    )
-    for name, study in STUDIES.items():
-        if name in results:
-            console.print(f"{name}: kept from an earlier run")
-            continue
-        began = time.perf_counter()
-        with console.status(f"{name} ...") as status, warnings.catch_warnings():
-            warnings.simplefilter("ignore", dc.FitWarning)
-            results[name] = study(settings, lambda text, n=name: status.update(f"{n}: {text}"))
-        console.print(f"{name}: {time.perf_counter() - began:.0f} s")
-        kept = {"settings": settings, "machine": machine(), **results}
-        write_atomically(folder / "results.json", json.dumps(kept, indent=1) + "\n")
-    write_atomically(folder / "table.md", _table(results, settings, command))
-    if figures:
-        _draw(folder, results)
-    return results
+    seeds: int = option(3, "number of rolls", quick=1)
+    points: int = option(5000, "points of a roll", quick=1000)
+    bags: int = option(50, "bags of a roll", quick=20)
+    steps: int = option(3000, "steps of a climb", quick=300)
+
+    def settings(self) -> Record:
+        """The size of a roll, and the length of a climb."""
+        return {"n_points": self.points, "n_bags": self.bags, "steps": self.steps}
+
+    def tasks(self) -> list[Part]:
+        """One task for every kernel or climb on every roll; estimates of the trace take one."""
+        if self.seeds < 1 or self.points < 100 or self.bags < 5 or self.steps < 10:
+            raise UsageError("take at least 1 seed, 100 points, 5 bags and 10 steps.")
+        seeds = range(self.seeds)
+        return [
+            *(Part("inducing", kernel, seed) for kernel in KERNELS for seed in seeds),
+            *(Part("trace", kernel, 0) for kernel in KERNELS),
+            *(Part("steps", climb, seed) for seed in seeds for climb in CLIMBS),
+            *(Part("features", kernel, seed) for kernel in KERNELS for seed in seeds),
+        ]
+
+    def fit(self, task: Part) -> list[Outcome]:
+        """The rows of one part for one kernel or climb on one roll."""
+        data = dc.datasets.swiss_roll(self.points, self.bags, seed=task.seed)
+        if task.part == "steps":
+            return [Outcome(task, [_climb(data, task.case, task.seed, self.steps)])]
+        kernel = KERNELS[task.case](lengthscale=jnp.ones(3))
+        exact = dc.CMP(kernel, cmo="shrinkage", n_restarts=2).fit(data.bags, data.z)
+        rows = {"inducing": _inducing, "trace": _trace, "features": _features}[task.part]
+        return [Outcome(task, rows(kernel, exact, data, task.seed))]
+
+    def table(self, results: Results) -> list[str]:
+        """A table for every part; means over rolls."""
+        return [
+            f"{self.points} points, {self.bags} bags, matched; means over {self.seeds} seed(s).",
+            "",
+            *_inducing_table(results),
+            *_trace_table(results),
+            *_steps_table(results),
+            *_features_table(results),
+        ]
+
+    def figures(self, results: Results) -> None:
+        """``inducing.png``, ``steps.png`` and ``features.png``."""
+        logs = {"xscale": "log", "yscale": "log"}
+        panels = []
+        for kernel in KERNELS:
+            for name, label in (
+                ("gap", "log evidence - bound, nats"),
+                ("mean", "rms of mean - exact"),
+            ):
+                rows = results.where(part="inducing", case=kernel)
+                lines = _lines(rows, "inducing", name, "choice")
+                floor = {key: (x, np.maximum(y, 1e-6)) for key, (x, y) in lines.items()}
+                text = {"title": kernel, "xlabel": "inducing points", "ylabel": label}
+                panels.append({"lines": floor, **text, **logs})
+        title = "VarCMP approaches CMP (line: mean, band: range over seeds)"
+        plots.save(plots.curves(panels, title, 3.9), results.folder / "inducing.png")
+
+        panels = []
+        for (seed,) in results.each("seed", part="steps"):
+            rows = results.where(part="steps", seed=seed)
+            best = rows[0]["collapsed_log_posterior"]
+            panels.append(
+                {
+                    "lines": {
+                        r["case"]: (10 * np.arange(1, 1 + len(r["trace"])), r["trace"])
+                        for r in rows
+                    },
+                    "title": f"seed {seed}",
+                    "xlabel": "steps",
+                    "ylabel": "bound + log prior, smoothed",
+                    "ylim": (best - 80, best + 8),
+                    "level": ("collapsed optimum", best),
+                }
+            )
+        title = "Steps of q(u), batches of all observations and of 16"
+        plots.save(plots.curves(panels, title), results.folder / "steps.png")
+
+        rows = results.where(part="features")
+        panels = [
+            {
+                "lines": _lines(rows, "features", name, "case"),
+                "xlabel": "random Fourier features",
+                "ylabel": f"rms of {name} - exact",
+                **logs,
+            }
+            for name in ("mean", "std")
+        ]
+        figure = plots.curves(panels, "Predictions with random features")
+        plots.save(figure, results.folder / "features.png")
 
 
-def _rolls(settings: dict[str, Any]) -> list[tuple[int, Any]]:
-    size = settings["n_points"], settings["n_bags"]
-    return [(seed, swiss_roll(*size, seed=seed)) for seed in range(settings["seeds"])]
+# ---------------------------------------------------------------------- the parts
 
 
-def _difference(model: Any, exact: Any, data: Any) -> dict[str, float]:
-    """Predictions against those of the exact model, in its standard deviations and in itself."""
-    post = model.predict(data.x)
-    return {
-        "gap": exact["evidence"] - float(model.log_evidence_),
-        "mean": float(np.sqrt(np.mean((post.mean - exact["mean"]) ** 2))),
-        "std": float(np.sqrt(np.mean((post.std - exact["std"]) ** 2))),
-        "rmse": float(np.sqrt(np.mean((post.mean - data.f) ** 2))),
-    }
+def _rms(difference: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(difference**2)))
 
 
-def _exact(kernel: Any, data: Any) -> tuple[Any, dict[str, Any]]:
-    model = dc.CMP(kernel, cmo="shrinkage", n_restarts=2).fit(data.bags, data.z)
-    post = model.predict(data.x)
-    error = float(np.sqrt(np.mean((post.mean - data.f) ** 2)))
-    evidence = float(model.log_evidence_)
-    return model, {"mean": post.mean, "std": post.std, "evidence": evidence, "rmse": error}
-
-
-def inducing_study(settings: dict[str, Any], tell: Callable[[str], None]) -> list[dict[str, Any]]:
+def _inducing(kernel: Any, exact: Any, data: Any, seed: int) -> list[Record]:
     """VarCMP at the parameters of a fitted CMP, for more and more inducing points."""
+    post = exact.predict(data.x)
+    held = {"kernel": kernel, "cmo": "shrinkage", "fixed": exact.parameters_}
     rows = []
-    for name, kernel in _kernels().items():
-        for seed, data in _rolls(settings):
-            tell(f"{name}, seed {seed}, exact")
-            model, exact = _exact(kernel, data)
-            held = {"kernel": kernel, "cmo": "shrinkage", "fixed": model.parameters_}
-            for how in (*CHOICES, "learnt"):
-                for number in INDUCING:
-                    if how == "learnt" and number > LEARNT_UP_TO:
-                        continue
-                    tell(f"{name}, seed {seed}, {number} points, {how}")
-                    learn = {"learn_inducing": True} if how == "learnt" else {"inducing": how}
-                    approximate = dc.VarCMP(
-                        **held, **learn, n_inducing=number, n_restarts=1, seed=seed, max_iter=100
-                    ).fit(data.bags, data.z)
-                    row = {"kernel": name, "seed": seed, "choice": how, "inducing": number}
-                    row |= {"exact_rmse": exact["rmse"]}
-                    rows.append(row | _difference(approximate, exact, data))
-    return rows
-
-
-def trace_study(settings: dict[str, Any], tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Error of the estimated bound over keys, at the parameters of a fitted CMP."""
-    import jax
-    import jax.numpy as jnp
-
-    rows = []
-    seed, data = _rolls(settings)[0]
-    for name, kernel in _kernels().items():
-        tell(f"{name}, exact")
-        fixed = _exact(kernel, data)[0].parameters_
-        for number in TRACE_INDUCING:
-            bounds: dict[str, list[float]] = {}
-            for trace in ("exact", "subsample", "features"):
-                tell(f"{name}, {number} points, {trace}")
-                model = dc.VarCMP(
-                    kernel, cmo="shrinkage", fixed=fixed, n_inducing=number, trace=trace
-                )
-                problem = model._problem(data.bags, data.z, None, None, None)
-                empty = jnp.zeros(0)
-
-                @jax.jit
-                def bound(key: Any, problem: Any = problem, empty: Any = empty) -> Any:
-                    values = problem.parameters.unpack(empty)
-                    return problem.field(values, problem.pieces(values, key)).log_evidence
-
-                keys = jax.random.split(jax.random.key(seed), TRACE_KEYS)
-                tries = keys[:1] if trace == "exact" else keys
-                bounds[trace] = [float(bound(key)) for key in tries]
-            for trace in ("subsample", "features"):
-                error = np.asarray(bounds[trace]) - bounds["exact"][0]
-                rows.append(
-                    {
-                        "kernel": name,
-                        "inducing": number,
-                        "trace": trace,
-                        "bound": bounds["exact"][0],
-                        "mean_error": float(error.mean()),
-                        "sd": float(error.std(ddof=1)),
-                    }
-                )
-    return rows
-
-
-def steps_study(settings: dict[str, Any], tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Natural gradients against Adam for q(u), with the collapsed optimum beside."""
-    import jax.numpy as jnp
-
-    rows = []
-    for seed, data in _rolls(settings):
-        tell(f"seed {seed}, collapsed")
-        held: dict[str, Any] = {"n_inducing": 60, "seed": seed}
-        best = dc.VBagg(**held, n_restarts=2).fit(data.bags, data.z)
-        for name, given in CLIMBS.items():
-            tell(f"seed {seed}, {name}")
-            options = {**given, "max_steps": settings["steps"]}
-            began = time.perf_counter()
-            model = dc.VBagg(
-                **held, n_restarts=1, inference="stochastic", inference_options=options
+    for how in (*CHOICES, "learnt"):
+        for number in INDUCING:
+            if how == "learnt" and number > LEARNT_UP_TO:
+                continue
+            learn = {"learn_inducing": True} if how == "learnt" else {"inducing": how}
+            model = dc.VarCMP(
+                **held, **learn, n_inducing=number, n_restarts=1, seed=seed, max_iter=100
             ).fit(data.bags, data.z)
-            seconds = time.perf_counter() - began
-            # The collapsed bound at the parameters that the climb found.
-            problem, vector = model.fitted_.problem, jnp.asarray(model.fitted_.vectors[0])
-            same = float(problem.solve(vector)[1].log_evidence)
+            mine = model.predict(data.x)
             rows.append(
                 {
-                    "seed": seed,
-                    "optimiser": name,
-                    "steps": model.fit_report_.iterations,
-                    "seconds": seconds,
-                    "bound": float(model.log_evidence_),
-                    "collapsed_bound_there": same,
-                    "log_posterior": model.fit_report_.log_posterior,
-                    "collapsed_log_posterior": best.fit_report_.log_posterior,
-                    "collapsed_seconds": best.fit_report_.seconds,
-                    "rmse": float(np.sqrt(np.mean((model.predict(data.x).mean - data.f) ** 2))),
-                    "collapsed_rmse": float(
-                        np.sqrt(np.mean((best.predict(data.x).mean - data.f) ** 2))
-                    ),
-                    "trace": [float(value) for value in model.bound_trace_],
+                    "choice": how,
+                    "inducing": number,
+                    "exact_rmse": _rms(post.mean - data.f),
+                    "gap": float(exact.log_evidence_) - float(model.log_evidence_),
+                    "mean": _rms(mine.mean - post.mean),
+                    "std": _rms(mine.std - post.std),
+                    "rmse": _rms(mine.mean - data.f),
                 }
             )
     return rows
 
 
-def features_study(settings: dict[str, Any], tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Predictions of a fitted CMP with random Fourier features."""
+def _trace(kernel: Any, exact: Any, data: Any, seed: int) -> list[Record]:
+    """Error of the estimated bound over keys, at the parameters of a fitted CMP."""
+    keys = jax.random.split(jax.random.key(seed), TRACE_KEYS)
     rows = []
-    for name, kernel in _kernels().items():
-        for seed, data in _rolls(settings):
-            tell(f"{name}, seed {seed}")
-            model, exact = _exact(kernel, data)
-            for number in FEATURES:
-                error = dc.feature_error(model, data.x, number)
-                post = model.predict(data.x, features=number)
-                rows.append(
-                    {
-                        "kernel": name,
-                        "seed": seed,
-                        "features": number,
-                        "mean": error.mean_rms,
-                        "std": error.std_rms,
-                        "relative": error.relative,
-                        "rmse": float(np.sqrt(np.mean((post.mean - data.f) ** 2))),
-                        "exact_rmse": exact["rmse"],
-                    }
-                )
+    for number in TRACE_INDUCING:
+        held = {"cmo": "shrinkage", "fixed": exact.parameters_, "n_inducing": number}
+        bound = _bounds(dc.VarCMP(kernel, **held, trace="exact"), data, keys[:1])[0]
+        for trace in ("subsample", "features"):
+            error = _bounds(dc.VarCMP(kernel, **held, trace=trace), data, keys) - bound
+            rows.append(
+                {
+                    "inducing": number,
+                    "trace": trace,
+                    "bound": float(bound),
+                    "mean_error": float(error.mean()),
+                    "sd": float(error.std(ddof=1)),
+                }
+            )
     return rows
 
 
-STUDIES: dict[str, Callable[..., list[dict[str, Any]]]] = {
-    "inducing": inducing_study,
-    "trace": trace_study,
-    "steps": steps_study,
-    "features": features_study,
-}
+def _bounds(model: Any, data: Any, keys: Any) -> np.ndarray:
+    """The bound of a model whose parameters are all held, for several keys."""
+    problem = model.fit(data.bags, data.z).fitted_.problem
+
+    @jax.jit
+    def bound(key: Any) -> Any:
+        values = problem.parameters.unpack(jnp.zeros(0))
+        return problem.field(values, problem.pieces(values, key)).log_evidence
+
+    return np.array([float(bound(key)) for key in keys])
 
 
-# ---------------------------------------------------------------------- table and pictures
+def _climb(data: Any, climb: str, seed: int, steps: int) -> Record:
+    """Natural gradients or Adam for q(u), with the collapsed optimum beside."""
+    held: dict[str, Any] = {"n_inducing": 60, "seed": seed}
+    best = dc.VBagg(**held, n_restarts=2).fit(data.bags, data.z)
+    options = {**CLIMBS[climb], "max_steps": steps}
+    began = time.perf_counter()
+    model = dc.VBagg(**held, n_restarts=1, inference="stochastic", inference_options=options)
+    model.fit(data.bags, data.z)
+    seconds = time.perf_counter() - began
+    # The collapsed bound at the parameters that the climb found.
+    problem, vector = model.fitted_.problem, jnp.asarray(model.fitted_.vectors[0])
+    return {
+        "steps": model.fit_report_.iterations,
+        "seconds": seconds,
+        "bound": float(model.log_evidence_),
+        "collapsed_bound_there": float(problem.solve(vector)[1].log_evidence),
+        "log_posterior": model.fit_report_.log_posterior,
+        "collapsed_log_posterior": best.fit_report_.log_posterior,
+        "collapsed_seconds": best.fit_report_.seconds,
+        "rmse": _rms(model.predict(data.x).mean - data.f),
+        "collapsed_rmse": _rms(best.predict(data.x).mean - data.f),
+        "trace": [float(value) for value in model.bound_trace_],
+    }
 
 
-def _mean(rows: list[dict[str, Any]], name: str, **where: Any) -> float:
-    chosen = [row[name] for row in rows if all(row[k] == v for k, v in where.items())]
-    return float(np.mean(chosen)) if chosen else float("nan")
+def _features(kernel: Any, exact: Any, data: Any, seed: int) -> list[Record]:
+    """Predictions of a fitted CMP with random Fourier features."""
+    rows = []
+    for number in FEATURES:
+        error = dc.feature_error(exact, data.x, number)
+        rows.append(
+            {
+                "features": number,
+                "mean": error.mean_rms,
+                "std": error.std_rms,
+                "relative": error.relative,
+                "rmse": _rms(exact.predict(data.x, features=number).mean - data.f),
+                "exact_rmse": _rms(exact.predict(data.x).mean - data.f),
+            }
+        )
+    return rows
 
 
-def _table(results: dict[str, Any], settings: dict[str, Any], command: str | None) -> str:
-    lines = [
-        "# Variational inference on the swiss roll",
-        "",
-        f"{settings['n_points']} points, {settings['n_bags']} bags, matched; means over "
-        f"{settings['seeds']} seed(s).",
-        "",
+# ---------------------------------------------------------------------- tables and lines
+
+
+def _inducing_table(results: Results) -> list[str]:
+    cells = [mean(name, ".3g") for name in ("gap", "mean", "std")]
+    cells += [mean("rmse"), mean("exact_rmse")]
+    rows = []
+    for kernel, choice, number in results.each("case", "choice", "inducing", part="inducing"):
+        mine = results.where(part="inducing", case=kernel, choice=choice, inducing=number)
+        rows.append([kernel, choice, number, *(cell(mine) for cell in cells)])
+    head = ["kernel", "choice", "points", "gap", "mean", "std", "RMSE", "RMSE, exact"]
+    return [
         "## Inducing points",
         "",
         "VarCMP at the parameters of a fitted S-CMP. Gap: exact log evidence less bound, in nats. "
         "Mean and std: root mean square difference of predictions from the exact ones.",
         "",
-        "| kernel | choice | points | gap | mean | std | RMSE | RMSE, exact |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    rows = results["inducing"]
-    for key in dict.fromkeys((r["kernel"], r["choice"], r["inducing"]) for r in rows):
-        where = dict(zip(("kernel", "choice", "inducing"), key, strict=True))
-        values = [_mean(rows, n, **where) for n in ("gap", "mean", "std", "rmse", "exact_rmse")]
-        cells = [*(f"{v:.3g}" for v in values[:3]), *(f"{v:.3f}" for v in values[3:])]
-        lines.append(f"| {' | '.join(map(str, key))} | {' | '.join(cells)} |")
-    lines += [
+        *markdown(head, rows),
         "",
+    ]
+
+
+def _trace_table(results: Results) -> list[str]:
+    rows = [
+        [
+            *(row["case"], row["inducing"], row["trace"], f"{row['bound']:.2f}"),
+            *(f"{row[name]:.3g}" for name in ("mean_error", "sd")),
+        ]
+        for row in results.where(part="trace")
+    ]
+    return [
         "## Estimates of the trace",
         "",
         f"Error of the bound over {TRACE_KEYS} draws, in nats (2 x 16 points per bag; 1000 "
         "features).",
         "",
-        "| kernel | inducing points | estimate | bound | mean error | sd |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in results["trace"]:
-        lines.append(
-            f"| {row['kernel']} | {row['inducing']} | {row['trace']} | {row['bound']:.2f} | "
-            f"{row['mean_error']:.3g} | {row['sd']:.3g} |"
-        )
-    lines += [
+        *markdown(["kernel", "inducing points", "estimate", "bound", "mean error", "sd"], rows),
         "",
+    ]
+
+
+def _steps_table(results: Results) -> list[str]:
+    digits = {
+        "steps": "d",
+        "seconds": ".0f",
+        "bound": ".3f",
+        "collapsed_bound_there": ".3f",
+        "log_posterior": ".2f",
+        "collapsed_log_posterior": ".2f",
+        "collapsed_seconds": ".0f",
+        "rmse": ".3f",
+        "collapsed_rmse": ".3f",
+    }
+    rows = [
+        [row["seed"], row["case"], *(f"{row[name]:{shape}}" for name, shape in digits.items())]
+        for row in results.where(part="steps")
+    ]
+    head = ["seed", "optimiser", "steps", "s", "bound", "there", "log posterior", "collapsed", "s"]
+    return [
         "## Steps of q(u)",
         "",
         "VBagg with 60 inducing points; batches of all observations or of 16. Bound: of all data, "
-        "at the end; "
-        "there: the collapsed bound at the same parameters; log posterior: against the collapsed "
-        "optimum.",
+        "at the end; there: the collapsed bound at the same parameters; log posterior: against the "
+        "collapsed optimum.",
         "",
-        "| seed | optimiser | steps | s | bound | there | log posterior | collapsed | s | RMSE "
-        "| collapsed |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        *markdown([*head, "RMSE", "collapsed"], rows),
+        "",
     ]
-    for row in results["steps"]:
-        lines.append(
-            f"| {row['seed']} | {row['optimiser']} | {row['steps']} | {row['seconds']:.0f} | "
-            f"{row['bound']:.3f} | {row['collapsed_bound_there']:.3f} | "
-            f"{row['log_posterior']:.2f} | {row['collapsed_log_posterior']:.2f} | "
-            f"{row['collapsed_seconds']:.0f} | {row['rmse']:.3f} | {row['collapsed_rmse']:.3f} |"
-        )
-    lines += [
-        "",
-        "## Random Fourier features at prediction",
-        "",
-        "| kernel | features | mean | std | of a posterior std | RMSE | RMSE, exact |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    rows = results["features"]
-    for kernel, number in dict.fromkeys((r["kernel"], r["features"]) for r in rows):
-        names = ("mean", "std", "relative", "rmse", "exact_rmse")
-        cells = [f"{_mean(rows, n, kernel=kernel, features=number):.3f}" for n in names]
-        lines.append(f"| {kernel} | {number} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", "## How this was made", "", *provenance_lines(command), ""])
 
 
-def _lines(
-    rows: list[dict[str, Any]], over: str, name: str, group: str, **where: Any
-) -> dict[str, Any]:
+def _features_table(results: Results) -> list[str]:
+    cells = [mean(name) for name in ("mean", "std", "relative", "rmse", "exact_rmse")]
+    rows = []
+    for kernel, number in results.each("case", "features", part="features"):
+        mine = results.where(part="features", case=kernel, features=number)
+        rows.append([kernel, number, *(cell(mine) for cell in cells)])
+    head = ["kernel", "features", "mean", "std", "of a posterior std", "RMSE", "RMSE, exact"]
+    return ["## Random Fourier features at prediction", "", *markdown(head, rows)]
+
+
+def _lines(rows: list[Record], over: str, name: str, group: str) -> dict[str, Any]:
     """For every group, x and one row of y for each seed."""
-    chosen = [row for row in rows if all(row[k] == v for k, v in where.items())]
     lines = {}
-    for label in dict.fromkeys(row[group] for row in chosen):
-        mine = [row for row in chosen if row[group] == label]
+    for label in dict.fromkeys(row[group] for row in rows):
+        mine = [row for row in rows if row[group] == label]
         x = sorted({row[over] for row in mine})
-        seeds = sorted({row["seed"] for row in mine})
         value = {(row["seed"], row[over]): row[name] for row in mine}
-        lines[label] = (x, [[value[s, v] for v in x] for s in seeds])
+        lines[label] = (x, [[value[s, v] for v in x] for s in sorted({s for s, _ in value})])
     return lines
-
-
-def _draw(folder: Path, results: dict[str, Any]) -> None:
-    from deconditional.report import plots
-
-    panels = []
-    for kernel in _kernels():
-        for name, label in (("gap", "log evidence - bound, nats"), ("mean", "rms of mean - exact")):
-            lines = _lines(results["inducing"], "inducing", name, "choice", kernel=kernel)
-            floor = {k: (x, np.maximum(y, 1e-6)) for k, (x, y) in lines.items()}
-            panels.append(
-                {
-                    "lines": floor,
-                    "title": kernel,
-                    "xlabel": "inducing points",
-                    "ylabel": label,
-                    "xscale": "log",
-                    "yscale": "log",
-                }
-            )
-    plots.save(
-        plots.curves(panels, "VarCMP approaches CMP (line: mean, band: range over seeds)", 3.9),
-        folder / "inducing.png",
-    )
-    panels = []
-    for seed in sorted({row["seed"] for row in results["steps"]}):
-        mine = [row for row in results["steps"] if row["seed"] == seed]
-        lines = {r["optimiser"]: (10 * np.arange(1, 1 + len(r["trace"])), r["trace"]) for r in mine}
-        best = mine[0]["collapsed_log_posterior"]
-        panels.append(
-            {
-                "lines": lines,
-                "title": f"seed {seed}",
-                "xlabel": "steps",
-                "ylabel": "bound + log prior, smoothed",
-                "ylim": (best - 80, best + 8),
-                "level": ("collapsed optimum", best),
-            }
-        )
-    plots.save(
-        plots.curves(panels, "Steps of q(u), batches of all observations and of 16"),
-        folder / "steps.png",
-    )
-    panels = [
-        {
-            "lines": _lines(results["features"], "features", name, "kernel"),
-            "xlabel": "random Fourier features",
-            "ylabel": label,
-            "xscale": "log",
-            "yscale": "log",
-        }
-        for name, label in (("mean", "rms of mean - exact"), ("std", "rms of std - exact"))
-    ]
-    plots.save(plots.curves(panels, "Predictions with random features"), folder / "features.png")

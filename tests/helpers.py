@@ -13,6 +13,7 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jax.flatten_util import ravel_pytree
 
+from benchmarks.problems import posed as posed
 from benchmarks.problems import problem_of as problem_of
 from deconditional import Bags
 

@@ -1,12 +1,14 @@
 """Benchmarks: what they count and compare, on clocks that tests set; nothing is measured long."""
 
+import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,26 +17,25 @@ import pytest
 from rich.console import Console
 from scipy.stats import multivariate_normal
 
+import deconditional as dc
+from benchmarks import __main__ as command
 from benchmarks import (
     against_dense,
     against_gpytorch,
     check,
     climate_size,
-    figures,
     fit,
     kernels,
     predict,
     scaling,
     timing,
 )
-from benchmarks import commands as benchmark_commands
+from benchmarks.figures import bars
+from benchmarks.frame import Benchmark, shown
 from benchmarks.problems import strips
-from deconditional.cli import main as cli
-from deconditional.datasets import synthetic_globe
 from deconditional.errors import UsageError
-from deconditional.kernels import compilation_cache
-from deconditional.models import CMP
 from helpers import assert_close
+from studies.clock import best_seconds
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUIET = Console(quiet=True)
@@ -59,8 +60,11 @@ def still_clocks(monkeypatch):
 
 
 def complaint(capsys, given):
-    assert cli.main(given) == 2
-    return capsys.readouterr().err
+    """The one line on stderr of a command that must end with code 2."""
+    assert command.main(given) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith("benchmarks: error: ")
+    return said
 
 
 # --------------------------------------------------------------------------- problems
@@ -86,7 +90,8 @@ def test_every_strip_has_a_point_even_if_there_are_as_many():
 
 
 def test_kernels_count_the_values_that_were_answered_for_and_computed(still_clocks):
-    result = kernels.measure(points=1500, bags=9, dims=2, quick=True)
+    small = kernels.Kernels(points=1500, bags=9, dims=2, types=("float32",))
+    result = small.measure(QUIET)
     n = result["points"]
     gram, gradient, cross = result["rows"][:3]
     for row, values in ((gram, n**2), (gradient, n**2), (cross, min(n, 4096) * n)):
@@ -102,28 +107,33 @@ def test_kernels_count_the_values_that_were_answered_for_and_computed(still_cloc
         if j + tile > i
     )
     assert gram["evaluated_per_second"] == 2 * visited
-    costs = kernels.costs(result)
+    costs = small.costs(result)
     assert costs["bag_gram, Gaussian, float32"] == pytest.approx((0.5, n**2 / 1000))
     assert len(costs) == len(result["rows"]) == 6
 
 
 def test_fits_are_counted_in_units_of_exp(still_clocks, monkeypatch):
     # One model is enough to see the arithmetic.
-    cmp = fit.models(5, 1)["Bagg-GP"]
-    monkeypatch.setattr(fit, "models", lambda inducing, restarts: {"Bagg-GP": cmp})
-    result = fit.measure(120, 6, inducing=5, restarts=1, budget=0.0, console=QUIET)
+    model = dc.BaggGP(n_restarts=1, max_iter=2)
+    monkeypatch.setattr(fit, "models", lambda inducing, restarts: {"Bagg-GP": model})
+    small = fit.Fit(points=120, bags=6)
+    result = small.measure(QUIET)
     (row,) = result["rows"]
     assert result["unit_seconds"] == pytest.approx(120**2 / 1000)
     assert row["evaluation_in_units"] == pytest.approx(0.5 / 14.4)
     assert row["fit_in_units"] == pytest.approx(row["fit_seconds"] / 14.4)
-    assert row["evaluations"] == cmp.fit_report_.evaluations
+    assert row["evaluations"] == model.fit_report_.evaluations
     assert row["fit_over_evaluations"] == pytest.approx(
         row["fit_seconds"] / (0.5 * row["evaluations"])
     )
-    costs = fit.costs(result)
+    costs = small.costs(result)
     assert costs["Bagg-GP, evaluation"] == pytest.approx((0.5, 14.4))
     within_fit = row["fit_seconds"] / row["evaluations"]
     assert costs["Bagg-GP, fit per evaluation"] == pytest.approx((within_fit, 14.4))
+    assert (
+        "14400.00 ms"
+        in small.words({**result, "points": 1, "bags": 1, "restarts": 1} | {"device": "d"})[1]
+    )
 
 
 def test_all_five_models_are_fitted():
@@ -141,7 +151,8 @@ def test_all_five_models_are_fitted():
 
 
 def test_predictions_are_set_against_exp_and_products(still_clocks):
-    result = predict.measure(90, 6, 2, 8, 10, 40, budget=0.0, quick=True, console=QUIET)
+    small = predict.Predict(90, 6, 2, 8, 10, 40, blocks=())
+    result = small.measure(QUIET)
     rows = {row["field"]: row for row in result["rows"] if row["block"] is None}
     for name, values, flops in (
         ("exact, 90 points", 90, 2 * 6 * 6),
@@ -153,7 +164,7 @@ def test_predictions_are_set_against_exp_and_products(still_clocks):
         assert row["share_of_exp"] == pytest.approx(40 * values / 1000 / 0.5)
         limit = 40 * values / 1000 + 40 * flops / 100
         assert row["share_of_both"] == pytest.approx(limit / 0.5)
-        assert predict.costs(result)[name] == pytest.approx((0.5, limit))
+        assert small.costs(result)[name] == pytest.approx((0.5, limit))
 
 
 def test_whole_blocks_stand_for_all_points():
@@ -170,11 +181,11 @@ def test_whole_blocks_stand_for_all_points():
     assert seconds >= 2e-3 * 25 / 20
 
 
-def test_the_dense_formula_is_the_opponent(still_clocks, monkeypatch):
-    result = against_dense.measure(80, 6, budget=0.0, console=QUIET, fit=False)
+def test_the_dense_formula_is_the_opponent(still_clocks):
+    small = against_dense.AgainstDense(points=80, bags=6)
+    result = small.evaluations(QUIET)
     assert result["value_difference"] < 1e-8 and result["gradient_difference"] < 1e-7
-    assert against_dense.costs(result) == {"objective and gradient, 80 points": (0.5, 0.5)}
-    assert "fit_seconds" not in result
+    assert small.costs(result) == {"objective and gradient, 80 points": (0.5, 0.5)}
 
 
 # --------------------------------------------------------------------------- clocks and processes
@@ -182,7 +193,7 @@ def test_the_dense_formula_is_the_opponent(still_clocks, monkeypatch):
 
 def test_the_best_of_several_calls_counts():
     naps = iter([0.05, 0.03, 0.002, 0.03])
-    assert 0.002 <= timing.best_seconds(lambda: time.sleep(next(naps)), budget=0.0) < 0.02
+    assert 0.002 <= best_seconds(lambda: time.sleep(next(naps)), budget=0.0) < 0.02
 
 
 def test_rates_are_values_over_seconds(monkeypatch):
@@ -228,12 +239,6 @@ def test_slopes_are_those_of_power_laws():
     assert scaling.slopes_of(rows[:1]) == {"all": None, "last": None}
 
 
-def test_growths_are_those_the_command_offers():
-    assert tuple(scaling.GROWTHS) == benchmark_commands.GROWTHS
-    assert set(against_gpytorch.KERNELS) == set(benchmark_commands.GPYTORCH_KERNELS)
-    assert tuple(against_gpytorch.OPTIMISERS) == benchmark_commands.OPTIMISERS
-
-
 def test_one_quantity_grows_and_the_rest_stays(monkeypatch, tmp_path, capsys):
     asked = []
 
@@ -247,7 +252,7 @@ def test_one_quantity_grows_and_the_rest_stays(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(scaling, "in_own_process", stand_in)
     monkeypatch.setattr(scaling, "available_cores", lambda: [0, 1, 5])
     out, plot = tmp_path / "s.json", tmp_path / "new" / "s.png"
-    assert scaling.run(inducing=7, quick=True, out=out, plot=plot) == 0
+    assert scaling.Scaling(inducing=7, sizes=2).run(out, plot) == 0
     assert asked == [
         ("exact", 2048, 64, 64, 3, 0, None),
         ("exact", 4096, 64, 64, 3, 0, None),
@@ -274,15 +279,16 @@ def test_one_quantity_grows_and_the_rest_stays(monkeypatch, tmp_path, capsys):
 
 
 def test_sizes_stop_where_they_are_told_to(monkeypatch):
-    assert scaling._sizes("points", 9000, quick=False) == [2048, 4096, 8192]
-    assert scaling._sizes("bags", 9000, quick=False) == list(scaling.GROWTHS["bags"].sizes)
+    most = scaling.Scaling(points=9000)
+    assert most.chosen("points") == [2048, 4096, 8192]
+    assert most.chosen("bags") == list(scaling.GROWTHS["bags"].sizes)
     with pytest.raises(UsageError, match="its least is 10000"):
-        scaling._sizes("vbagg", 9000, quick=False)
+        most.chosen("vbagg")
     monkeypatch.setattr(scaling, "available_cores", lambda: list(range(5)))
-    assert scaling._sizes("cores", None, quick=False) == [1, 2, 4]
+    assert scaling.Scaling().chosen("cores") == [1, 2, 4]
 
 
-@pytest.mark.parametrize("model", ["exact", "vbagg", "varcmp"])
+@pytest.mark.parametrize("model", ["exact", "vbagg"])
 def test_one_evaluation_is_timed(model, still_clocks):
     size = scaling.Size(model, points=600, bags=12, observations=12, covariates=2, inducing=8)
     row = scaling._one(size)
@@ -294,9 +300,9 @@ def test_one_evaluation_is_timed(model, still_clocks):
 
 
 def test_a_model_of_the_climate_size_is_fitted_and_scored(still_clocks, capsys):
-    globe = synthetic_globe(rows=4, columns=6, block=3)
-    model = CMP(**climate_size.kernels(), points_per_bag=4, n_restarts=1, max_iter=2)
-    row = climate_size._fitted(timing.console(), model, globe, "few points", budget=0.0)
+    globe = dc.datasets.synthetic_globe(rows=4, columns=6, block=3)
+    model = dc.CMP(**climate_size.kernels(), points_per_bag=4, n_restarts=1, max_iter=2)
+    row = climate_size._fitted(Console(), model, globe, "few points", budget=0.0)
     assert (row["model"], row["points"], row["evaluation_seconds"]) == ("few points", 48, 0.5)
     assert row["evaluations"] == model.fit_report_.evaluations
     error = model.predict(globe.x).mean - globe.f
@@ -315,7 +321,7 @@ def test_all_points_are_evaluated_once_unless_they_are_to_be_fitted(
 ):
     asked = []
 
-    def stand_in(console, model, globe, name, budget):
+    def stand_in(where, model, globe, name, budget):
         asked.append(name)
         row = {"model": name, "points": 100, "evaluation_seconds": 2.0, "fit_seconds": 9.0}
         inducing = {"inducing points": str(model.n_inducing)} if "VarCMP" in name else {}
@@ -325,8 +331,8 @@ def test_all_points_are_evaluated_once_unless_they_are_to_be_fitted(
     monkeypatch.setattr(climate_size, "_evaluation", lambda model, globe, budget: 4.0)
     monkeypatch.setattr(climate_size, "exp_rate", lambda dtype, budget: 1000.0)
     out, plot = tmp_path / "climate.json", tmp_path / "climate.png"
-    given = {"inducing": 30, "quick": True, "exact_all": exact_all}
-    assert climate_size.run(**given, out=out, plot=plot) == 0
+    small = climate_size.ClimateSize(30, exact_all=exact_all, cells=(6, 8, 5))
+    assert small.run(out, plot) == 0
     expected = ["VarCMP, 30 inducing points", "exact CMP, 64 points per bag"]
     assert asked == expected + ["exact CMP, all points"] * exact_all
     variational, few, every = json.loads(out.read_text())["rows"]
@@ -414,10 +420,10 @@ def test_times_are_compared_at_the_same_evidence(tmp_path, monkeypatch, capsys):
     assert warm["speedup_of_whole_fit"] == pytest.approx(12 / 0.8)
     assert warm["speedup_whole_to_whole"] == pytest.approx(16 / 0.8)
     assert warm["evaluation_seconds"] == pytest.approx(0.25)
-    result |= {"points": 120, "bags": 8, "kernel": "gaussian"}
-    against_gpytorch._show(timing.console(), result)
+    shown = against_gpytorch.AgainstGPyTorch(points=120, bags=8)
+    shown.show(Console(width=200), result)
     assert "15.0" in capsys.readouterr().out
-    lines = against_gpytorch.figure(result).axes[0].get_lines()
+    lines = shown.figure(result).axes[0].get_lines()
     assert_close(lines[0].get_ydata(), [10.0, 0.6, 0.4, 1e-3])
 
 
@@ -436,18 +442,13 @@ def test_an_opponent_that_never_arrives_gives_no_ratio(tmp_path, monkeypatch):
 
 
 def test_without_gpytorch_the_command_says_what_to_install(capsys, monkeypatch):
-    monkeypatch.setattr(against_gpytorch.importlib.util, "find_spec", lambda name: None)
-    message = complaint(capsys, ["benchmark", "against-gpytorch"])
-    assert 'pip install "deconditional[bench]"' in message
-
-
-def test_without_the_repository_the_command_says_where_the_opponent_is(monkeypatch, tmp_path):
-    monkeypatch.setattr(against_gpytorch.importlib.util, "find_spec", lambda name: object())
-    assert against_gpytorch.find_opponent() == ROOT / "benchmarks" / "gpytorch_bagg.py"
-    monkeypatch.setattr(against_gpytorch, "__file__", str(tmp_path / "a" / "b" / "c" / "d.py"))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="in a clone"):
-        against_gpytorch.find_opponent()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "deconditional.cli.options.find_spec", lambda name: None if name == "torch" else find(name)
+    )
+    message = complaint(capsys, ["against-gpytorch"])
+    assert "needs torch: pip install 'deconditional[bench]'" in message
+    assert against_gpytorch.OPPONENT.is_file()
 
 
 @pytest.mark.parametrize("optimiser", against_gpytorch.OPTIMISERS)
@@ -479,7 +480,7 @@ def measured(monkeypatch):
 
         return measure
 
-    monkeypatch.setattr(check, "BENCHMARKS", {name: stand_in(name) for name in rounds})
+    monkeypatch.setattr(check, "WATCHED", {name: stand_in(name) for name in rounds})
     return rounds
 
 
@@ -490,7 +491,7 @@ def written(tmp_path, ratios, **more):
 
 
 def checked(path, *more):
-    return cli.main(["benchmark", "check", "--baseline", str(path), *more])
+    return command.main(["check", "--baseline", str(path), *more])
 
 
 def test_a_doctored_entry_is_flagged(measured, tmp_path, capsys):
@@ -565,99 +566,112 @@ def test_a_baseline_that_is_none_is_refused_before_any_measuring(
     path = tmp_path / "baseline.json"
     if content is not None:
         path.write_text(content)
-    given = ["benchmark", "check", "--baseline", str(path)]
+    given = ["check", "--baseline", str(path)]
     assert message in complaint(capsys, given)  # measuring would fail: there are no rounds
 
 
 def test_the_committed_baseline_has_the_cases_that_are_measured():
     known = check.read_baseline(ROOT / "benchmarks" / "baseline.json")
-    assert {case.split(":")[0] for case in known["ratios"]} == set(check.BENCHMARKS)
+    assert {case.split(":")[0] for case in known["ratios"]} == set(check.WATCHED)
 
 
-# --------------------------------------------------------------------------- figures
+# --------------------------------------------------------------------------- the frame
 
 
 def test_bars_have_their_values():
-    figure = figures.bars(
+    figure = bars(
         ["a", "b"], {"x": [0.5, 2000.0], "y": [float("nan"), 3.0]}, "t", "share", ("limit", 1.0)
     )
     (axes,) = figure.axes
     assert [bar.get_width() for bar in axes.containers[0]] == [0.5, 2000.0]
-    shown = [text.get_text() for text in axes.texts]
-    assert shown == ["0.5", "2,000", "", "3"]
+    words = [text.get_text() for text in axes.texts]
+    assert words == ["0.5", "2,000", "", "3"]
     assert axes.get_lines()[0].get_xdata()[0] == 1.0
 
 
-def test_every_benchmark_that_draws_draws_its_own_numbers():
-    rows = [{"function": "f", "kernel": "k", "dtype": "float32"}]
-    rows[0] |= {"share_of_exp": 0.4, "share_of_array_exp": 1.5}
-    assert figures_bars(kernels.figure({"rows": rows, "points": 9, "bags": 3})) == [[0.4], [1.5]]
-    rows = [{"model": "m", "evaluation_in_units": 2.0, "fit_in_units": 50.0}]
-    drawn = fit.figure({"rows": rows, "points": 9, "bags": 3, "restarts": 1, "unit_seconds": 1e-3})
-    assert figures_bars(drawn) == [[2.0], [50.0]]
-    rows = [{"field": "f", "block": None, "share_of_exp": 0.1, "share_of_both": 0.4}]
-    drawn = predict.figure({"rows": rows, "queries": 10, "device": "d"})
-    assert figures_bars(drawn) == [[0.1], [0.4]]
-    seconds = {"evaluation_seconds": 0.1, "dense_evaluation_seconds": 2.0, "fit_seconds": 8.0}
-    drawn = against_dense.figure({**seconds, "points": 9, "bags": 3})
-    assert_close(figures_bars(drawn)[0], [0.05, 1.0, 4.0])
+class Toy(Benchmark):
+    """Two rows, of which the second lacks a number."""
+
+    name = "toy"
+    columns: ClassVar = {"what": shown("what"), "ms": shown("seconds", "{:.1f}", 1e3)}
+    series: ClassVar = {"seconds": "seconds"}
+
+    def measure(self, where):
+        return {"rows": [{"what": "one", "seconds": 0.25}, {"what": "two"}]}
+
+    def words(self, result):
+        return "A title", f"{len(result['rows'])} rows"
 
 
-def figures_bars(figure):
-    return [[bar.get_width() for bar in group] for group in figure.axes[0].containers]
+def test_a_benchmark_shows_writes_and_draws_its_rows(tmp_path, capsys):
+    out, plot = tmp_path / "new" / "toy.json", tmp_path / "other" / "toy.png"
+    assert Toy().run(out, plot) == 0
+    said = capsys.readouterr().out
+    assert "A title" in said and "250.0" in said and "–" in said and "2 rows" in said
+    result = json.loads(out.read_text())
+    assert result["benchmark"] == "toy" and result["rows"][0]["seconds"] == 0.25
+    assert result["device"] == timing.device_name() and result["machine"]["cores"]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    (axes,) = Toy().figure(result).axes
+    widths = [bar.get_width() for bar in axes.containers[0]]
+    assert widths[0] == 0.25 and np.isnan(widths[1])
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["one", "two"]
 
 
-def test_figures_that_cannot_be_drawn_are_refused_first(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(kernels, "run", lambda **_: pytest.fail("it was measured"))
-    given = ["benchmark", "kernels", "--plot"]
-    assert "does not end in .png" in complaint(capsys, [*given, str(tmp_path / "a.pdf")])
-    assert "is a folder" in complaint(capsys, [*given, str(tmp_path)])
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    message = complaint(capsys, [*given, str(tmp_path / "a.png")])
-    assert "deconditional[plots]" in message and "leave --plot out" in message
+@pytest.mark.parametrize("name", set(command.BENCHMARKS) - {"check", "scaling", "out-of-core"})
+def test_what_is_drawn_is_in_the_rows(name):
+    kind = command.BENCHMARKS[name]
+    if name != "against-gpytorch":  # which draws lines
+        text = Path(sys.modules[kind.__module__].__file__).read_text()
+        assert kind.axis and all(text.count(f'"{key}"') > 1 for key in kind.series.values())
 
 
 # --------------------------------------------------------------------------- the command
 
 
-def test_output_that_is_a_folder(capsys, tmp_path):
-    assert "is a folder" in complaint(capsys, ["benchmark", "kernels", "--out", str(tmp_path)])
+@pytest.mark.parametrize("name", command.BENCHMARKS)
+def test_help_of_every_benchmark(name, capsys):
+    assert command.main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    kind = command.BENCHMARKS[name]
+    assert all(f"--{field.name.replace('_', '-')}" in said for field in fields(kind))
+    assert "--out FILE.json" in said and ("--plot" in said) == bool(kind.series)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("given", "expected"),
     [
-        (["kernels", "--quick"], {"points": 20_000, "bags": 200, "dims": 5, "quick": True}),
-        (["kernels", "--dims", "2"], {"points": 20_000, "dims": 2, "quick": False}),
-        (["fit", "--restarts", "2"], {"points": 5000, "inducing": 100, "restarts": 2}),
+        (["kernels", "--quick"], {"points": 20_000, "types": ("float32",), "budget": 0.5}),
+        (["kernels", "--dims", "2"], {"dims": 2, "types": ("float32", "float64")}),
+        (["fit", "--restarts", "2", "--quick"], {"points": 1500, "restarts": 2}),
         (["predict", "--queries", "9"], {"inducing": 400, "features": 1000, "queries": 9}),
-        (["climate-size", "--exact-all"], {"inducing": 800, "exact_all": True, "quick": False}),
-        (["scaling", "--grow", "bags", "cores"], {"grow": ["bags", "cores"], "points": None}),
-        (["against-dense", "--points", "70"], {"points": 70, "bags": 50}),
-        (["against-gpytorch"], {"kernel": "gaussian", "optimisers": ["lbfgs", "adam"]}),
-        (["check"], {"baseline": Path("benchmarks/baseline.json"), "update": False, "rounds": 2}),
+        (["climate-size", "--exact-all"], {"inducing": 800, "exact_all": True}),
+        (["scaling", "--grow", "bags", "cores"], {"grow": ("bags", "cores"), "points": None}),
+        (["against-gpytorch"], {"kernel": "gaussian", "optimisers": ("lbfgs", "adam")}),
+        (["check"], {"baseline": "benchmarks/baseline.json", "update": False, "rounds": 2}),
     ],
 )
-def test_benchmarks_get_their_arguments(monkeypatch, tmp_path, arguments, expected):
-    given = {}
-    module = import_module(f"benchmarks.{arguments[0].replace('-', '_')}")
-    monkeypatch.setattr(module, "run", lambda **keywords: given.update(keywords) or 0)
+def test_benchmarks_get_their_options(given, expected, monkeypatch, tmp_path):
+    ran = []
+    monkeypatch.setattr(
+        command.BENCHMARKS[given[0]], "run", lambda self, *files: ran.append((self, *files)) or 0
+    )
     out = tmp_path / "new" / "numbers.json"
-    assert cli.main(["benchmark", *arguments, "--out", str(out)]) == 0
-    assert given["out"] == out
-    assert {name: given[name] for name in expected} == expected
+    assert command.main([*given, "--out", str(out)]) == 0
+    ((made, to, plot),) = ran
+    assert (to, plot) == (out, None)
+    assert {name: getattr(made, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(("name", "enabled"), [("fit", False), ("kernels", True)])
 def test_what_times_compilation_compiles_anew(name, enabled, monkeypatch):
     seen = []
-
-    def run(**_):
-        seen.append(jax.config.jax_enable_compilation_cache)
-        return 0
-
-    monkeypatch.setattr(import_module(f"benchmarks.{name}"), "run", run)
-    assert cli.main(["benchmark", name]) == 0
+    monkeypatch.setattr(
+        command.BENCHMARKS[name],
+        "run",
+        lambda *_: seen.append(jax.config.jax_enable_compilation_cache) or 0,
+    )
+    assert command.main([name]) == 0
     assert seen == [enabled] and jax.config.jax_enable_compilation_cache
 
 
@@ -665,157 +679,24 @@ def test_what_times_compilation_compiles_anew(name, enabled, monkeypatch):
     ("given", "message"),
     [
         (["scaling", "--dims", "2"], "unrecognized arguments: --dims 2"),
-        (["scaling", "--grow", "colours"], "invalid choice: 'colours'"),
+        (["scaling", "--grow", "colours"], "unknown growth 'colours'; choose from 'points'"),
         (["kernels", "--restarts", "2"], "unrecognized arguments: --restarts 2"),
         (["fit", "--points", "0"], "at least 1"),
+        (["speed"], "invalid choice: 'speed'"),
         ([], "required: BENCHMARK"),
+        (["kernels", "--out", "FOLDER"], "is a folder"),
+        (["kernels", "--plot", "FOLDER"], "is a folder"),
+        (["kernels", "--plot", "FOLDER/a.pdf"], "does not end in .png"),
     ],
 )
-def test_options_of_another_benchmark_are_refused(given, message, capsys):
-    assert message in complaint(capsys, ["benchmark", *given])
+def test_what_cannot_be_carried_out(given, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels.Kernels, "run", lambda *_: pytest.fail("it was measured"))
+    given = [word.replace("FOLDER", str(tmp_path)) for word in given]
+    assert message in complaint(capsys, given)
 
 
-@pytest.mark.parametrize("name", benchmark_commands.BENCHMARKS)
-def test_every_option_is_one_that_the_benchmark_takes(name):
-    import inspect
-
-    module = import_module(f"benchmarks.{name.replace('-', '_')}")
-    entry = benchmark_commands.BENCHMARKS[name]
-    takes = set(inspect.signature(module.run).parameters)
-    offered = {option.replace("-", "_") for option in entry.options} | {"out"}
-    assert takes == offered | ({"plot"} if entry.draws else set())
-
-
-# --------------------------------------------------------------------------- compiled code on disk
-
-
-@pytest.fixture
-def fresh(monkeypatch, tmp_path):
-    """A process that has not imported JAX, has its own cache folder, and no settings."""
-    names = (compilation_cache.FOLDER, compilation_cache.SIZE, compilation_cache.LEAST)
-    for name in (*names, compilation_cache.SWITCH):
-        monkeypatch.setenv(name, "")  # so that what the code sets is undone
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delitem(sys.modules, "jax")
-    return compilation_cache.cache_folder()
-
-
-def test_commands_keep_what_they_compile(fresh):
-    assert compilation_cache.keep_compiled() == fresh and fresh.is_dir()
-    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(fresh)
-    assert int(os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"]) == 128 * 2**20
-
-
-def test_a_folder_of_the_users_own_is_left_alone(fresh, monkeypatch):
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/mine")
-    assert compilation_cache.keep_compiled() is None
-    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "/mine" and not fresh.exists()
-
-
-def test_nothing_is_kept_if_told_so(fresh, monkeypatch):
-    monkeypatch.setenv("DECONDITIONAL_CACHE", "off")
-    assert compilation_cache.keep_compiled() is None and not fresh.exists()
-    monkeypatch.setenv("DECONDITIONAL_CACHE", "sometimes")
-    with pytest.raises(UsageError, match="must be on or off, not 'sometimes'"):
-        compilation_cache.keep_compiled()
-
-
-def test_nothing_is_kept_where_nothing_can_be_written(fresh, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert compilation_cache.keep_compiled() is None
-    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
-
-
-def test_without_filelock_the_size_has_no_bound_so_nothing_is_kept(fresh, monkeypatch):
-    monkeypatch.setattr(compilation_cache.importlib.util, "find_spec", lambda name: None)
-    assert compilation_cache.keep_compiled() is None and not fresh.exists()
-
-
-def test_a_relative_cache_home_is_ignored(monkeypatch):
-    folder = compilation_cache.cache_folder({"XDG_CACHE_HOME": "here"})
-    assert folder.parent == Path.home() / ".cache" / "deconditional" / "compiled"
-
-
-def test_another_processor_has_another_folder(fresh, monkeypatch):
-    assert compilation_cache.cache_folder() == fresh
-    monkeypatch.setattr(compilation_cache, "_instructions", lambda: "an abacus")
-    other = compilation_cache.cache_folder()
-    assert other != fresh and other.parent == fresh.parent
-
-
-COMPILES = """
-import sys
-from deconditional.kernels.compilation_cache import keep_compiled
-if sys.argv[1] == "late":
-    import jax
-    jax.jit(lambda x: x + 1)(1.0)
-keep_compiled()
-import jax
-from jax._src import monitoring
-found = []
-monitoring.register_event_listener(lambda name, **_: found.append(name))
-jax.jit(lambda x: jax.numpy.sin(x) ** 3)(1.0)
-print(sum("cache_hits" in name for name in found))
-"""
-
-
-def test_the_second_process_finds_what_the_first_compiled(tmp_path):
-    environment = compilation_cache.without_cache(os.environ) | {
-        "XDG_CACHE_HOME": str(tmp_path),
-        "DECONDITIONAL_CACHE": "on",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PLATFORMS": "cpu",
-    }
-    hits = [
-        int(
-            subprocess.run(
-                [sys.executable, "-c", COMPILES, when],
-                env=environment,
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout
-        )
-        for when in ("late", "early")
-    ]
-    assert hits[0] == 0 and hits[1] > 0
-    assert list((tmp_path / "deconditional" / "compiled").glob("*/*-cache"))
-
-
-# --------------------------------------------------------------------------- start-up
-
-
-def best_start(code, times=3):
-    """The least processor time of a new interpreter, and what it printed.
-
-    Other tests run at the same time, which makes the clock on the wall tell of them too.
-    """
-    seconds = []
-    for _ in range(times):
-        before = sum(os.times()[2:4])
-        done = subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True
-        )
-        seconds.append(sum(os.times()[2:4]) - before)
-    return min(seconds), done.stdout
-
-
-def test_importing_the_package_costs_less_than_half_of_jax_on_top():
-    jax_seconds, _ = best_start("import jax")
-    package_seconds, _ = best_start("import deconditional")
-    assert package_seconds < 1.5 * jax_seconds
-
-
-@pytest.mark.parametrize("command", ["[]", "['benchmark']", "['downscale']", "['reproduce']"])
-def test_help_comes_at_once_and_without_jax(command):
-    code = (
-        "import sys; from deconditional import cli; "
-        f"assert cli.main([*{command}, '--help']) == 0; "
-        "print([name for name in ('jax', 'xarray', 'matplotlib') if name in sys.modules])"
-    )
-    seconds, printed = best_start(code, times=3 if command == "[]" else 1)
-    assert printed.strip().endswith("[]")
-    if command == "[]":
-        assert seconds < 1.0
+def test_without_matplotlib_a_figure_is_refused_first(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels.Kernels, "run", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    message = complaint(capsys, ["kernels", "--plot", str(tmp_path / "a.png")])
+    assert "deconditional[plots]" in message and "leave --plot out" in message

@@ -142,12 +142,12 @@ def posteriors(model, z):
     means = np.asarray(jax.jit(jax.vmap(moments))(jnp.asarray(z)))
     # The mean over a bag is affine in z: one solution for each observation, and one for none.
     at_zero, *at_unit = (
-        replace(problem, z=jnp.asarray(unit)).solve(jnp.zeros(0))[1].bag_moments(BAGS, NEW_BAG)[0]
+        replace(problem, z=jnp.asarray(unit)).solve(jnp.zeros(0))[1].bag_moments(NEW_BAG)[0]
         for unit in np.concatenate([np.zeros((1, z.shape[1])), np.eye(z.shape[1])])
     )
     of_bag = at_zero + z @ (np.stack(at_unit) - at_zero)
     covariance = np.asarray(field.covariance(jnp.asarray(X)))
-    return (means, covariance), (of_bag, field.bag_moments(BAGS, NEW_BAG)[1])
+    return (means, covariance), (of_bag, field.bag_moments(NEW_BAG)[1])
 
 
 def ranks(truth, parts, rng):

@@ -29,9 +29,9 @@ from reliability import record, tries
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 USELESS, SHIFT, DEGENERATE = (
-    UselessMediatorWarning,
-    MediatorShiftWarning,
-    DegenerateFitWarning,
+    dc.UselessMediatorWarning,
+    dc.MediatorShiftWarning,
+    dc.DegenerateFitWarning,
 )
 
 

@@ -2,20 +2,18 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-import deconditional as dc
-from deconditional.errors import UsageError
 from studies import convergence as study
-from studies import convergence_output as output
 from studies import convergence_problem as circle
-from studies.convergence import Case
+from studies.convergence import Convergence, Step
 from studies.convergence_problem import Problem
 
-QUIET = Console(quiet=True)
+SIZES = (16, 32, 64, 128, 256)
 SMALL = Problem(frequencies=3, decay=2.0, mediator_decay=3.0, amplitude=2.5, noise=0.6)
 
 
@@ -238,23 +236,23 @@ def test_slope_finds_a_known_one_and_its_intervals_cover_it():
     for _ in range(400):
         values = 3 * sizes**-0.7 * rng.gamma(4.0, 1 / 4, size=(100, len(sizes)))
         error = values.std(0, ddof=1) / 10
-        rate, spread = output.slope(sizes, values.mean(0), error)
+        rate, spread = study.slope(sizes, values.mean(0), error)
         inside += abs(rate - 0.7) < 1.96 * spread
     assert 0.95 - 4 * math.sqrt(0.95 * 0.05 / 400) < inside / 400 <= 0.99
-    assert output.slope(sizes, 3 * sizes**-0.7, 0 * sizes) == (pytest.approx(0.7), 0)
+    assert study.slope(sizes, 3 * sizes**-0.7, 0 * sizes) == (pytest.approx(0.7), 0)
     with pytest.raises(ValueError, match="at least two sizes"):
-        output.slope([1], [1.0], [0.1])
+        study.slope([1], [1.0], [0.1])
     with pytest.raises(ValueError, match="positive"):
-        output.slope([1, 2], [1.0, 0.0], [0.1, 0.1])
+        study.slope([1, 2], [1.0, 0.0], [0.1, 0.1])
 
 
 def test_bags_needed_interpolates_the_last_crossing():
     pairs = [10, 100, 1000, 10_000]
     power_law = [(3000 / n) ** 0.5 for n in pairs]
-    assert output.bags_needed(pairs, power_law, within=1.25) == pytest.approx(3000 / 1.25**2)
-    assert output.bags_needed(pairs, [1.0, 2.0, 1.0, 1.0], within=2**0.5) == pytest.approx(10**2.5)
-    assert math.isnan(output.bags_needed(pairs, [1.0] * 4))
-    assert math.isnan(output.bags_needed(pairs, [9.0, 1.0, 1.0, 2.0]))
+    assert study.bags_needed(pairs, power_law, within=1.25) == pytest.approx(3000 / 1.25**2)
+    assert study.bags_needed(pairs, [1.0, 2.0, 1.0, 1.0], within=2**0.5) == pytest.approx(10**2.5)
+    assert math.isnan(study.bags_needed(pairs, [1.0] * 4))
+    assert math.isnan(study.bags_needed(pairs, [9.0, 1.0, 1.0, 2.0]))
 
 
 @pytest.mark.parametrize(("pairs_power", "first"), [(4.5, 7), (1.5, 12)])
@@ -272,15 +270,12 @@ def test_the_finite_problem_converges_as_its_formulas_say(pairs_power, first):
             values.append(problem.excess_of(covariance, operator, size**-0.5))
         mean.append(np.mean(values))
         error.append(np.std(values, ddof=1) / math.sqrt(len(values)))
-    rate, spread = output.slope(sizes, mean, error)
+    rate, spread = study.slope(sizes, mean, error)
     assert spread < 0.03
     assert abs(rate - 1) < 0.1
 
 
 # --------------------------------------------------------------------------- the study
-
-
-TINY = {"repetitions": 4, "sizes": (16, 32, 64, 128, 256), "console": QUIET}
 
 
 @pytest.fixture(scope="module")
@@ -289,37 +284,33 @@ def small_study():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(study.PROBLEMS, "polynomial", Problem(4, 2.0, 4.0))
         patch.setattr(study, "BAGS", tuple(4**power for power in range(2, 11)))
-        yield study
+        yield Convergence(repetitions=4, sizes=SIZES)
 
 
 @pytest.fixture(scope="module")
 def done(small_study, tmp_path_factory):
     folder = tmp_path_factory.mktemp("convergence")
-    return folder, small_study.run(out=folder, command="the command", **TINY)
+    return small_study.run(folder, command="the command", console=Console(quiet=True))
 
 
 def test_a_run_leaves_numbers_tables_and_pictures(done):
-    folder, results = done
-    kept = json.loads((folder / "results.json").read_text())
-    assert kept["rates"] == results["rates"]
-    assert kept["bags"] == results["bags"]
-    assert kept["settings"] == {
-        "repetitions": 4,
-        "seed": 0,
-        "sizes": list(TINY["sizes"]),
-        "version": dc.__version__,
-    }
-    text = (folder / "table.md").read_text()
+    settings = json.loads((done.folder / "settings.json").read_text())
+    assert (settings["repetitions"], settings["seed"]) == (4, 0)
+    text = (done.folder / "table.md").read_text()
     assert text.count("(corner)") == 3
-    assert "| finite rank | b = ∞, c = 2 | 1.5 (corner) | M^4.5 | 2^6 to 2^8 | 1.000 |" in text
+    rows = done.where(part="rates", case="finite rank, a = 1.5")
+    rate, error = study.fitted(rows)
+    shown = f"{rate:.3f} ({rate - 1.96 * error:.3f} to {rate + 1.96 * error:.3f})"
+    cells = f"b = ∞, c = 2 | 1.5 (corner) | M^4.5 | 2^6 to 2^8 | 1.000 | {shown}"
+    assert f"| finite rank | {cells} |" in text
     assert "`the command`" in text
     for name in ("convergence.png", "convergence-bags.png"):
-        assert (folder / name).read_bytes()[:4] == b"\x89PNG"
+        assert (done.folder / name).read_bytes()[:4] == b"\x89PNG"
 
 
 def test_rows_hold_the_plan_and_the_parts(done):
-    rows = done[1]["rates"]["finite rank, a = 0.75"]
-    assert [row["size"] for row in rows] == list(TINY["sizes"])
+    rows = done.where(part="rates", case="finite rank, a = 0.75")
+    assert [row["size"] for row in rows] == list(SIZES)
     problem = study.PROBLEMS["finite"]
     exact = np.diag(problem.mediator_covariance)
     for row in rows:
@@ -327,7 +318,7 @@ def test_rows_hold_the_plan_and_the_parts(done):
         assert row["epsilon"] == pytest.approx(row["size"] ** -0.25)
         bias = problem.excess_of(exact, problem.operator, row["epsilon"])
         assert row["bias"] == pytest.approx(bias)
-    at_corner = done[1]["rates"]["finite rank, a = 1.5"]
+    at_corner = done.where(part="rates", case="finite rank, a = 1.5")
     assert [row["corner"] for row in at_corner] == [row["total"] for row in at_corner]
     many = at_corner[-1]
     assert many["total"] == pytest.approx(many["known"], rel=0.02)
@@ -335,75 +326,25 @@ def test_rows_hold_the_plan_and_the_parts(done):
 
 
 def test_more_pairs_bring_the_risk_to_that_of_the_known_operator(done):
-    for rows in done[1]["bags"].values():
-        ratio = [row["total"] / row["known"] for row in rows if row["rule"] == "1/N"]
+    for name in study.PROBLEMS:
+        rows = done.where(part="bags", case=name, rule="1/N")
+        ratio = [row["total"] / row["known"] for row in rows]
         assert max(ratio[-4:]) < 1.1
         assert min(ratio[:4]) > 1.5
 
 
-def test_draws_depend_on_the_seed_alone(done, small_study, tmp_path):
-    again = small_study.run(out=tmp_path / "same", figures=False, **TINY)
-    assert again == done[1]
-    assert not (tmp_path / "same" / "convergence.png").exists()
-    other = small_study.run(out=tmp_path / "other", seed=1, figures=False, **TINY)
-    name = "finite rank, a = 1"
-    assert other["rates"][name][0]["total"] != again["rates"][name][0]["total"]
-    assert other["rates"][name][0]["bias"] == again["rates"][name][0]["bias"]
+def test_draws_depend_on_the_seed_and_the_task_alone(done, small_study):
+    task = Step("rates", "finite rank, a = 1", 64)
+    (row,) = done.where(**task._asdict())
+    ((again,),) = (outcome.records for outcome in small_study.fit(task))
+    ((other,),) = (outcome.records for outcome in replace(small_study, seed=1).fit(task))
+    assert again == {name: row[name] for name in again}
+    assert other["total"] != again["total"] and other["bias"] == again["bias"]
 
 
-def test_a_run_resumes_and_leaves_other_results_alone(done, small_study, tmp_path, monkeypatch):
-    path = tmp_path / "results.json"
-    kept = json.loads((done[0] / "results.json").read_text())
-    lost = kept["rates"].pop("finite rank, a = 1")
-    path.write_text(json.dumps(kept))
-    did = []
-    measured = study.rates_study
-    monkeypatch.setattr(
-        study, "rates_study", lambda case, a, *rest: did.append(a) or measured(case, a, *rest)
-    )
-    resumed = small_study.run(out=tmp_path, figures=False, **TINY)
-    assert did == [1.0]
-    assert resumed["rates"]["finite rank, a = 1"] == lost
-    with pytest.raises(UsageError, match="other settings"):
-        small_study.run(out=tmp_path, seed=5, **TINY)
-    old = json.loads(path.read_text())
-    old["settings"]["version"] = "0.0.1"
-    path.write_text(json.dumps(old))
-    with pytest.raises(UsageError, match="other settings"):
-        small_study.run(out=tmp_path, **TINY)
-    path.write_text("[1, 2]")
-    with pytest.raises(UsageError, match="not a file of this study"):
-        small_study.run(out=tmp_path, **TINY)
-    fresh = small_study.run(out=tmp_path, overwrite=True, figures=False, **TINY)
-    assert fresh == done[1]
-
-
-def test_quick_is_smaller_unless_told_otherwise(small_study, tmp_path, monkeypatch):
-    cases = {"finite rank": Case("finite", math.inf, 2.0, (1.5,))}
-    problems = {"finite": study.PROBLEMS["finite"]}
-    for module in (study, output):
-        monkeypatch.setattr(module, "CASES", cases)
-        monkeypatch.setattr(module, "PROBLEMS", problems)
-    small_study.run(out=tmp_path / "a", quick=True, figures=False, console=QUIET)
-    settings = json.loads((tmp_path / "a" / "results.json").read_text())["settings"]
-    assert settings["repetitions"] == study.QUICK_REPETITIONS < study.REPETITIONS
-    assert settings["sizes"] == list(study.QUICK_SIZES)
-    small_study.run(3, out=tmp_path / "b", quick=True, figures=False, console=QUIET)
-    settings = json.loads((tmp_path / "b" / "results.json").read_text())["settings"]
-    assert settings["repetitions"] == 3
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"repetitions": 1}, "at least 2 repetitions"),
-        ({"seed": -1}, "seed"),
-        ({"sizes": (0, 4, 8, 16)}, "at least 2"),
-        ({"sizes": (4, 8.5, 16, 32)}, "whole numbers"),
-        ({"sizes": (2**10, 2**12, 2**14, 2**16)}, "Take more sizes"),
-    ],
-)
-def test_what_cannot_be_done_is_refused_before_any_work(given, message, tmp_path):
-    with pytest.raises(UsageError, match=message):
-        study.run(out=tmp_path / "none", console=QUIET, **given)
-    assert not (tmp_path / "none").exists()
+def test_a_rate_is_measured_where_the_theorem_s_bags_can_be_drawn():
+    sizes = {}
+    for task in Convergence().tasks():
+        sizes.setdefault(task.case, []).append(task.number)
+    assert sizes["finite rank, a = 0.75"][-1] == 2**20
+    assert sizes["finite rank, a = 1.75"][-1] == 2**11

@@ -221,8 +221,8 @@ def test_cross_covariance_of_coefficients():
         (Coefficients(mean, jnp.asarray(explained), None), np.eye(6) - explained @ explained.T),
         (Coefficients(mean, None, jnp.asarray(root)), np.linalg.inv(root @ root.T)),
     ):
-        cross = coefficients.cross_covariance(jnp.asarray(first), jnp.asarray(second))
+        cross = coefficients.covariance(jnp.asarray(first), jnp.asarray(second))
         assert_close(cross, first @ covariance @ second.T)
-        own = coefficients.cross_covariance(jnp.asarray(first), jnp.asarray(first))
+        own = coefficients.covariance(jnp.asarray(first), jnp.asarray(first))
         assert_close(own, coefficients.covariance(jnp.asarray(first)))
         assert_close(np.diag(own), coefficients.variance(jnp.asarray(first)))

@@ -456,4 +456,4 @@ def test_conditioning_alone():
     assert_close(c.trend, beta)
     precision = np.diag(b**-2.0) + trend.T @ np.linalg.solve(a, trend)
     assert_close(c.trend_root @ c.trend_root.T, precision)
-    assert_close(c.coefficients, w @ np.linalg.solve(a, z - trend @ beta))
+    assert_close(c.projection @ c.misfit, w @ np.linalg.solve(a, z - trend @ beta))

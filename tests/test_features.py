@@ -216,7 +216,7 @@ def test_kernels_without_a_spectral_measure_are_refused_before_any_fit(monkeypat
     def fail(*_):
         raise AssertionError("a fit began")
 
-    monkeypatch.setattr(VBagg, "_learn", fail)
+    monkeypatch.setattr("deconditional.models.base.learn", fail)
     for kernel in (TanhKernel(0.8), gk.RBF() + gk.Linear(), gk.Periodic()):
         with pytest.raises(TypeError, match="no known spectral measure"):
             VBagg(kernel, features=50).fit(BAGS, Z_MATCHED)

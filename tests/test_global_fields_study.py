@@ -1,7 +1,5 @@
 """The study of real fields on made-up ones of toy size: its records, its table, how it resumes."""
 
-import io
-import json
 from types import SimpleNamespace
 
 import gpjax.kernels as gk
@@ -12,10 +10,10 @@ from rich.console import Console
 from scipy.special import ndtri
 
 from deconditional import datasets
-from deconditional.errors import UsageError
 from deconditional.inference.posterior import Gaussians
 from studies import global_fields as study
-from studies.global_fields import MODELS, Task
+from studies.frame import Task
+from studies.global_fields import MODELS, GlobalFields
 from studies.records import Results
 
 xr = pytest.importorskip("xarray")
@@ -23,11 +21,10 @@ pytest.importorskip("cf_xarray")
 
 from deconditional.fields.interpolation import bilinear  # noqa: E402
 from deconditional.fields.learn import Learner  # noqa: E402
-from deconditional.fields.recipes import Recipe  # noqa: E402
+from deconditional.fields.recipes import Recipe, candidates  # noqa: E402
 from deconditional.models import PseudoTarget  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-QUIET = Console(quiet=True)
 
 
 @pytest.fixture(autouse=True)
@@ -92,41 +89,39 @@ def test_a_record_has_the_scores_of_its_fit(monkeypatch):
         "estimator",
         lambda *given: estimator(*given).set_params(kernel=kernel, fixed=held),
     )
-    record, how, maps = study.run_task(Task("matched", "gpr", 203))
-    assert {name: record[name] for name in ("matching", "model", "seed")} == {
-        "matching": "matched",
-        "model": "gpr",
-        "seed": 203,
-    }
-    truth = maps["data"].truth
-    mean, std = (maps["result"][name].values for name in ("mean", "std"))
-    error = mean - truth.values
+    task = Task("matched", "gpr", 203)
+    (outcome,) = GlobalFields().fit(task)
+    (record,) = outcome.records
+    data = study.data_of(task)
+    result = study.downscaler_of(task).fit(data.fine, data.coarse).predict(data.everywhere)
+    mean, std = (result[name].values for name in ("mean", "std"))
+    error = mean - data.truth.values
     assert record["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
     assert record["mae"] == pytest.approx(np.mean(np.abs(error)))
     assert record["bias"] == pytest.approx(error.mean())
     for level in (50, 95):
         half = ndtri(0.5 + level / 200) * std
         assert record[f"coverage{level}"] == pytest.approx(np.mean(np.abs(error) <= half))
-    assert 0 < record["crps"] < record["mae"] < 0.5 * truth.values.std()
+    assert 0 < record["crps"] < record["mae"] < 0.5 * data.truth.values.std()
     assert record["fit_seconds"] > 0 and record["predict_seconds"] > 0
-    assert (how["warnings"], how["chosen"]) == ([], "gpr")
-    assert [row["model"] for row in how["comparison"]] == ["gpr"]
-    assert np.isfinite(how["log_evidence"])
+    assert outcome.details["chosen"] == "gpr" and np.isfinite(outcome.details["log_evidence"])
+    assert [row["model"] for row in outcome.details["comparison"]] == ["gpr"]
 
 
 def test_interpolation_has_no_distribution():
     task = Task("half", "bilinear", 101)
-    record, how, maps = study.run_task(task)
-    data = study._data(task)
+    (outcome,) = GlobalFields().fit(task)
+    (record,) = outcome.records
+    data = study.data_of(task)
     error = bilinear(data.coarse.tas, data.truth).values - data.truth.values
     assert record["rmse"] == pytest.approx(np.sqrt(np.mean(error**2)))
     assert record["bias"] == pytest.approx(error.mean())
     assert record["crps"] is record["coverage95"] is record["coverage50"] is None
-    assert (how, maps) == ({"warnings": []}, None)
+    assert outcome.draw is None and GlobalFields().picture(task) is None
 
 
 def test_draws_roll_the_grid_and_divide_cells_anew():
-    first, again, other = (study._data(Task("half", "cmp", seed)) for seed in (100, 100, 101))
+    first, again, other = (study.data_of(Task("half", "cmp", seed)) for seed in (100, 100, 101))
     xr.testing.assert_identical(first.coarse, again.coarse)
     shifts = [study.shift_of(draw) for draw in (0, 1)]
     fields = datasets.global_fields(1)
@@ -136,13 +131,13 @@ def test_draws_roll_the_grid_and_divide_cells_anew():
         assert int(data.coarse.tas.notnull().sum()) == 16
         covered = data.fine.altitude.notnull().values.reshape(4, 4, 8, 4).any((1, 3))
         np.testing.assert_array_equal(covered, data.coarse.tas.isnull())
-    whole = study._data(Task("matched", "gpr", 100))
+    whole = study.data_of(Task("matched", "gpr", 100))
     assert whole.coarse.tas.notnull().all() and whole.fine.altitude.notnull().all()
-    assert not np.array_equal(study._data(Task("half", "cmp", 200)).truth, first.truth)
+    assert not np.array_equal(study.data_of(Task("half", "cmp", 200)).truth, first.truth)
 
 
 def test_the_oracle_sees_the_covariates_of_the_cells_that_give_the_target():
-    data, oracle = (study._data(Task("half", model, 100)) for model in ("cmp", "oracle"))
+    data, oracle = (study.data_of(Task("half", model, 100)) for model in ("cmp", "oracle"))
     xr.testing.assert_identical(oracle.coarse, data.coarse)
     given = data.coarse.tas.notnull().values.repeat(4, 0).repeat(4, 1)
     for name in study.COVARIATES:
@@ -151,14 +146,15 @@ def test_the_oracle_sees_the_covariates_of_the_cells_that_give_the_target():
 
 
 def test_random_cells_of_every_coarse_cell():
-    data = study._data(Task("cells", "5 random", 100))
+    data = study.data_of(Task("cells", "5 random", 100))
     kept = data.fine.altitude.notnull().values
     np.testing.assert_array_equal(kept.reshape(4, 4, 8, 4).sum((1, 3)), 5)
     assert data.coarse.tas.notnull().all()
-    other = study._data(Task("cells", "5 random", 101)).fine.altitude.notnull().values
+    other = study.data_of(Task("cells", "5 random", 101)).fine.altitude.notnull().values
     assert not np.array_equal(kept, other)
     sizes = {
-        name: study._downscaler(Task("cells", name, 100)).points_per_bag for name in MODELS["cells"]
+        name: study.downscaler_of(Task("cells", name, 100)).points_per_bag
+        for name in MODELS["cells"]
     }
     assert sizes == {"16 condensed": 16, "16 random": None, "36 random": None, "all": None}
 
@@ -166,10 +162,10 @@ def test_random_cells_of_every_coarse_cell():
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_model_of_the_study_can_be_asked_for(kind):
     for name in set(MODELS[kind]) - {"bilinear"}:
-        downscaler = study._downscaler(Task(kind, name, 100))
+        downscaler = study.downscaler_of(Task(kind, name, 100))
         downscaler.question()
         assert downscaler.n_restarts == 1 and downscaler.covariates == study.COVARIATES
-    of = {name: study._downscaler(Task(kind, name, 100)) for name in MODELS[kind] if "," in name}
+    of = {name: study.downscaler_of(Task(kind, name, 100)) for name in MODELS[kind] if "," in name}
     if kind == "matched":
         smooth = of["bagg-gp, smooth kernel"]
         assert (smooth.model, smooth.kernel) == ("bagg-gp", "smooth")
@@ -181,140 +177,83 @@ def test_every_model_of_the_study_can_be_asked_for(kind):
 # --- the whole of it ----------------------------------------------------------------------------
 
 
-def run(folder, **changes):
-    options = {"months": (1,), "draws": 1, "models": ["bilinear", "gpr", "auto"], "figures": False}
-    return study.run(out=folder, console=QUIET, command="the command", **(options | changes))
+def run(folder, figures=False, **changes):
+    options = {"months": (1,), "draws": 1, "models": ("bilinear", "gpr", "auto")} | changes
+    return GlobalFields(**options).run(folder, figures=figures, console=Console(quiet=True))
 
 
 def keys(results):
     return [(r["matching"], r["model"], r["seed"]) for r in results.records]
 
 
-def test_a_study_is_resumed(tmp_path, at_once, monkeypatch):
-    first = run(tmp_path)
-    assert keys(first) == [
-        ("matched", "bilinear", 100),
-        ("matched", "gpr", 100),
-        ("half", "bilinear", 100),
-        ("half", "gpr", 100),
-        ("half", "auto", 100),
-        ("half", "bagg-gp", 100),
-        ("half", "u-cmp", 100),
-    ]
-    assert not first.failures
-    text = (tmp_path / "table.md").read_text()
-    assert "the command" in text and "auto chose: " in text
-
-    done = []
-    run_task = study.run_task
-    monkeypatch.setattr(study, "run_task", lambda task: done.append(task) or run_task(task))
-    again = run(tmp_path)
-    assert again.records == json.loads(json.dumps(first.records)) and done == []
-    more = run(tmp_path, months=(1, 2), matching=["matched"], models=["bilinear", "gpr"])
-    assert done == [Task("matched", "bilinear", 200), Task("matched", "gpr", 200)]
-    assert keys(more)[: len(first.records)] == keys(first)
-    fresh = run(tmp_path, matching=["matched"], models=["gpr"], overwrite=True)
-    assert keys(fresh) == [("matched", "gpr", 100)]
+@pytest.fixture
+def fitted(monkeypatch):
+    """The tasks that were fitted."""
+    done, fit = [], GlobalFields.fit
+    monkeypatch.setattr(
+        GlobalFields, "fit", lambda self, task: done.append(task.model) or fit(self, task)
+    )
+    return done
 
 
-def test_models_that_auto_fits_are_not_fitted_again(tmp_path, at_once, monkeypatch):
-    done = []
-    run_task = study.run_task
-    monkeypatch.setattr(study, "run_task", lambda task: done.append(task) or run_task(task))
-    results = run(tmp_path, matching=["half"], models=["bagg-gp", "auto", "u-cmp", "gpr"])
-    assert [task.model for task in done] == ["gpr", "auto"]
+def test_models_that_auto_fits_are_not_fitted_again(tmp_path, at_once, fitted, monkeypatch):
+    monkeypatch.setattr(study, "FITTED_BY_AUTO", ("bagg-gp", "u-cmp"))
+    results = run(tmp_path, matching=("half",), models=("bagg-gp", "auto", "u-cmp", "gpr"))
+    assert fitted == ["gpr", "auto"]
     assert {r["model"] for r in results.records} == {"gpr", "auto", "bagg-gp", "u-cmp"}
+    assert "auto chose: " in (tmp_path / "table.md").read_text()
+
+
+def test_what_auto_fits_is_what_it_compares_at_this_size():
+    assert candidates("unmatched", 100, 100) == study.FITTED_BY_AUTO
 
 
 def test_candidates_of_auto_have_records_of_their_own(tmp_path, at_once):
-    results = run(tmp_path, matching=["half"], models=["auto"])
+    results = run(tmp_path, matching=("half",), models=("auto",))
     auto, first, second = results.records
     assert [auto["model"], first["model"], second["model"]] == ["auto", "bagg-gp", "u-cmp"]
     fits = {fit["model"]: fit for fit in results.fits}
-    chosen = fits["auto"]["chosen"]
-    twin = next(r for r in (first, second) if r["model"] == chosen)
+    twin = next(r for r in (first, second) if r["model"] == fits["auto"]["chosen"])
     assert auto["crps"] == twin["crps"] and auto["rmse"] == first["rmse"] == second["rmse"]
     assert first["crps"] != second["crps"]
     assert fits["u-cmp"]["warnings"] == ["u-cmp was quick"]
     assert [row["model"] for row in fits["auto"]["comparison"]] == ["bagg-gp", "u-cmp"]
 
 
-def test_one_failure_leaves_the_others_their_turn(tmp_path, at_once, monkeypatch):
-    run_task = study.run_task
-
-    def failing(task):
-        if task.model == "gpr":
-            raise ValueError("no [/luck] today")
-        return run_task(task)
-
-    monkeypatch.setattr(study, "run_task", failing)
-    said = io.StringIO()
-    results = study.run(
-        (1,),
-        1,
-        ["matched"],
-        ["bilinear", "gpr", "bagg-gp"],
-        out=tmp_path,
-        figures=False,
-        console=Console(file=said, width=200),
-    )
-    assert results.failures == ["matched, gpr, month 1, draw 0: ValueError: no [/luck] today"]
-    assert results.failures[0] in said.getvalue()
-    assert [r["model"] for r in results.records] == ["bilinear", "bagg-gp"]
-
-
 def test_maps_of_the_first_draw(tmp_path, at_once):
     pytest.importorskip("matplotlib")
-    run(tmp_path, draws=2, matching=["matched"], models=["bagg-gp, smooth kernel"], figures=True)
+    smooth = ("bagg-gp, smooth kernel",)
+    run(tmp_path, draws=2, matching=("matched",), models=smooth, figures=True)
     pictures = [file.name for file in tmp_path.glob("*.png")]
     assert pictures == ["maps-matched-bagg-gp-smooth-kernel.png"]
-    run(tmp_path, matching=["half"], models=["auto"])
-    assert len(list(tmp_path.glob("*.png"))) == 1
-    run(tmp_path, matching=["half"], models=["auto"], figures=True)  # what was not drawn then
+    run(tmp_path, matching=("half",), models=("auto",), figures=True)
     names = {file.name for file in tmp_path.glob("maps-half-*.png")}
     assert names == {"maps-half-auto.png", "maps-half-bagg-gp.png", "maps-half-u-cmp.png"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"matching": ["both"]}, "unknown matching 'both'; choose from matched, half, cells"),
-        ({"models": ["cpm"]}, "unknown model 'cpm'; choose from 'bilinear', 'gpr'"),
-        ({"months": (0,)}, "months run from 1 to 12, not 0"),
-        ({"jobs": 4096}, "4096 jobs on"),
-        ({"draws": 101}, "1 to 100, not 101"),
-    ],
-)
-def test_wrong_questions(tmp_path, changes, message):
-    with pytest.raises(UsageError, match=message):
-        run(tmp_path / "new", **changes)
-    assert not (tmp_path / "new").exists()
 
 
 # --- the table ----------------------------------------------------------------------------------
 
 
 def test_the_table_sums_up(tmp_path):
-    results = Results.open(tmp_path, {})
+    results = Results(tmp_path, Task._fields)
     for k in range(6):
         for name, rmse in (("bilinear", 2.0 + 0.1 * k), ("gpr", 1.0 + 0.1 * k)):
             record = {"matching": "half", "model": name, "seed": 100 + k, "rmse": rmse}
             plain = dict.fromkeys(("crps", "coverage95", "coverage50"))
             scores = {"crps": rmse / 2, "coverage95": 0.90 + 0.01 * k, "coverage50": 0.5}
             record |= plain if name == "bilinear" else scores | {"fit_seconds": 3.0}
-            results.add(record, {"warnings": [], "code": "abc", "chosen": name})
-    auto = {"matching": "half", "model": "auto", "seed": 100, "rmse": 1.5, "crps": 0.8}
-    auto |= {"coverage95": 0.94, "coverage50": 0.5, "fit_seconds": 4.0}
-    results.add(auto, {"warnings": [], "code": "abc", "chosen": "u-cmp"})
-    text = study.table(results, "the command")
+            results.records.append(record)
+    auto = {"matching": "half", "model": "auto", "seed": 100}
+    results.records.append(auto | {"rmse": 1.5, "crps": 0.8, "coverage95": 0.94})
+    results.fits.append(auto | {"chosen": "u-cmp"})
+    text = "\n".join(GlobalFields().table(results))
     spread = np.std([2.0, 2.1, 2.2, 2.3, 2.4, 2.5], ddof=1)
-    assert f"| bilinear | 6 | 2.25 ± {spread:.2f} | 2.50 | – | – | – | – | – |" in text
+    assert f"| bilinear | 6 | 2.25 ± {spread:.2f} | 2.50 | – | – | – | – | – | – |" in text
     crps = f"{1.25 / 2:.2f} ± {spread / 2:.2f}"
-    line = f"| gpr | 6 | 1.25 ± {spread:.2f} | 1.50 | {crps} | 0.925 | 0.90–0.95 | 0.50 | 3 |"
+    line = f"| gpr | 6 | 1.25 ± {spread:.2f} | 1.50 | {crps} | 0.925 | 0.90 | 0.95 | 0.50 | 3 |"
     assert line in text
-    assert "| auto | 1 | 1.50 | 1.50 | 0.80 | 0.940 | 0.94–0.94 | 0.50 | 4 |" in text
+    assert "| auto | 1 | 1.50 | 1.50 | 0.80 | 0.940 | 0.94 | 0.94 | – | – |" in text
     assert "auto chose: u-cmp 1." in text and "## matched" not in text
     # All six pairs fall on one side: 2 / 2^6. Interpolation has no CRPS to compare.
     rmse, crps = text.split("### half: RMSE compared")[1].split("### half: CRPS compared")
     assert "| gpr | 0.031 |" in rmse and "bilinear" not in crps
-    assert "the command" in text and "State of the code: abc" in text

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-import deconditional.models.base as base
 from deconditional import CMP, BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
 from deconditional.fitting.map import Optimum
 from deconditional.inference.held_out import held_out
@@ -274,16 +273,15 @@ def test_every_draw_of_the_parameters_is_a_component(monkeypatch):
     noises = np.array([0.2, 0.3, 0.7])
     diagnostics = {"divergences": 0, "r_hat": 1.0, "log_posterior": 0.0}
 
-    def learnt(self, problem):
-        vector = np.asarray(problem.parameters.start())
-        return problem, Optimum(vector, 0.0, True, 0, 0, (), 0.0), []
+    def learnt(problem, **_):
+        return Optimum(np.asarray(problem.parameters.start()), 0.0, True, 0, 0, (), 0.0)
 
     def sampled(problem, start, **_):
         draws = [problem.parameters.pack({"noise_std": noise}) for noise in noises]
         return np.stack(draws), diagnostics
 
-    monkeypatch.setattr(base, "sample_posterior", sampled)
-    monkeypatch.setattr(Held, "_learn", learnt)
+    monkeypatch.setattr(learn, "sample_posterior", sampled)
+    monkeypatch.setattr(learn, "maximise", learnt)
     fixed = {name: value for name, value in FIELD.items() if name != "noise_std"}
     model = held(BaggGP, method="nuts", fixed=fixed).fit(BAGS, Z)
     smooth = P.T @ gram(KERNEL, BAGS.points) @ P

@@ -1,6 +1,6 @@
 """The comparison of mediated models."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,22 +8,28 @@ from rich.console import Console
 from scipy.stats import norm
 
 import deconditional as dc
-from deconditional.errors import UsageError
 from studies import mediation as study
-from studies.mediation_output import draw, table
+from studies.frame import Task
+from studies.mediation import Mediation
 from studies.records import Results
 
-QUIET = Console(quiet=True)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.mark.filterwarnings("ignore::deconditional.FitWarning")
-def test_records_are_scores_at_all_points(tmp_path):
-    results = study.run(["noisy-90"], ["propagated", "oracle"], 1, out=tmp_path, console=QUIET)
+def small_field(seed):
+    return dc.datasets.noisy_mediator(0.9, n_cells=24, points_per_cell=5, seed=seed)
+
+
+def test_records_are_scores_at_all_points(tmp_path, monkeypatch):
+    small = replace(study.DATASETS["noisy-90"], make=small_field)
+    monkeypatch.setitem(study.DATASETS, "noisy-90", small)
+    asked = Mediation(("noisy-90",), ("plug-in", "oracle"), draws=1)
+    results = asked.run(tmp_path, figures=False, console=Console(quiet=True))
     assert not results.failures
-    found = {record["model"]: record for record in results.records}
-    data = dc.datasets.noisy_mediator(0.9, seed=0)
-    setting = study.DATASETS["noisy-90"].setting()
-    post = study.MODELS["oracle"](setting).fit(data.observed_bags, data.z).predict(data.x)
+    plug_in, oracle = results.records
+    data = small_field(0)
+    model = study.MODELS["oracle"](small.setting())
+    post = model.fit(data.observed_bags, data.z).predict(data.x)
     error = post.mean - data.f
     expected = {
         "rmse": np.sqrt(np.mean(error**2)),
@@ -31,28 +37,18 @@ def test_records_are_scores_at_all_points(tmp_path):
         "nll": -np.mean(norm.logpdf(data.f, post.mean, post.std)),
     }
     for name, value in expected.items():
-        assert found["oracle"][name] == pytest.approx(value, rel=1e-6)
-    assert found["oracle"]["rmse"] < 0.5 * found["propagated"]["rmse"]
-    lines = (tmp_path / "table.md").read_text()
-    assert "## noisy-90" in lines and "| oracle | 1 |" in lines
+        assert oracle[name] == pytest.approx(value, rel=1e-6)
+    assert oracle["rmse"] < plug_in["rmse"]
+    text = (tmp_path / "table.md").read_text()
+    assert f"| oracle | 1 | {oracle['rmse']:.3f} | {oracle['rmse']:.3f} |" in text
+    assert "## noisy-90" in text and "## roll" not in text
 
 
-def test_draws_beyond_those_of_the_study(tmp_path, monkeypatch):
-    seen = []
-
-    def scored(task):
-        seen.append(task.seed)
-        return {**task._asdict(), **dict.fromkeys(study.SCORES, 1.0), "seconds": 1.0}, {
-            "warnings": []
-        }
-
-    monkeypatch.setattr(study, "run_task", scored)
-    options = {"out": tmp_path, "console": QUIET, "figures": False}
-    study.run(["s-curve"], ["oracle"], 3, first=200, **options)
-    study.run(["s-curve"], ["oracle"], first=201, **options)  # ten, of which two are there
-    assert seen == [200, 201, 202, *range(203, 211)]
-    with pytest.raises(UsageError, match="numbered from 0"):
-        study.run(["s-curve"], ["oracle"], first=-1, **options)
+def test_draws_beyond_those_of_the_study():
+    draws = [task.seed for task in Mediation(("s-curve",), ("oracle",), 3, first=200).tasks()]
+    assert draws == [200, 201, 202]
+    draws = [task.seed for task in Mediation(("s-curve",), ("oracle",), first=201).tasks()]
+    assert draws == [*range(201, 211)]
 
 
 def kept(tmp_path, scores):
@@ -66,7 +62,7 @@ def kept(tmp_path, scores):
         for model, (rmse, crps, cover) in scores.items()
         for seed in range(10)
     ]
-    return Results(tmp_path, records, [])
+    return Results(tmp_path, Task._fields, records)
 
 
 def test_the_default_is_compared_with_the_best_baseline_of_each_score(tmp_path):
@@ -77,7 +73,7 @@ def test_the_default_is_compared_with_the_best_baseline_of_each_score(tmp_path):
         "oracle": (0.35, 0.1, 0.95),
     }
     results = kept(tmp_path, scores)
-    lines = table(results, ["roll", "fields"], list(scores), "it").splitlines()
+    lines = Mediation().table(results)
     # Over the draws 0.45 comes on top of every RMSE, and CRPS is 1.45 times that of draw 0.
     expected = f"{1.25 / 1.45:.3f} | {0.48 / 0.50:.3f} | {1 / 2**10:.2g} | 0.919 | 0.87"
     assert f"| roll | 10 | {expected} | {1.25 / 0.8:.3f} |" in lines
@@ -89,10 +85,15 @@ def test_the_default_is_compared_with_the_best_baseline_of_each_score(tmp_path):
 def test_the_figure_shows_means_over_the_best_baseline(tmp_path):
     pytest.importorskip("matplotlib")
     alone = kept(tmp_path, {"mediated": (0.8, 0.49, 0.96)})
-    assert draw(alone, ["roll"], ["mediated"], tmp_path) is None
+    Mediation().figures(alone)
+    assert not list(tmp_path.iterdir())
     both = kept(tmp_path, {"plug-in": (1.0, 0.6, 0.7), "mediated": (0.8, 0.49, 0.96)})
-    path = draw(both, ["roll"], ["plug-in", "mediated"], tmp_path)
-    assert path == tmp_path / "mediation.png" and path.stat().st_size > 10_000
+    Mediation().figures(both)
+    assert (tmp_path / "mediation.png").stat().st_size > 10_000
+    left, _, right = study._compared(both, ["roll"]).axes
+    plug_in, mediated = (dict(enumerate(axes.get_lines())) for axes in (left, right))
+    assert plug_in[1].get_xdata() == pytest.approx([1.25 / 1.45])  # mediated, over the baseline
+    assert mediated[1].get_xdata() == pytest.approx([0.96 - 0.045])
 
 
 def test_shifted_fields_have_no_cell_and_no_month_in_common():
@@ -104,9 +105,3 @@ def test_shifted_fields_have_no_cell_and_no_month_in_common():
     covered = data.fine["rain"].notnull().squeeze().coarsen(lat=12, lon=12).max().values
     assert not (covered.astype(bool) & observed.isel(time=1).values).any()
     assert data.coarse["water_vapour"].notnull().mean() > 0.9
-
-
-@pytest.mark.parametrize("asked", [{"datasets": ["rolls"]}, {"models": ["best"]}, {"draws": 0}])
-def test_unknown_names_are_refused(asked, tmp_path):
-    with pytest.raises(UsageError, match=r"unknown|at least 1"):
-        study.run(**asked, out=tmp_path, console=QUIET)

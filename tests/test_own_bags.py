@@ -379,6 +379,6 @@ def not_to_be_called(*_, **__):
 def test_wrong_own_bags_are_refused_before_any_work(model, name, monkeypatch):
     own_bag, message = WRONG[name]
     monkeypatch.setattr(BaggGP, "fit", not_to_be_called)
-    monkeypatch.setattr(Held, "_learn", not_to_be_called)
+    monkeypatch.setattr("deconditional.models.base.learn", not_to_be_called)
     with pytest.raises(ValueError, match=message):
         model.fit(BAGS, Z, mediator=Y_OBSERVED, own_bag=own_bag)

@@ -13,15 +13,14 @@ from scipy.integrate import quad
 from scipy.stats import kstest, lognorm, norm
 
 from deconditional import DeepKernel, LogNormal, Normal
+from deconditional.fitting.kernel_parameters import kernel_template, typical_distance
 from deconditional.fitting.parameters import (
     IDENTITY,
     LOG,
     Interval,
     Parameter,
     ParameterSet,
-    kernel_template,
     positive,
-    typical_distance,
 )
 from deconditional.fitting.priors import SplitLogNormal
 from helpers import TanhKernel, assert_close, gram

@@ -186,7 +186,7 @@ def test_the_dual_is_the_log_normaliser(fitted):
 def bag_means(problem, vector, model):
     """Posterior of bag means of the smooth field and its trend."""
     field = problem.solve(vector)[1]
-    return field.bag_moments(model.bags_, model.bags_)
+    return field.bag_moments(model.bags_)
 
 
 def smooth_part(model, values, covariance, mean, cov):

@@ -29,7 +29,6 @@ import pytest
 import xarray as xr
 from gpjax.kernels.base import AbstractKernel
 from gpjax.parameters import PositiveReal, SigmoidBounded, val
-from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 
 import deconditional as dc
@@ -276,7 +275,8 @@ def test_numpy_and_json_alone_give_the_posterior_mean(fitted: Any, tmp_path: Pat
     values *= smooth["variance"] * np.exp(-0.5 * ((apart / smooth["lengthscale"]) ** 2).sum(-1))
     shares = bags["weights"][:, None] * (bags["bag"][:, None] == np.arange(6))
     posterior = found(field, "Conditioned")
-    mean = values @ shares @ array(posterior["coefficients"]) + array(posterior["trend"])[0]
+    weights = array(posterior["projection"]) @ array(posterior["misfit"])
+    mean = values @ shares @ weights + array(posterior["trend"])[0]
     np.testing.assert_allclose(mean, model.predict(NEW).mean, rtol=1e-10)
 
 
@@ -533,8 +533,6 @@ def test_plain_values_come_back() -> None:
         assert type(again) is type(array)
         is_object = getattr(array.dtype, "kind", "") == "O"  # keys have none
         assert again.tolist() == array.tolist() if is_object else leaves(again) == leaves(array)
-    matrix = csr_array([[0.0, 2.0], [0.0, 0.0]])
-    assert (through_a_file(matrix)[1] != matrix).nnz == 0
     itself: list[Any] = []
     for bad in (1j, object(), np.array([object()]), {"a": {1}}, 2**70, np.array([1j])):
         with pytest.raises(SavedModelError, match=r"cannot be saved|too large to be saved"):

@@ -1,6 +1,5 @@
 """The toy of the shrinkage study, its estimators against dense algebra, and the study itself."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,13 +7,12 @@ import pytest
 from rich.console import Console
 
 from deconditional.datasets.shrinkage_toy import shrinkage_toy
-from deconditional.errors import UsageError
 from helpers import assert_close
-from studies import shrinkage, shrinkage_output
-from studies.shrinkage import embeddings, median_distance
+from studies import shrinkage, shrinkage_estimators
+from studies.shrinkage import Shrinkage
+from studies.shrinkage_estimators import dense_coefficients, embeddings, median_distance
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-QUIET = Console(quiet=True)
 SIZES = [4, 1, 9, 2, 6]
 UNEQUAL = shrinkage_toy(5, SIZES, seed=2)
 EQUAL = shrinkage_toy(5, 4, seed=2)
@@ -166,11 +164,11 @@ def test_the_dense_system_is_the_form_from_bags(diagonal):
 
 @pytest.mark.parametrize("block", [1, 4, 7, 8, 100])
 def test_a_system_is_solved_in_blocks_of_any_size(block, monkeypatch):
-    monkeypatch.setattr(shrinkage, "DENSE_BLOCK", block)
+    monkeypatch.setattr(shrinkage_estimators, "DENSE_BLOCK", block)
     rng = np.random.default_rng(block)
     y, at = rng.normal(size=8), rng.normal(size=3)
     expected = np.linalg.solve(gaussian(y, y, 0.7) + 0.3 * np.eye(8), gaussian(y, at, 0.7))
-    assert_close(shrinkage.dense_coefficients(y, at, 0.7, 0.3), expected, tolerance=1e-12)
+    assert_close(dense_coefficients(y, at, 0.7, 0.3), expected, tolerance=1e-12)
 
 
 @pytest.mark.parametrize("diagonal", [0.02, 0.1, 2.0])
@@ -210,41 +208,30 @@ def test_sizes_grow_geometrically_and_keep_their_ends():
 # --------------------------------------------------------------------------- the study
 
 
-def small(patch):
-    patch.setattr(shrinkage, "SETTINGS", ((3, 6), (5, 3)))
-    patch.setattr(shrinkage, "UNEQUAL", ((5, 1, 12),))
-    patch.setattr(shrinkage, "PAPER_RMSE", {(5, 3): 0.01})
-    patch.setattr(shrinkage, "GRID", 7)
-    patch.setattr(shrinkage, "LAMBDAS", np.geomspace(1e-4, 1.0, 5))
-    patch.setattr(shrinkage, "best_seconds", lambda call, budget=1.0: (call(), 0.25)[1])
+@pytest.fixture(autouse=True, scope="module")
+def small():
+    """Two sizes of equal bags and one of unequal ones, on a coarse grid."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shrinkage, "SETTINGS", ((3, 6), (5, 3)))
+        patch.setattr(shrinkage, "UNEQUAL", ((5, 1, 12),))
+        patch.setattr(shrinkage, "PAPER_RMSE", {(5, 3): 0.01})
+        patch.setattr(shrinkage_estimators, "GRID", 7)
+        patch.setattr(shrinkage, "LAMBDAS", np.geomspace(1e-4, 1.0, 5))
+        patch.setattr(shrinkage, "best_seconds", lambda call, budget=1.0: (call(), 0.25)[1])
+        yield
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    """Two runs of the same small study in two folders, the second without pictures."""
-    folders = [tmp_path_factory.mktemp(name) for name in ("one", "two")]
-    with pytest.MonkeyPatch.context() as patch:
-        small(patch)
-        results = [
-            shrinkage.run(2, folder, figures=folder is folders[0], command="it", console=QUIET)
-            for folder in folders
-        ]
-        yield folders, results
-
-
-def test_a_run_is_deterministic_but_for_times(study):
-    one, two = study[1]
-    for name in ("senses", "choices", "ridge"):
-        assert one[name] == two[name]
-    assert one["times"][0]["rmse_dense_standard"] == two["times"][0]["rmse_dense_standard"]
+def study(small, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shrinkage")
+    return Shrinkage(seeds=2).run(folder, command="it", console=Console(quiet=True))
 
 
 def test_senses_are_those_of_dense_algebra(study):
-    rows = study[1][0]["senses"]
-    assert len(rows) == 2 * 2 * 16
+    assert len(study.where(part="senses")) == 2 * 2 * 16
     problem = embeddings(shrinkage_toy(3, 6, seed=1))
     factor = {"1": 1, "N": 3, "nj": 6, "n": 18}
-    mine = [row for row in rows if (row["n_bags"], row["seed"]) == (3, 1)]
+    mine = study.where(part="senses", case="3 bags of 6", seed=1)
     for row in mine:
         standard = replicated(problem, 0.1 * factor[row["standard"]])
         other = shrunk(problem, 0.1 * factor[row["shrinkage"]])
@@ -258,21 +245,16 @@ def test_senses_are_those_of_dense_algebra(study):
 
 
 def test_choices_change_what_they_name(study):
-    rows = [row for row in study[1][0]["choices"] if (row["n_bags"], row["seed"]) == (5, 0)]
+    rows = study.where(part="choices", case="5 bags of 3", seed=0)
     problem = embeddings(shrinkage_toy(5, 3, mediator_std=2.0, seed=0), "fixed", 0.5**0.5)
     expected = rms(replicated(problem, 0.1) - shrunk(problem, 0.1))
-    found = {row["choice"]: row for row in rows}
-    assert found["all three"]["rmse_direct"] == pytest.approx(expected, abs=1e-10)
-    assert len({row["rmse_direct"] for row in rows}) == len(shrinkage.CHOICES)
+    direct = {row["choice"]: row["rmse_direct"] for row in rows}
+    assert direct["all three"] == pytest.approx(expected, abs=1e-10)
+    assert len(set(direct.values())) == len(shrinkage.CHOICES)
 
 
 def test_repeating_mediators_changes_their_median_most_where_bags_are_few(study):
-    rows = study[1][0]["choices"]
-    (row,) = (
-        row
-        for row in rows
-        if (row["choice"], row["n_bags"], row["seed"]) == ("as in the first table", 3, 0)
-    )
+    (row,) = study.where(part="choices", case="3 bags of 6", seed=0, choice="as in the first table")
     # Of 153 pairs 45 lie within bags: the middle one is at the smallest distance of two bags.
     problem = embeddings(shrinkage_toy(3, 6, seed=0))
     y = np.sort(problem.mediator)
@@ -285,14 +267,13 @@ def test_repeating_mediators_changes_their_median_most_where_bags_are_few(study)
 
 
 def test_errors_over_lambda_are_those_of_both_operators(study):
-    rows = study[1][0]["ridge"]
-    for row in rows:
+    for row in study.where(part="ridge"):
         assert row["rmse_dense"] < 1e-10
         assert row["standard_best"] == min(row["standard_curve"])
-        if row["smallest"] == row["largest"]:
+        if row["case"] != "5 bags of 1 to 12":
             assert_close(row["standard_curve"], row["shrinkage_curve"], tolerance=1e-10)
             assert row["rmse"] < 1e-12
-    uneven = rows[-1]
+    (uneven,) = study.where(part="ridge", case="5 bags of 1 to 12", seed=1)
     sizes = shrinkage.unequal_sizes(5, 1, 12, seed=1)
     problem = embeddings(shrinkage_toy(5, sizes, seed=1))
     n = sizes.sum()
@@ -305,68 +286,35 @@ def test_errors_over_lambda_are_those_of_both_operators(study):
 
 
 def test_times_come_with_how_far_the_estimates_agree(study):
-    for row in study[1][0]["times"]:
+    for row in study.where(part="times"):
         assert row["dense"] == "measured"
         assert row["shrinkage_seconds"] == 0.25
         assert max(row["rmse_dense_standard"], row["rmse_dense_shrinkage"]) < 1e-10
 
 
 def test_tables_and_pictures_show_the_records(study):
-    (folder, other), (results, _) = study
-    text = (folder / "table.md").read_text()
-    direct = [
-        row["rmse"]
-        for row in results["senses"]
-        if (row["n_bags"], row["standard"], row["shrinkage"]) == (3, "1", "1")
-    ]
-    assert f"| 0.1 added to both diagonals | {np.mean(direct):.3f} (" in text
-    assert "Command: `it`" in text
+    text = (study.folder / "table.md").read_text()
+    rows = study.where(part="senses", case="3 bags of 6", standard="1", shrinkage="1")
+    direct = [row["rmse"] for row in rows]
+    cells = f"{np.mean(direct):.3f} ({min(direct):.3f} to {max(direct):.3f})"
+    assert f"| 0.1 added to both diagonals | {cells} |" in text
+    assert "| 250 ms |" in text and "| 5 bags of 1 to 12 |" in text
     for name in ("equal", "unequal", "ridge"):
-        picture = folder / f"shrinkage-{name}.png"
-        assert picture.read_bytes()[:4] == b"\x89PNG"
-        assert not (other / picture.name).exists()
+        assert (study.folder / f"shrinkage-{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_finished_study_is_kept_and_other_settings_are_refused(study, monkeypatch):
-    folder, results = study[0][1], study[1][1]
-    before = (folder / "results.json").read_bytes()
-    with pytest.raises(UsageError, match="other settings"):
-        shrinkage.run(3, folder, figures=False, console=QUIET)
-    assert (folder / "results.json").read_bytes() == before
-    monkeypatch.setattr(shrinkage, "STUDIES", dict.fromkeys(shrinkage.STUDIES))
-    again = shrinkage.run(2, folder, figures=False, console=QUIET)
-    assert again == json.loads(json.dumps(results))
-    monkeypatch.setattr(shrinkage, "__version__", "0.0.1")
-    with pytest.raises(UsageError, match="other settings"):
-        shrinkage.run(2, folder, figures=False, console=QUIET)
-
-
-def test_what_cannot_be_solved_is_extrapolated_and_said_to_be(study, tmp_path, monkeypatch):
-    monkeypatch.setattr(shrinkage, "STUDIES", {"times": shrinkage.times_study})
-    monkeypatch.setattr(shrinkage_output, "table", lambda results, settings, command: "")
-    monkeypatch.setattr(shrinkage, "DENSE_UP_TO_QUICK", 9)
-    options = {"out": tmp_path, "figures": False, "console": QUIET}
-    rows = shrinkage.run(quick=True, **options)["times"]
-    assert json.loads((tmp_path / "results.json").read_text())["settings"]["seeds"] == 2
+def test_what_cannot_be_solved_is_extrapolated_and_said_to_be(monkeypatch):
+    monkeypatch.setattr(shrinkage, "FEW_POINTS", 9)
+    rows = [shrinkage._times(*size, dense_points=9) for size in shrinkage.SETTINGS]
     assert [row["dense"] for row in rows] == ["extrapolated", "extrapolated"]
     # Every second point of 18 and of 15: 9 and 8 of them took a quarter of a second.
     seconds = [row["dense_seconds"] for row in rows]
     assert_close(seconds, [0.25 * 8, 0.25 * (15 / 8) ** 3], tolerance=1e-12)
     monkeypatch.setattr(shrinkage, "_fits_memory", lambda n: False)
-    rows = shrinkage.run(1, overwrite=True, **options)["times"]
-    assert {row["dense"] for row in rows} == {"extrapolated"}
-    assert rows[0]["rmse_dense_standard"] is None
+    row = shrinkage._times(3, 6, dense_points=30_000)
+    assert row["dense"] == "extrapolated" and row["rmse_dense_standard"] is None
 
 
 def test_memory_is_asked_for_before_it_is_used():
     assert shrinkage._fits_memory(10)
     assert not shrinkage._fits_memory(10**8)
-
-
-def test_files_of_others_and_no_seeds_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="at least 1 seed, not 0"):
-        shrinkage.run(0, tmp_path, console=QUIET)
-    (tmp_path / "results.json").write_text("[1, 2]")
-    with pytest.raises(UsageError, match="not a file of this study"):
-        shrinkage.run(1, tmp_path, figures=False, console=QUIET)
-    assert (tmp_path / "results.json").read_text() == "[1, 2]"

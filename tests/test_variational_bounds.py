@@ -294,7 +294,7 @@ def test_the_posterior_is_the_dense_one(name):
 
 def test_the_posterior_of_bags_is_the_dense_one():
     field, dense = solved("everything")
-    mean, covariance = field.bag_moments(SMALL, NEW_BAGS)
+    mean, covariance = field.bag_moments(NEW_BAGS)
     p = weight_matrix(NEW_BAGS)
     of_points, between = dense.posterior(NEW_BAGS.points)
     assert_close(mean, p.T @ of_points)

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array
 
-from deconditional.bags.condense import representatives
+from deconditional.bags.condense import drawn, representatives
 from deconditional.bags.inputs import (
     Floats,
     bags_of_labels,
+    check_possible,
     columns_of,
     constant_within,
     mediator_array,
@@ -81,15 +82,7 @@ class Bags:
 
     def __loaded__(self) -> Bags:
         """The bags themselves, once what a file says of them is known to be possible."""
-        counts = {len(each) for each in (self.points, self.bag, self.weights, self.point)}
-        n = len(set(self.ids))
-        if len(counts) > 1 or n != len(self.ids) or set(self.bag.tolist()) != set(range(n)):
-            raise ValueError("its bags do not have a label each, or no points")
-        if self.mediator is not None and (self.mediator.ndim, len(self.mediator)) != (2, n):
-            raise ValueError("its bags do not have a mediator each")
-        positive = np.isfinite(self.weights) & (self.weights >= 0)
-        if self.points.ndim != 2 or not (np.isfinite(self.points).all() and positive.all()):
-            raise ValueError("its bags have points or weights that are no numbers")
+        check_possible(self.points, self.bag, self.weights, self.ids, self.mediator, self.point)
         return self
 
     # ------------------------------------------------------------------ constructors
@@ -335,15 +328,6 @@ class Bags:
         >>> bags.subsample(4, seed=1).sizes.tolist()
         [4, 3]
         """
-
-        def drawn(members: Ints, rng: np.random.Generator) -> tuple[Ints, Floats]:
-            positive = members[self.weights[members] > 0]
-            if len(positive) <= points_per_bag:
-                return positive, self.weights[positive]
-            p = self.weights[positive]
-            chosen = rng.choice(positive, points_per_bag, replace=False, p=p / p.sum())
-            return np.sort(chosen), np.full(points_per_bag, 1.0 / points_per_bag)
-
         return self._reduced(points_per_bag, seed, drawn)
 
     def condense(self, points_per_bag: int, seed: int = 0) -> Bags:
@@ -366,20 +350,9 @@ class Bags:
         >>> few.sizes.tolist(), bool(np.abs(few.means() - bags.means()).max() < 1e-3)
         ([8, 3], True)
         """
+        return self._reduced(points_per_bag, seed, representatives)
 
-        def chosen(members: Ints, rng: np.random.Generator) -> tuple[Ints, Floats]:
-            x, w = self.points[members], self.weights[members]
-            rows, weights = representatives(x, w, points_per_bag, rng)
-            return members[rows], weights
-
-        return self._reduced(points_per_bag, seed, chosen)
-
-    def _reduced(
-        self,
-        points_per_bag: int,
-        seed: int,
-        choose: Callable[[Ints, np.random.Generator], tuple[Ints, Floats]],
-    ) -> Bags:
+    def _reduced(self, points_per_bag: int, seed: int, choose: Callable[..., Any]) -> Bags:
         """The same bags with some points of those that have more than `points_per_bag`."""
         if points_per_bag < 1:
             raise ValueError(f"points_per_bag must be at least 1, not {points_per_bag}.")
@@ -387,11 +360,12 @@ class Bags:
         rows, weights = [], []
         ends = np.cumsum(self.sizes)[:-1]
         for members in np.split(np.argsort(self.bag, kind="stable"), ends):
-            kept, of_kept = members, self.weights[members]
+            x, w = self.points[members], self.weights[members]
             if len(members) > points_per_bag:
-                kept, of_kept = choose(members, rng)
-            rows.append(kept)
-            weights.append(of_kept)
+                chosen, w = choose(x, w, points_per_bag, rng)
+                members = members[chosen]
+            rows.append(members)
+            weights.append(w)
         which = np.concatenate(rows)
         return replace(
             self,

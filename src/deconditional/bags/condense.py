@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-__all__ = ["representatives"]
+__all__ = ["drawn", "representatives"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -58,6 +58,15 @@ def representatives(
     kernel = _matern(u)
     chosen = _herd(kernel, kernel @ w, n)
     return rows[chosen], _weights(kernel + LINEAR / max(u.shape[1], 1) * u @ u.T, w, chosen)
+
+
+def drawn(x: Floats, weights: Floats, n: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
+    """Indices of at most n points of one bag, drawn by their weight, and equal weights."""
+    rows = np.flatnonzero(weights > 0)
+    if len(rows) <= n:
+        return rows, weights[rows]
+    p = weights[rows] / weights[rows].sum()
+    return np.sort(rng.choice(rows, n, replace=False, p=p)), np.full(n, 1.0 / n)
 
 
 def _standardised(x: Floats, w: Floats) -> Floats:

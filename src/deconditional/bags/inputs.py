@@ -13,6 +13,7 @@ from deconditional.errors import shortened
 __all__ = [
     "Floats",
     "bags_of_labels",
+    "check_possible",
     "columns_of",
     "constant_within",
     "mediator_array",
@@ -206,6 +207,26 @@ def weights_within(
             "undefined. Drop the bag or correct its weights."
         )
     return w / totals[bag]
+
+
+def check_possible(
+    points: Floats,
+    bag: Ints,
+    weights: Floats,
+    ids: tuple[Hashable, ...],
+    mediator: Floats | None,
+    point: Ints,
+) -> None:
+    """Raise where arrays that a file has cannot be those of bags."""
+    counts = {len(each) for each in (points, bag, weights, point)}
+    n = len(set(ids))
+    if len(counts) > 1 or n != len(ids) or set(bag.tolist()) != set(range(n)):
+        raise ValueError("its bags do not have a label each, or no points")
+    if mediator is not None and (mediator.ndim, len(mediator)) != (2, n):
+        raise ValueError("its bags do not have a mediator each")
+    positive = np.isfinite(weights) & (weights >= 0)
+    if points.ndim != 2 or not (np.isfinite(points).all() and positive.all()):
+        raise ValueError("its bags have points or weights that are no numbers")
 
 
 # --------------------------------------------------------------------------- tables

@@ -20,8 +20,8 @@ from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.writing import encoded, remove, swap_folders
 from deconditional.fitting.progress import tell
 from deconditional.saving.identity import digest
+from deconditional.saving.ledger import Ledger
 from deconditional.saving.outputs import replacing
-from deconditional.saving.resume import Ledger
 
 __all__ = ["regions", "stream"]
 

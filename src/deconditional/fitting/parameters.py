@@ -7,26 +7,19 @@ as ``kernel.lengthscale`` or ``mediator_kernel.1.variance`` for the second kerne
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gpjax.kernels.base import AbstractKernel, CombinationKernel
-from gpjax.kernels.stationary import StationaryKernel
-from gpjax.parameters import NonNegativeReal, PositiveReal, Real, SigmoidBounded, val
 from jaxtyping import Array, Float
-from paramax import AbstractUnwrappable, NonTrainable
 
-from deconditional.fitting.priors import LogNormal, Normal, Prior, SplitLogNormal
-from deconditional.kernels.radial import DeepKernel
+from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
 
-__all__ = ["KernelTemplate", "Parameter", "ParameterSet", "kernel_template", "typical_distance"]
+__all__ = ["Parameter", "ParameterSet", "length_scale", "positive"]
 
 
 class Transform(Protocol):
@@ -302,185 +295,3 @@ def _fixed_value(parameter: Parameter, value: Any) -> np.ndarray:
             + (" and not negative." if parameter.transform == LOG else ".")
         )
     return array
-
-
-# --------------------------------------------------------------------------- kernels
-
-
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["kernel", "parameters"],
-    meta_fields=["_positions"],
-)
-@dataclass(frozen=True)
-class KernelTemplate:
-    """A GPJax kernel opened up: its learnable leaves by name, and how to put values back."""
-
-    kernel: AbstractKernel
-    parameters: tuple[Parameter, ...]
-    _positions: tuple[int, ...]
-
-    def with_values(self, values: Mapping[str, Any]) -> AbstractKernel:
-        """The kernel at named parameter values, as plain arrays."""
-        leaves, structure = _leaves(self.kernel)
-        leaves = [val(leaf) if isinstance(leaf, AbstractUnwrappable) else leaf for leaf in leaves]
-        for parameter, position in zip(self.parameters, self._positions, strict=True):
-            leaves[position] = values[parameter.name]
-        return jax.tree_util.tree_unflatten(structure, leaves)
-
-    def wrapped(self, values: Mapping[str, Any]) -> AbstractKernel:
-        """The kernel at named values with GPJax's own parameter classes restored."""
-        leaves, structure = _leaves(self.kernel)
-        for parameter, position in zip(self.parameters, self._positions, strict=True):
-            leaves[position] = _rewrap(leaves[position], jnp.asarray(values[parameter.name]))
-        return jax.tree_util.tree_unflatten(structure, leaves)
-
-    def own_values(self) -> dict[str, np.ndarray]:
-        """The values the kernel came with."""
-        leaves, _ = _leaves(self.kernel)
-        return {
-            p.name: np.asarray(val(leaves[i]), dtype=float)
-            for p, i in zip(self.parameters, self._positions, strict=True)
-        }
-
-
-def _rewrap(leaf: Any, value: Array) -> Any:
-    if isinstance(leaf, SigmoidBounded):
-        return SigmoidBounded(value, low=leaf.low, high=leaf.high)
-    return type(leaf)(value) if isinstance(leaf, AbstractUnwrappable) else value
-
-
-def _is_held(leaf: Any) -> bool:
-    """Whether ``paramax.non_trainable`` was applied, to a parameter or to what is inside it."""
-
-    def is_wrapped(node: Any) -> bool:
-        return isinstance(node, NonTrainable)
-
-    return any(map(is_wrapped, jax.tree_util.tree_leaves(leaf, is_leaf=is_wrapped)))
-
-
-def _is_parameter(leaf: Any) -> bool:
-    return isinstance(leaf, AbstractUnwrappable)
-
-
-def _leaves(kernel: AbstractKernel) -> tuple[list[Any], Any]:
-    return jax.tree_util.tree_flatten(kernel, is_leaf=_is_parameter)
-
-
-def kernel_template(
-    kernel: AbstractKernel,
-    prefix: str,
-    inputs: np.ndarray,
-    variance: float,
-    unit_variance: bool = False,
-    length_scale_prior: Callable[[np.ndarray], Prior] = SplitLogNormal,
-) -> KernelTemplate:
-    """Find the learnable parameters of a kernel and give them data-driven priors.
-
-    The prior of a length scale is centred on the median distance between inputs over √2, where a
-    Gaussian kernel has fallen to 1/e (times √d for a length scale per dimension).
-
-    Parameters
-    ----------
-    kernel
-        Any GPJax kernel. Parameters wrapped in ``paramax.non_trainable`` and plain Python numbers
-        stay as they are; network weights are learnt.
-    prefix
-        ``"kernel"`` or ``"mediator_kernel"``.
-    inputs
-        Points the kernel will see, for typical distances.
-    variance
-        A typical variance of what the kernel models.
-    unit_variance
-        Leave out the variance of a kernel that is a single stationary one: the scale of a mediator
-        kernel is absorbed by the ridge.
-    length_scale_prior
-        The prior of a length scale, given its mode.
-    """
-    pairs, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=_is_parameter)
-    skip_variance = unit_variance and isinstance(kernel, StationaryKernel)
-    typical = _typical_values(kernel, inputs, variance)
-    parameters, positions = [], []
-    for position, (path, leaf) in enumerate(pairs):
-        if _is_held(leaf) or not (_is_parameter(leaf) or eqx.is_array(leaf)):
-            continue
-        keys = _readable(path)
-        if skip_variance and keys == ["variance"]:
-            continue
-        name = ".".join([prefix, *keys])
-        parameters.append(_kernel_parameter(name, keys, leaf, typical, length_scale_prior))
-        positions.append(position)
-    return KernelTemplate(kernel, tuple(parameters), tuple(positions))
-
-
-def _kernel_parameter(
-    name: str,
-    keys: list[str],
-    leaf: Any,
-    typical: dict[str, np.ndarray],
-    length_scale_prior: Callable[[np.ndarray], Prior],
-) -> Parameter:
-    current = np.asarray(val(leaf), dtype=float)
-    if isinstance(leaf, SigmoidBounded):
-        middle = Normal(0.5 * (leaf.low + leaf.high), 0.5 * (leaf.high - leaf.low))
-        return Parameter(name, current, middle, Interval(leaf.low, leaf.high))
-    if isinstance(leaf, PositiveReal | NonNegativeReal):
-        median = np.broadcast_to(typical.get(".".join(keys), current), current.shape)
-        if keys[-1] == "lengthscale":
-            return length_scale(name, median, length_scale_prior)
-        return positive(name, median)
-    if isinstance(leaf, Real) or eqx.is_array(leaf):
-        sd = float(max(1.0, np.std(current))) if current.ndim else 1.0 + abs(float(current))
-        return Parameter(name, current, Normal(0.0, sd), IDENTITY, reach=30.0)
-    raise TypeError(
-        f"{name} is a {type(leaf).__name__}, which cannot be learnt here. Wrap it in "
-        "paramax.non_trainable to keep it fixed."
-    )
-
-
-def _readable(path: tuple[Any, ...]) -> list[str]:
-    text = re.findall(r"[A-Za-z_]\w*|\d+", jax.tree_util.keystr(path))
-    return [word for word in text if word != "kernels"]
-
-
-def _typical_values(
-    kernel: AbstractKernel, inputs: np.ndarray, variance: float
-) -> dict[str, np.ndarray]:
-    """Typical length scales and variances for every part of a kernel, by path."""
-    if isinstance(kernel, CombinationKernel):
-        parts = {}
-        for index, child in enumerate(kernel.kernels):
-            inner = _typical_values(child, inputs, variance)
-            parts.update({f"{index}.{name}": value for name, value in inner.items()})
-        return parts
-    if isinstance(kernel, DeepKernel):
-        features = np.asarray(kernel.features(jnp.asarray(inputs)))
-        inner = _typical_values(kernel.base, features, variance)
-        return {f"base.{name}": value for name, value in inner.items()}
-    typical = {"variance": np.asarray(variance)}
-    scale = getattr(kernel, "lengthscale", None)
-    if isinstance(kernel, StationaryKernel) and scale is not None:
-        active = np.asarray(kernel.slice_input(jnp.asarray(inputs)))
-        per_dimension = np.ndim(val(scale)) == 1 and np.size(val(scale)) > 1
-        typical["lengthscale"] = (
-            np.array([typical_distance(column[:, None]) for column in active.T])
-            * np.sqrt(active.shape[1] / 2)
-            if per_dimension
-            else np.asarray(typical_distance(active) / np.sqrt(2))
-        )
-    elif not isinstance(kernel, StationaryKernel) and hasattr(kernel, "variance"):
-        sample = jnp.asarray(inputs[:: max(1, len(inputs) // 200)])
-        own = float(jnp.mean(jax.vmap(lambda p: kernel(p, p))(sample)) / val(kernel.variance))
-        typical["variance"] = np.asarray(variance / max(own, 1e-12))
-    return typical
-
-
-def typical_distance(x: np.ndarray, most: int = 1000) -> float:
-    """Median distance between points; the mean, then 1, where the median is zero."""
-    sample = x[np.random.default_rng(0).permutation(len(x))[:most]]
-    distances = np.sqrt(((sample[:, None, :] - sample[None, :, :]) ** 2).sum(-1))
-    distances = distances[np.triu_indices(len(sample), 1)]
-    if len(distances) == 0 or distances.max() == 0:
-        return 1.0
-    median = float(np.median(distances))
-    return median if median > 0 else float(distances.mean())

@@ -90,23 +90,9 @@ class InducingBasis(eqx.Module):
         """Means of φ from means of the values."""
         return whiten(self.root, values.T)
 
-    def residual_variance(self, x: Array, features: Array) -> Float[Array, " m"]:
-        """Prior variance that the basis leaves out."""
-        return jnp.maximum(prior_variance(self.kernel, x) - jnp.sum(features**2, axis=1), 0.0)
-
-    def residual_covariance(self, x: Array, features: Array) -> Float[Array, "m m"]:
-        """Prior covariance that the basis leaves out."""
-        return self.kernel.cross_covariance(x, x) - features @ features.T
-
-    def residual_gram(self, layout: Layout, means: Array) -> Float[Array, "N N"]:
-        """Prior covariance of bag means that the basis leaves out."""
-        return bag_gram(self.kernel, layout, dtype=self.dtype) - means.T @ means
-
-    def residual_cross(
-        self, x: Array, features: Array, layout: Layout, means: Array
-    ) -> Float[Array, "m N"]:
-        """Prior covariance with bag means that the basis leaves out."""
-        return bag_cross(self.kernel, x, layout, dtype=self.dtype) - features @ means
+    def residual(self, prior: Callable[[], Array], explained: Array) -> Array:
+        """Prior (co)variance that the basis leaves out, given what it explains."""
+        return prior() - explained
 
     def path(
         self,
@@ -227,23 +213,9 @@ class FourierBasis(eqx.Module):
         """Means of φ from means of the values."""
         return values.T
 
-    def residual_variance(self, x: Array, features: Array) -> Float[Array, " m"]:
+    def residual(self, prior: Callable[[], Array], explained: Array) -> Array:
         """Nothing: the features are the prior."""
-        return jnp.zeros(len(x))
-
-    def residual_covariance(self, x: Array, features: Array) -> Float[Array, "m m"]:
-        """Nothing: the features are the prior."""
-        return jnp.zeros((len(x), len(x)))
-
-    def residual_gram(self, layout: Layout, means: Array) -> Float[Array, "N N"]:
-        """Nothing: the features are the prior."""
-        return jnp.zeros((layout.n_bags, layout.n_bags))
-
-    def residual_cross(
-        self, x: Array, features: Array, layout: Layout, means: Array
-    ) -> Float[Array, "m N"]:
-        """Nothing: the features are the prior."""
-        return jnp.zeros((len(x), layout.n_bags))
+        return jnp.zeros_like(explained)
 
     def path(
         self,

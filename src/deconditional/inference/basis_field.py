@@ -29,6 +29,8 @@ from deconditional.inference.field import Moments, PointMoments, trend_means
 from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot
+from deconditional.kernels.radial import prior_variance
+from deconditional.kernels.sweeps import bag_cross, bag_gram
 
 __all__ = ["BasisField"]
 
@@ -74,7 +76,10 @@ class BasisField(eqx.Module):
     def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
         """Mean and variance of f at every row of x."""
         features, every = self._at(x)
-        variance = self.basis.residual_variance(x, features) + self.coefficients.variance(every)
+        rest = self.basis.residual(
+            lambda: prior_variance(self.kernel, x), jnp.sum(features**2, axis=1)
+        )
+        variance = jnp.maximum(rest, 0.0) + self.coefficients.variance(every)
         return every @ self.coefficients.mean, jnp.maximum(variance, 0.0)
 
     def quick(self) -> PointMoments:
@@ -96,7 +101,10 @@ class BasisField(eqx.Module):
     def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """Covariance of f between all rows of x."""
         features, every = self._at(x)
-        return self.basis.residual_covariance(x, features) + self.coefficients.covariance(every)
+        rest = self.basis.residual(
+            lambda: self.kernel.cross_covariance(x, x), features @ features.T
+        )
+        return rest + self.coefficients.covariance(every)
 
     def path(self, key: Any, n_paths: int, n_features: int | None) -> BasisPath:
         """Draw functions from the posterior: coefficients first, what the basis lacks second."""
@@ -117,8 +125,10 @@ class BasisField(eqx.Module):
     @eqx.filter_jit
     def _bag_moments(self, new: Layout, h: Array) -> Moments:
         means, every = self._over(new, h)
-        residual = self.basis.residual_gram(new, means)
-        return every @ self.coefficients.mean, residual + self.coefficients.covariance(every)
+        rest = self.basis.residual(
+            lambda: bag_gram(self.kernel, new, dtype=self.basis.dtype), means.T @ means
+        )
+        return every @ self.coefficients.mean, rest + self.coefficients.covariance(every)
 
     def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
         """A function of x: covariance of f(x) with the means of f over new bags."""
@@ -132,8 +142,10 @@ class BasisField(eqx.Module):
     @eqx.filter_jit
     def _covariance_with(self, new: Layout, means: Array, every_new: Array, x: Array) -> Array:
         features, every = self._at(x)
-        known = self.coefficients.covariance(every, every_new)
-        return self.basis.residual_cross(x, features, new, means) + known
+        rest = self.basis.residual(
+            lambda: bag_cross(self.kernel, x, new, dtype=self.basis.dtype), features @ means
+        )
+        return rest + self.coefficients.covariance(every, every_new)
 
     def combined(self, pieces: Any, weights: Array, shared: Array, own: Array) -> Moments:
         r"""Mean and covariance of combinations of the bag means, with noise of their own.

@@ -160,10 +160,6 @@ class Fitted:
             for problem, v, each in draws
         ]
 
-    def bag_moments(self, bags: Any) -> list[tuple[Any, Any]]:
-        """Mean and covariance of the means of f over new bags, by draw."""
-        return [field.bag_moments(bags) for field in self.fields]
-
     def conditional_means(self, mediator: np.ndarray) -> list[tuple[Any, Any]]:
         """Mean and covariance of conditional means at new mediators, by draw."""
         y = jnp.asarray(mediator)

@@ -81,9 +81,6 @@ AT_ONCE = 1024
 """Candidates at a time."""
 
 
-# --------------------------------------------------------------------------- what is conditioned on
-
-
 class Seen(eqx.Module):
     """Bag means that paths are corrected by, and reference points at which that is looked at.
 
@@ -137,9 +134,6 @@ def near(points: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarra
     neighbour = others[np.arange(number), distances.argmin(1)]
     share = rng.uniform(0.0, 0.5, size=(number, 1))
     return points[chosen] + share * (points[neighbour] - points[chosen])
-
-
-# --------------------------------------------------------------------------- candidates
 
 
 @dataclass

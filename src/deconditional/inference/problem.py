@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float
 
-from deconditional.fitting.parameters import KernelTemplate, ParameterSet
+from deconditional.fitting.kernel_parameters import KernelTemplate
+from deconditional.fitting.parameters import ParameterSet
 from deconditional.inference.basis import FourierBasis
 from deconditional.inference.basis_field import BasisField
 from deconditional.inference.collapsed import least_noise, regress

@@ -102,7 +102,7 @@ class BagModel(Savable, BagOptions):
                 f"the model was fitted on {self.n_features_in_} covariates; the new bags have "
                 f"{bags.points.shape[1]}."
             )
-        return CoarsePosterior(*stacked(fitted.bag_moments(bags)))
+        return CoarsePosterior(*stacked([field.bag_moments(bags) for field in fitted.fields]))
 
     def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
         """Every observation as the observations of the other folds predict it, noise included.

@@ -11,7 +11,8 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
-from deconditional.fitting.parameters import Parameter, ParameterSet, kernel_template, positive
+from deconditional.fitting.kernel_parameters import kernel_template
+from deconditional.fitting.parameters import Parameter, ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.trend import Trend

@@ -9,7 +9,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from deconditional.fitting.parameters import KernelTemplate, Parameter, positive
+from deconditional.fitting.kernel_parameters import KernelTemplate
+from deconditional.fitting.parameters import Parameter, positive
 from deconditional.observations.mediation import CMO
 
 __all__ = ["Matched", "Mediated", "Observation", "Weighted"]

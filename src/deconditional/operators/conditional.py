@@ -31,7 +31,7 @@ from scipy.linalg import cho_solve
 
 from deconditional.bags import Bags
 from deconditional.bags.inputs import Floats, points_array
-from deconditional.fitting.parameters import kernel_template
+from deconditional.fitting.kernel_parameters import kernel_template
 from deconditional.kernels.linalg import stable_cholesky
 from deconditional.models.checks import check_bags, check_kernel, mediators
 from deconditional.observations.mediation import ridge_shape

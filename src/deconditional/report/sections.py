@@ -243,11 +243,14 @@ def _scales(result: Result) -> list[Block]:
     picture = pictures.scales(result)
     if picture is None:
         return [Text("Too few cells have a value for a semivariogram.")]
+    compared, end = "sample", ", while a sample should vary like the truth."
+    if result.samples is None:
+        compared, end = "truth", "."
     return [
         Text(
             "The semivariogram is half the mean squared difference between two cells at a "
-            "distance: a posterior mean that lies below the sample at short distances leaves out "
-            "detail that the data do not determine, while a sample should vary like the truth."
+            f"distance: a posterior mean that lies below the {compared} at short distances leaves "
+            f"out detail that the data do not determine{end}"
         ),
         *_first_step(result, "The figure shows"),
         Pictures([picture]),

@@ -1,4 +1,4 @@
-"""Values of Python, NumPy, SciPy, xarray and NumPyro that are saved in a form of their own."""
+"""Values of Python, NumPy, JAX, xarray and NumPyro that are saved in a form of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as npd
-from scipy.sparse import csr_array, issparse
 
 from deconditional.errors import SavedModelError, UsageError
 from deconditional.saving.registry import DISTRIBUTIONS, constant, name_of_constant
@@ -115,18 +114,6 @@ def _read_objects(content: Any, read: Walk) -> np.ndarray:
     for k, each in enumerate(parts):
         found[k] = read(each)
     return found.reshape(shape)
-
-
-def _write_sparse(matrix: Any, write: Walk) -> list[Any]:
-    rows = csr_array(matrix)
-    return [list(rows.shape), *map(write, (rows.data, rows.indices, rows.indptr))]
-
-
-def _read_sparse(content: Any, read: Walk) -> csr_array:
-    shape, *parts = content
-    found = csr_array(tuple(map(read, parts)), shape=tuple(shape))
-    found.check_format()
-    return found
 
 
 # --------------------------------------------------------------------------- datasets
@@ -235,7 +222,6 @@ CODECS: dict[str, Codec] = {
         lambda c, read: datetime.date.fromisoformat(c),
     ),
     "cftime": Codec(_is_cftime, _write_cftime, _read_cftime),
-    "sparse": Codec(issparse, _write_sparse, _read_sparse),
     "dataset": Codec(_is_dataset, _write_dataset, _read_dataset),
     "constant": Codec(
         lambda v: name_of_constant(v) is not None,

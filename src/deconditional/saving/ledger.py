@@ -1,0 +1,63 @@
+"""Which pieces of a long piece of writing are done."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from deconditional.saving.outputs import write_atomically
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """Which pieces of long work are written already, in a file beside the result.
+
+    Parameters
+    ----------
+    path
+        The file.
+    identity
+        What the work is made from; a file of other work counts for nothing.
+
+    Attributes
+    ----------
+    found, done
+        Whether the file was of this work, and the pieces that are written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as here:
+    ...     Ledger(Path(here) / "done.json", "of these data").add(3)
+    ...     again, other = (
+    ...         Ledger(Path(here) / "done.json", f"of {x} data") for x in ("these", "no")
+    ...     )
+    >>> again.done, other.done
+    ({3}, set())
+    """
+
+    def __init__(self, path: Path, identity: str):
+        self.path, self.identity = path, identity
+        self.done: set[int] = set()
+        self.found = False
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(path.read_text())
+            if kept["identity"] == identity:
+                self.done = {int(piece) for piece in kept["done"]}
+                self.found = True
+
+    def begin(self) -> None:
+        """Nothing is written yet."""
+        self.done = set()
+        self._write()
+
+    def add(self, piece: int) -> None:
+        """A piece is written."""
+        self.done.add(piece)
+        self._write()
+
+    def _write(self) -> None:
+        content = {"identity": self.identity, "done": sorted(self.done)}
+        write_atomically(self.path, json.dumps(content))
