@@ -113,6 +113,7 @@ def pair(fine: FineSide, coarse: CoarseSide) -> tuple[Pairing, FineBags]:
     """
     question, grid = fine.question, coarse.grid
     units = coarse.units(fine.grid.times)
+    fine.check_size()
     check_overlap(fine.grid, grid)
     bags, filled, about = _bags(fine, coarse, units)
     bag_unit = bags.table.unit

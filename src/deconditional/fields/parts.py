@@ -19,7 +19,6 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import check_cells
 from deconditional.fields.cluster import limit_threads
 from deconditional.fields.grids import laid_out
 from deconditional.fields.part import Cells, Part, Place, Reader
@@ -64,7 +63,6 @@ class Parts:
         grid = reader.grid
         given = [laid_out(grid, variable) for variable in variables.values()]
         if not lazy:
-            check_cells(grid, len(reader.question.covariates), "fine")
             sizes = (grid.n_times, *grid.shape)
             place = Place(*(slice(0, n) for n in sizes))
             arrays = tuple(variable.values for variable in given)

@@ -61,6 +61,11 @@ class FineSide:
         """Whether a covariate is a Dask array."""
         return any(self.dataset[name].chunks is not None for name in self.question.covariates)
 
+    def check_size(self) -> None:
+        """Raise where the data is in memory and there is no room for what is made of it."""
+        if not self.chunked:
+            check_cells(self.grid, len(self.question.covariates), "fine")
+
     def parts(
         self, coarse: Grid, unit_time: Ints, n_unit_times: int, more: Mapping[str, xr.DataArray]
     ) -> Parts:
@@ -71,6 +76,7 @@ class FineSide:
         unit_time : (times of the fine data,)
             The unit time that each belongs to, or -1.
         """
+        self.check_size()
         question = self.question
         variables = {name: self.dataset[name] for name in question.covariates} | dict(more)
         if question.mask:
