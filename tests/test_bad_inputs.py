@@ -402,9 +402,9 @@ FILES = {
         *(boundless("big.nc", 10**6), "--fine big.nc --chunked no", "24 TB of values", "cut it to"),
     ),
     "declared and not there, in chunks": (
-        *(boundless("big.nc", 10**6), "--fine big.nc", "'lat' runs to", "mark the value as missing"),
+        *(boundless("big.nc", 10**6), "--fine big.nc", "'lat' runs to", "mark the value"),
     ),
-    "declared coarse data": (boundless("big.nc", 10**6), "--coarse big.nc", "'big.nc' does not fit"),
+    "declared coarse data": (boundless("big.nc", 10**6), "--coarse big.nc", "'big.nc' does not"),
     "a line without end": (
         *(boundless_line, "--fine line.nc --chunked yes", "8 TB", "'lat' has 1000000"),
     ),

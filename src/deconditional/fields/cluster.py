@@ -3,22 +3,21 @@
 XLA starts as many threads as it sees cores, in every process. Two workers of one thread each would
 so run four threads on two cores. A plugin, registered with the cluster when work is first sent to
 it, lets every worker process start as many as Dask gave it. It must come before JAX looks for
-devices, which is when it starts its threads.
+devices, which is when it starts its threads, as many as an environment variable says.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-import jax
 from threadpoolctl import threadpool_limits
 
 from deconditional.errors import UsageError
 
-__all__ = ["active_client", "cluster", "limit_threads", "start_threads"]
+__all__ = ["active_client", "cluster", "limit_threads"]
 
 NAME = "deconditional-threads"
 
@@ -85,21 +84,8 @@ def _plugin() -> Any:
 
         def setup(self, worker: Any) -> None:
             if os.getpid() != home:  # a worker in the process of its client shares its threads
-                start_threads(worker.state.nthreads)
+                threads = worker.state.nthreads
+                threadpool_limits(threads)
+                os.environ["PJRT_NPROC"] = os.environ["NPROC"] = str(threads)
 
     return OwnThreads()
-
-
-def start_threads(n: int) -> None:
-    """Start JAX in this process with n threads, which may run on any core."""
-    threadpool_limits(n)
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(cores)[:n])
-    try:
-        jax.devices()
-    finally:
-        for thread in os.listdir("/proc/self/task"):
-            with suppress(OSError):
-                os.sched_setaffinity(int(thread), cores)

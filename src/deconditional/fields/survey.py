@@ -95,7 +95,7 @@ class UnitTable:
             **{name: np.add.reduceat(getattr(every, name), starts) for name in sums},
         )
 
-    def select(self, which: npt.NDArray[np.bool_]) -> UnitTable:
+    def select(self, which: npt.NDArray[Any]) -> UnitTable:
         """Some of the units."""
         return UnitTable(*(getattr(self, f.name)[which] for f in fields(self)))
 

@@ -39,7 +39,8 @@ def understandable(dataset: xr.Dataset) -> xr.Dataset:
     {'units': '1'}
     """
     dataset = dataset.copy()
-    for about in (dataset, *dataset.variables.values()):
+    described: list[Any] = [dataset, *dataset.variables.values()]
+    for about in described:
         texts = {key: _text(about.attrs[key]) for key in TEXTS if key in about.attrs}
         about.attrs = {k: texts.get(k, v) for k, v in about.attrs.items() if texts.get(k, "") != ()}
     return dataset
