@@ -1092,39 +1092,6 @@ COMMANDS = {
     "demo into a line break": (nothing, ["demo", "--out", "a\nb"], "cannot be seen"),
     "demo into NUL": (nothing, ["demo", "--out", "a\0b"], "cannot be seen"),
     "demo where nobody can write": (nothing, "demo --out /proc/a", "cannot write"),
-    "reproduce unheard of": (nothing, "reproduce magic --out a", "invalid choice: 'magic'"),
-    "reproduce no seeds": (nothing, "reproduce swiss-roll --seeds 0 --out a", "at least 1"),
-    "reproduce into a file": (nothing, "reproduce ridges --out fine.nc", "'fine.nc' is a file"),
-    "reproduce from rubbish": (
-        content("bad.nc", "rubbish"),
-        "reproduce climate --data bad.nc --out a",
-        "'bad.nc'",
-        "check that it is one",
-    ),
-    "reproduce from nothing": (
-        nothing,
-        "reproduce climate --data gone.nc --out a",
-        "'gone.nc' does not exist",
-    ),
-    "reproduce month 99": (nothing, "reproduce global-fields --months 99 --out a", "not 99"),
-    "a baseline of bad JSON": (
-        content("bad.json", '{"a": ['),
-        "benchmark check --baseline bad.json",
-        "cannot read the baseline 'bad.json'",
-    ),
-    "a baseline of something else": (
-        content("odd.json", "[1]"),
-        "benchmark check --baseline odd.json",
-        "holds no ratios",
-    ),
-    "no baseline": (nothing, "benchmark check --baseline gone.json", "no baseline 'gone.json'"),
-    "benchmark unheard of": (nothing, "benchmark magic", "invalid choice: 'magic'"),
-    "benchmark no points": (nothing, "benchmark kernels --points 0", "at least 1"),
-    "benchmark into a folder": (
-        folder_named("a"),
-        "benchmark kernels --quick --out a",
-        "is a folder",
-    ),
 }
 
 

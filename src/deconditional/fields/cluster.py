@@ -2,8 +2,7 @@
 
 XLA starts as many threads as it sees cores, in every process. Two workers of one thread each would
 so run four threads on two cores. A plugin, registered with the cluster when work is first sent to
-it, lets every worker process start as many as Dask gave it. It must come before JAX looks for
-devices, which is when it starts its threads, as many as an environment variable says.
+it, lets every worker process start as many as Dask gave it.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from threadpoolctl import threadpool_limits
-
 from deconditional.errors import UsageError
+from deconditional.kernels.threads import start_threads
 
 __all__ = ["active_client", "cluster", "limit_threads"]
 
@@ -84,8 +82,6 @@ def _plugin() -> Any:
 
         def setup(self, worker: Any) -> None:
             if os.getpid() != home:  # a worker in the process of its client shares its threads
-                threads = worker.state.nthreads
-                threadpool_limits(threads)
-                os.environ["PJRT_NPROC"] = os.environ["NPROC"] = str(threads)
+                start_threads(worker.state.nthreads)
 
     return OwnThreads()
