@@ -222,6 +222,9 @@ def test_stages_of_float32_and_float64_are_told_apart(tmp_path, monkeypatch):
 class Bent:
     """A log posterior that is quick to compile: a normal distribution along a parabola."""
 
+    def evaluate(self, v):
+        return self.log_posterior(v), None
+
     def log_posterior(self, v):
         return -0.5 * (v[0] ** 2 + (v[1] - v[0] ** 2) ** 2 / 0.25)
 

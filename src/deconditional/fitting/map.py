@@ -1,7 +1,7 @@
 """The most probable parameters of a problem, by L-BFGS with restarts.
 
 A problem offers ``parameters`` (a :class:`~deconditional.fitting.parameters.ParameterSet`) and
-``log_posterior(vector)``; nothing here knows what the model is. Problems are pytrees, so one
+``evaluate(vector)``; nothing here knows what the model is. Problems are pytrees, so one
 compilation serves every data set of the same shape.
 
 L-BFGS has a memory that SciPy does not hand out. A checkpoint keeps the best parameters of every
@@ -32,7 +32,16 @@ from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
 from deconditional.saving.resume import Section
 
-__all__ = ["Optimum", "Problem", "Standing", "at_bounds", "loss", "loss_and_gradient", "maximise"]
+__all__ = [
+    "Optimum",
+    "Problem",
+    "Standing",
+    "at_bounds",
+    "evaluated",
+    "loss",
+    "loss_and_gradient",
+    "maximise",
+]
 
 TOLERANCE = 1e-7
 """Relative change of the loss that ends a run: millionths of a nat."""
@@ -62,20 +71,31 @@ class Problem(Protocol):
 
     parameters: ParameterSet
 
-    def log_posterior(self, vector: Any) -> Any:
-        """Log evidence plus log prior of an unconstrained vector."""
+    def evaluate(self, vector: Any) -> tuple[Any, Any]:
+        """Log evidence plus log prior of an unconstrained vector, and what else is known there."""
 
 
 @eqx.filter_jit
 def loss(problem: Problem, vector: Any) -> Any:
     """The negative log posterior."""
-    return -problem.log_posterior(vector)
+    return -problem.evaluate(vector)[0]
 
 
 @eqx.filter_jit
+def evaluated(problem: Problem, vector: Any) -> tuple[Any, Any, Any]:
+    """The negative log posterior, its gradient, and what else is known there: compiled as one."""
+
+    def negative(vector: Any) -> tuple[Any, Any]:
+        value, known = problem.evaluate(vector)
+        return -value, known
+
+    (value, known), gradient = jax.value_and_grad(negative, has_aux=True)(vector)
+    return value, gradient, known
+
+
 def loss_and_gradient(problem: Problem, vector: Any) -> tuple[Any, Any]:
     """The negative log posterior, and its gradient."""
-    return jax.value_and_grad(lambda v: -problem.log_posterior(v))(vector)
+    return evaluated(problem, vector)[:2]
 
 
 class _Stopped(Exception):

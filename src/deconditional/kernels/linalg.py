@@ -70,14 +70,21 @@ def escalating_cholesky(
 
 @jax.custom_jvp
 def _escalated(a: Array, jitter: Array) -> tuple[Array, Array]:
-    def attempt(level: Array) -> tuple[Array, Array]:
-        return jnp.linalg.cholesky(_with_jitter(a, level)), level
+    if a.shape == (1, 1):  # a constant trend: nothing to compile a loop for
+        return jnp.sqrt(_with_jitter(a, jitter)), jitter
 
-    def fails(state: tuple[Array, Array]) -> Array:
-        root, level = state
+    def attempt(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        _, _, level = state
+        return jnp.linalg.cholesky(_with_jitter(a, level)), level, ESCALATION * level
+
+    def fails(state: tuple[Array, Array, Array]) -> Array:
+        root, level, _ = state
         return ~jnp.isfinite(root).all() & (level < 0.5 * LARGEST_JITTER)
 
-    return lax.while_loop(fails, lambda state: attempt(ESCALATION * state[1]), attempt(jitter))
+    # One attempt in the loop, and none before it, is compiled once.
+    nothing = jnp.full_like(a, jnp.nan)
+    root, level, _ = lax.while_loop(fails, attempt, (nothing, jnp.zeros_like(jitter), jitter))
+    return root, level
 
 
 @_escalated.defjvp
