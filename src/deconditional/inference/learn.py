@@ -185,7 +185,7 @@ def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
     if how.method == "nuts" and problem.parameters.size == 0:
         raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
     by = _learnt_by_climbing if how.climb else _learnt_by_map
-    with stoppable() as stop, suitable_threads(len(problem.z)):
+    with stoppable() as stop, suitable_threads(len(problem.z), problem.layout.mesh is not None):
         fitted = by(problem, how, stages)
         off = 0.0 if current().used else problem.rounding(jnp.asarray(fitted.optimum.vector))
         if off > DISAGREEMENT:

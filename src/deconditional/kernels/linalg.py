@@ -40,9 +40,10 @@ LARGEST_JITTER = 1e-3
 
 
 @contextmanager
-def suitable_threads(n: int) -> Iterator[None]:
-    """Keep BLAS to one thread for algebra of a size whose threads wait longer than they work."""
-    with threadpool_limits(1 if n < THREADED_FROM else None, user_api="blas"):
+def suitable_threads(n: int, spread: bool = False) -> Iterator[None]:
+    """Keep BLAS to one thread where it has no use for more: for n rows, or on several devices."""
+    alone = spread or n < THREADED_FROM
+    with threadpool_limits(1 if alone else None, user_api="blas"):
         yield
 
 
