@@ -251,7 +251,9 @@ def _sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitte
         fitted = replace(fitted, interrupted=f"{len(draws) or 'too few'} of {wanted} draws")
     if not len(draws):
         return fitted
-    pieces, fields = zip(*(problem.solve(jnp.asarray(v)) for v in draws), strict=True)
+    # Draws that were refused repeat the one before: those are one field, predicted from once.
+    solved = {v.tobytes(): problem.solve(jnp.asarray(v)) for v in np.unique(draws, axis=0)}
+    pieces, fields = zip(*(solved[v.tobytes()] for v in draws), strict=True)
     return replace(
         fitted,
         problems=(problem,) * len(draws),

@@ -24,7 +24,7 @@ from jaxtyping import Array
 from deconditional.kernels.layout import Layout, layout_bags
 from deconditional.kernels.tile_sizes import is_accelerator, tiles_for
 
-__all__ = ["current_mesh", "settled", "spread", "summed", "use_devices"]
+__all__ = ["current_mesh", "gathered", "settled", "spread", "summed", "use_devices"]
 
 AXIS = "devices"
 
@@ -118,6 +118,16 @@ def spread(layout: Layout) -> Layout:
     divided = replace(layout, row_tile=_row_tile(layout, TILES_PER_DEVICE * mesh.size), mesh=mesh)
     with jax.ensure_compile_time_eval():
         return jax.device_put(divided, NamedSharding(mesh, PartitionSpec()))
+
+
+def gathered(layout: Layout) -> Layout:
+    """The layout on one core, unless devices were chosen or are accelerators.
+
+    For work of which the row tiles of a matrix are a part: every device would do the rest.
+    """
+    if layout.mesh is None or _chosen is not None or is_accelerator():
+        return layout
+    return jax.device_put(replace(layout, mesh=None), jax.local_devices()[0])
 
 
 def settled(layout: Layout) -> Layout:

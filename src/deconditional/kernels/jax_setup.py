@@ -114,7 +114,7 @@ def use_cores(n: int | None = None) -> int:
     if given and not (given.isdecimal() and int(given) > 0):
         raise UsageError(f"{CORES} must be a number of cores, not {given!r}.")
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    wanted = min(MOST_DEVICES, n or int(given or 0) or there or 1)
+    wanted = n or int(given or 0) or min(MOST_DEVICES, there or 1)
     if FLAG in os.environ.get("XLA_FLAGS", "") or "JAX_NUM_CPU_DEVICES" in os.environ:
         return 1
     try:
