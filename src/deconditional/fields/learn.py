@@ -29,7 +29,7 @@ from deconditional.fitting.interrupts import Stop, current
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
 from deconditional.models.regression import bag_gap
 from deconditional.models.variational import VariationalModel
-from deconditional.saving.foreign import LeftBehind
+from deconditional.saving.kinds import LeftBehind
 from deconditional.saving.resume import Part as CheckpointPart
 from deconditional.saving.resume import whole, within
 

@@ -326,7 +326,7 @@ def _read(path: Path) -> dict[str, tuple[str, dict[str, Any]]]:
             reader = Reader(archive)
             found = {}
             for name, identity, state in archive.header["sections"]:
-                found[str(name)] = (str(identity), reader.read(state, f"section {name}"))
+                found[str(name)] = (str(identity), reader.read(state))
                 if not isinstance(found[name][1], dict):
                     refuse(f"the section {name[:60]!r} has no state")
             archive.check_all_used()
