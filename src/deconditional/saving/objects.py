@@ -57,7 +57,7 @@ class Writer:
         self._open: set[int] = set()
 
     def write(self, value: Any) -> Any:
-        """The JSON of a value."""
+        """What the JSON has for a value."""
         if value is None or type(value) in (bool, str):
             return value
         if type(value) is float and math.isfinite(value):
@@ -151,7 +151,7 @@ class Reader:
         self._shared: dict[str, Array] = {}
 
     def read(self, node: Any) -> Any:
-        """The value of a node."""
+        """The value that the JSON stands for."""
         if node is None or isinstance(node, bool | int | float | str):
             return node
         if isinstance(node, list):
