@@ -35,8 +35,6 @@ X = RNG.normal(size=(5, 2))
 PLACES = 1.2 * RNG.normal(size=(8, 2))
 TREND_STD = np.array([10 * np.sqrt(np.mean(Z**2)), *[3 * np.std(Z)] * 2])
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def held(kind, **options):
     fixed = FIELD | (MEDIATION if issubclass(kind, CMP) else {})

@@ -28,7 +28,6 @@ from deconditional.inference.posterior import Gaussians
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
 pytest.importorskip("zarr")
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 VARIABLES = ["--target", "tas", "--covariates", "altitude,cloud", "--mediators", "water_vapour"]
 FILES = ["--fine", "fine.nc", "--coarse", "coarse.nc"]
@@ -145,7 +144,7 @@ def here(still, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def done(in_time, tmp_path_factory, quick_compilation):
+def done(in_time, tmp_path_factory):
     """A real run, with all that can be asked for."""
     folder = tmp_path_factory.mktemp("done")
     given = ["--fine", in_time.folder / "fine.nc", "--coarse", in_time.folder / "coarse.nc"]
@@ -238,7 +237,6 @@ def test_a_projected_grid_as_a_module(tmp_path):
     finished = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path,
-        env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         capture_output=True,
         text=True,
     )

@@ -13,8 +13,6 @@ from deconditional import CMP, BaggGP, Bags, CentroidGP, DeepKernel, LogNormal, 
 from deconditional.fitting.map import loss_and_gradient
 from helpers import assert_close, condition, gram, ragged_bags, weight_matrix
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 BAGS = ragged_bags([3, 1, 7, 4, 9, 2, 5, 6], d=2, weighted=True)
 UNMEDIATED = Bags.from_points(BAGS.points, BAGS.bag, weights=BAGS.weights)
 RNG = np.random.default_rng(1)

@@ -28,7 +28,6 @@ from packaging.version import Version
 
 import deconditional
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "deconditional"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

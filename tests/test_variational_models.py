@@ -41,9 +41,6 @@ MODELS = {
 any_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 # --------------------------------------------------------------------------- scikit-learn's habits
 
 
