@@ -62,14 +62,7 @@ class Plane:
         return _edges(self.grid.y) * self.scale
 
     def distance(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Floats:
-        """Distances between cells given by their flat positions, along great circles on Earth.
-
-        Examples
-        --------
-        >>> cells = plane(np.zeros((2, 3)))
-        >>> cells.distance([0, 0], [2, 5])
-        array([2.   , 2.236])
-        """
+        """Distances between cells given by their flat positions, along great circles on Earth."""
         places = self.grid.positions
         chord = np.linalg.norm(places[np.asarray(first)] - places[np.asarray(second)], axis=-1)
         if self.grid.spherical:
@@ -136,27 +129,13 @@ def _label(field: xr.DataArray, axis: Axis, unit: str) -> str:
 
 
 def area_weights(field: xr.DataArray) -> xr.DataArray:
-    """Areas of the cells, up to a factor.
-
-    Examples
-    --------
-    >>> axes = {"lat": [0.0, 60.0], "lon": [0.0, 20.0]}
-    >>> weights = area_weights(xr.DataArray(np.zeros((2, 2)), axes, ("lat", "lon")))
-    >>> (weights / weights[0, 0]).values.tolist()  # the northern cells end at the pole
-    [[1.0, 1.0], [0.5, 0.5]]
-    """
+    """Areas of the cells, up to a factor."""
     grid = grid_of(field)
     return xr.DataArray(grid.areas.reshape(grid.shape), dims=(grid.y.name, grid.x.name))
 
 
 def time_dim(field: xr.DataArray) -> str | None:
-    """The dimension that is time, if there is one.
-
-    Examples
-    --------
-    >>> time_dim(xr.DataArray(np.zeros((2, 3)), dims=("month", "y"))) is None
-    True
-    """
+    """The dimension that is time, if there is one."""
     for dim in map(str, field.dims):
         dates = dim in field.coords and np.issubdtype(field[dim].dtype, np.datetime64)
         said = _about(field, dim, "standard_name") == "time" or _about(field, dim, "axis") == "T"
