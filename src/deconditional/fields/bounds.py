@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
@@ -9,7 +12,7 @@ import xarray as xr
 from deconditional.errors import UsageError
 from deconditional.fields.overlap import AxisKind, inferred_bounds, unwrapped
 
-__all__ = ["cell_bounds", "cell_centres"]
+__all__ = ["boxes", "cell_bounds", "cell_centres", "cell_corners", "cell_places"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,20 +34,10 @@ def cell_centres(variable: xr.DataArray, kind: AxisKind, unit: float, which: str
     """
     name = str(variable.name)
     centres = np.asarray(variable.values, dtype=float) * unit
-    if not len(centres):
-        raise UsageError(
-            f"{which} data: the coordinate {name!r} has no values at all, so there are no cells; "
-            "check how the file was cut."
-        )
+    _check_somewhere(centres, name, kind, which)
     if not np.isfinite(centres).all():
         raise UsageError(
             f"{which} data: the coordinate {name!r} has missing values, or infinite; drop them."
-        )
-    farthest = centres[np.abs(centres).argmax()]
-    if abs(farthest) > FARTHEST[kind]:
-        raise UsageError(
-            f"{which} data: the coordinate {name!r} runs to {farthest:.4g}, which is nowhere; "
-            "correct it, or mark the value as missing and drop it."
         )
     if len(np.unique(centres)) < len(centres):
         raise UsageError(
@@ -53,11 +46,6 @@ def cell_centres(variable: xr.DataArray, kind: AxisKind, unit: float, which: str
         )
     if kind == "longitude":
         return _longitudes(centres, name, which)
-    if kind == "latitude" and abs(farthest) > 90 + 1e-6:
-        raise UsageError(
-            f"{which} data: latitudes in {name!r} run to {farthest:.6g}, beyond a pole; if the "
-            "grid is projected, set units of 'm' and no latitude name."
-        )
     steps = np.diff(centres)
     if len(steps) and not (np.all(steps > 0) or np.all(steps < 0)):
         raise UsageError(
@@ -65,6 +53,62 @@ def cell_centres(variable: xr.DataArray, kind: AxisKind, unit: float, which: str
             f"ds.sortby({name!r})."
         )
     return centres
+
+
+def _check_somewhere(values: Floats, name: str, kind: AxisKind, which: str) -> None:
+    """Raise where no value is there, or one is nowhere."""
+    known = values[np.isfinite(values)]
+    if not values.size:
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} has no values at all, so there are no cells; "
+            "check how the file was cut."
+        )
+    if not known.size:
+        raise UsageError(f"{which} data: the coordinate {name!r} has missing values only.")
+    farthest = known[np.abs(known).argmax()]
+    if abs(farthest) > FARTHEST[kind]:
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} runs to {farthest:.4g}, which is nowhere; "
+            "correct it, or mark the value as missing and drop it."
+        )
+    if kind == "latitude" and abs(farthest) > 90 + 1e-6:
+        raise UsageError(
+            f"{which} data: latitudes in {name!r} run to {farthest:.6g}, beyond a pole; if the "
+            "grid is projected, set units of 'm' and no latitude name."
+        )
+
+
+def cell_places(
+    variable: xr.DataArray, dims: Sequence[Any], kind: AxisKind, unit: float, which: str
+) -> Floats:
+    """Values of a coordinate that every cell has by itself; NaN where one has no place."""
+    values = np.asarray(variable.transpose(*dims).values, dtype=float) * unit
+    _check_somewhere(values, str(variable.name), kind, which)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def cell_corners(
+    dataset: xr.Dataset, name: str, dims: Sequence[Any], unit: float, which: str
+) -> Floats | None:
+    """The coordinate of the corners of every cell, one axis more than `dims`; None without any."""
+    found = _bounds_name(dataset, name)
+    if found is None:
+        return None
+    corners = dataset[found].transpose(*dims, ..., missing_dims="ignore")
+    fits = corners.ndim == len(dims) + 1 and corners.dims[:-1] == tuple(dims)
+    if not fits or corners.dtype.kind not in "fiu" or corners.shape[-1] < 2:
+        raise UsageError(
+            f"{which} data: the bounds {found!r} must hold the corners of every cell of {name!r}, "
+            f"on {(*map(str, dims), 'corner')}; they lie on {tuple(map(str, corners.dims))}."
+        )
+    return np.asarray(corners.values, dtype=float) * unit
+
+
+def boxes(y: Floats, x: Floats) -> tuple[Floats, Floats]:
+    """Corners of cells; where cells have two ends along each coordinate, those of the box."""
+    if y.shape[-1] > 2:
+        return y, x
+    return y[..., [0, 0, 1, 1]], x[..., [0, 1, 1, 0]]
 
 
 def _longitudes(centres: Floats, name: str, which: str) -> Floats:
@@ -110,6 +154,7 @@ def _bounds_name(dataset: xr.Dataset, name: str) -> str | None:
     variable = dataset[name]
     named = [variable.attrs.get("bounds"), variable.encoding.get("bounds")]
     named += [f"{name}_bnds", f"{name}_bounds", f"bounds_{name}"]
+    named += [f"{name}_vertices", f"vertices_{name}"]
     return next((n for n in named if n in dataset.variables), None)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError, visible
-from deconditional.fields.axes import Axis, Grid
+from deconditional.fields.axes import Axis, Grid, Lattice
 from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.overlap import inferred_bounds
 
@@ -132,7 +132,7 @@ def _plain(values: Floats, extent: tuple[float, float, float, float] | None) -> 
         _axis(name, np.linspace(low, high, n + 1))
         for name, low, high, n in (("y", south, north, rows), ("x", west, east, columns))
     )
-    return Plane(values, Grid(y, x, None, None, None), ("", ""), 1.0, "")
+    return Plane(values, Lattice(y, x), ("", ""), 1.0, "")
 
 
 def _axis(name: str, edges: Floats) -> Axis:
@@ -214,7 +214,7 @@ def _counted(field: xr.DataArray) -> Grid:
         raise UsageError(
             f"a map needs two horizontal dimensions; this field has {tuple(map(str, field.dims))}."
         )
-    return Grid(_line(field, flat[-2]), _line(field, flat[-1]), None, None, None)
+    return Lattice(_line(field, flat[-2]), _line(field, flat[-1]))
 
 
 def _line(field: xr.DataArray, dim: str) -> Axis:
