@@ -1,42 +1,38 @@
-"""Grids: where their cells end, how large they are, and what two grids share."""
+"""Grids: where their cells are, where they end, and how large they are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
 
-from deconditional.errors import UsageError
 from deconditional.fields.frames import PLANE, Frame
-from deconditional.fields.io import available_memory, shown_bytes
-from deconditional.fields.overlap import (
-    FULL_CIRCLE,
-    AxisKind,
-    lengths,
-    overlap_areas,
-    overlap_lengths,
-)
 from deconditional.fields.polygons import Polygons
 
-__all__ = [
-    "Axis",
-    "Grid",
-    "Lattice",
-    "check_cells",
-    "check_overlap",
-    "meet",
-    "overlap",
-    "shared_lengths",
-    "span",
-    "time_label",
-]
+__all__ = ["Axis", "AxisKind", "Grid", "Lattice", "lengths", "measured", "span", "time_label"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+AxisKind = Literal["latitude", "longitude", "plane"]
+
+FULL_CIRCLE = 360.0
+
+
+def measured(bounds: Floats, kind: AxisKind) -> Floats:
+    """Bounds in the coordinate in which area is length."""
+    if kind == "plane":
+        return bounds
+    if kind == "latitude":
+        return np.sin(np.radians(bounds))
+    return np.radians(bounds)
+
+
+def lengths(bounds: Floats, kind: AxisKind) -> Floats:
+    """The factor of a cell's area that belongs to one axis: unit sphere, or plane."""
+    return np.diff(measured(bounds, kind), axis=1)[:, 0]
 
 
 @dataclass(frozen=True)
@@ -303,98 +299,3 @@ def time_label(time: Any) -> str:
     """A time as people write it."""
     text = str(time)
     return text.split("T00:00:00")[0].split(" 00:00:00")[0]
-
-
-SUBDIVISION = 5
-"""Cells that lie in several others are shared out by so many points squared for every side."""
-
-
-def overlap(fine: Grid, coarse: Grid) -> csr_array:
-    """Areas that fine cells (rows) and coarse cells (columns) share.
-
-    Exact for two lattices in one frame. Else a fine cell whose corners and centre lie in one coarse
-    cell belongs to it, and others are shared out by points within them; a cell without corners
-    belongs to where its centre is.
-    """
-    if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
-        return overlap_areas(*shared_lengths(fine, coarse))
-    place = partial(_held, fine, coarse)
-    at, corners, n = place(fine.centres), fine.corners(), fine.n_cells
-    at[~fine.there] = -1
-    shape = (n, coarse.n_cells)
-    if corners is None:
-        inside = np.flatnonzero(at >= 0)
-        return csr_array((fine.areas[inside], (inside, at[inside])), shape=shape)
-    around = np.column_stack([place(corners.reshape(-1, 2)).reshape(n, -1), at])
-    around[~fine.there] = -1
-    whole = (around == at[:, None]).all(1)
-    inside, cut = np.flatnonzero(whole & (at >= 0)), np.flatnonzero(~whole)
-    points, shares = fine.within(cut, SUBDIVISION)
-    guess = np.repeat(around[cut], shares.shape[1], axis=0)
-    held = place(points.reshape(-1, 2), guess).reshape(shares.shape)
-    rows = np.broadcast_to(cut[:, None], held.shape)
-    there = held >= 0
-    return csr_array(
-        (
-            np.concatenate([fine.areas[inside], (shares * fine.areas[rows])[there]]),
-            (
-                np.concatenate([inside, rows[there]]),
-                np.concatenate([at[inside], held[there]]),
-            ),
-        ),
-        shape=shape,
-    )
-
-
-def _held(fine: Grid, coarse: Grid, yx: Floats, guess: Ints | None = None) -> Ints:
-    """The coarse cells that hold places given in coordinates of the fine grid."""
-    return coarse.holding(fine.frame.into(coarse.frame, yx), guess)
-
-
-def _aligned(fine: Lattice, coarse: Lattice) -> bool:
-    """Whether rows and columns of two lattices run along each other."""
-    return fine.y.kind == coarse.y.kind and fine.frame.same_as(coarse.frame)
-
-
-def meet(fine: Grid, coarse: Grid) -> bool:
-    """Whether two grids have cells in common."""
-    if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
-        return all(shared.any() for shared in shared_lengths(fine, coarse))
-    return overlap(fine, coarse).nnz > 0
-
-
-def shared_lengths(fine: Lattice, coarse: Lattice) -> tuple[Floats, Floats]:
-    """What rows of the two grids share along y, and columns along x."""
-    for a, b in ((fine.y, coarse.y), (fine.x, coarse.x)):
-        needed = 48 * a.size * b.size
-        if needed > available_memory():
-            raise UsageError(
-                f"the fine {a.describe()} and the coarse {b.describe()} are too many to compare: "
-                f"that takes {shown_bytes(needed)} of memory. Cut both to the region needed."
-            )
-    rows, columns = (
-        overlap_lengths(a.bounds, b.bounds, a.kind, a.tolerance + b.tolerance)
-        for a, b in ((fine.y, coarse.y), (fine.x, coarse.x))
-    )
-    return rows, columns
-
-
-def check_cells(grid: Grid, n_values: int, which: str) -> None:
-    """Raise where a grid has more cells than memory can hold so many values of, and positions."""
-    n = grid.n_cells * grid.n_times
-    needed = 8 * n * (n_values + 6)
-    if needed > available_memory():
-        raise UsageError(
-            f"the {which} grid has {n} cells ({grid.describe_cells()}), which "
-            f"take {shown_bytes(needed)} of memory; cut it to the region that is needed, or, of "
-            "fine data, use chunks (--chunked yes)."
-        )
-
-
-def check_overlap(fine: Grid, coarse: Grid) -> None:
-    """Raise where two grids have nothing in common."""
-    if not meet(fine, coarse):
-        raise UsageError(
-            f"the grids do not overlap: fine {fine.describe_cells()}, coarse "
-            f"{coarse.describe_cells()}. Check the units of their coordinates."
-        )

@@ -341,7 +341,6 @@ class Downscaler(Savable, Options):
         self, side: FineSide, wanted: Wanted, command: str
     ) -> tuple[FineSide, Parts, Wanted, Account, str, bool]:
         """All that an answer takes, once it is known that one can predict there."""
-        side = side.beside(self.pairing_.coarse)
         self.check_consistency(side)
         parts = parts_of(side, self.learner_.problem)
         known = self.learner_.bags

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.overlap import unit_vectors
 
-__all__ = ["GEOGRAPHIC", "PLANE", "Frame"]
+__all__ = ["GEOGRAPHIC", "PLANE", "Frame", "unit_vectors"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -69,6 +68,11 @@ class Frame:
         """Whether the facts say where on the globe a coordinate is."""
         turned = self.facts.get(NAME) == "rotated_latitude_longitude"
         return not turned or PROJECTION[0] in self.facts if self.facts else False
+
+    def describe(self) -> str:
+        """The frame in words."""
+        name = "of unknown projection" if not self.facts else str(self.facts.get(NAME))
+        return "in latitude and longitude" if self.geographic else name.replace("_", " ")
 
     def same_as(self, other: Frame) -> bool:
         """Whether nothing is known that tells two frames apart, figures of the Earth aside."""
@@ -147,3 +151,15 @@ def _same(one: Any, other: Any) -> bool:
     except (TypeError, ValueError):
         return str(one) == str(other)
     return bool(np.all(np.minimum(apart % 360.0, -apart % 360.0) < 1e-4))
+
+
+def unit_vectors(latitude: npt.ArrayLike, longitude: npt.ArrayLike) -> Floats:
+    """Places on the unit sphere, (..., 3), from degrees.
+
+    Examples
+    --------
+    >>> unit_vectors([0.0, 90.0], [90.0, 0.0]).round(12).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    y, x = np.radians(latitude), np.radians(longitude)
+    return np.stack([np.cos(y) * np.cos(x), np.cos(y) * np.sin(x), np.sin(y)], axis=-1)

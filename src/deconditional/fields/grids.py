@@ -17,11 +17,10 @@ import pandas as pd
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Axis, Grid, Lattice
+from deconditional.fields.axes import Axis, AxisKind, Grid, Lattice
 from deconditional.fields.bounds import boxes, cell_bounds, cell_centres, cell_corners, cell_places
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.io import understandable
-from deconditional.fields.overlap import AxisKind
 from deconditional.fields.polygons import estimated_corners
 from deconditional.fields.surface import Surface
 
@@ -255,7 +254,8 @@ class Search:
             line = str(self.dataset[name].dims[0])
             axes.append(Axis(line, name, kind, centres, bounds, off))
         turned = self.dataset[pair[0]].attrs.get("standard_name") == "grid_latitude"
-        return Lattice(*axes, frame=Frame.of(about, axes[0].kind != "plane", turned))
+        y, x = axes
+        return Lattice(y, x, frame=Frame.of(about, y.kind != "plane", turned))
 
     def surface(self, y: str, x: str, mapping: str | None) -> Surface:
         """The grid of cells that each have a place."""
@@ -269,7 +269,8 @@ class Search:
         lines = np.stack(places, axis=-1).reshape(-1, places[0].shape[-1], 2)
         given = None
         if corners[0] is not None and corners[1] is not None:
-            given = np.stack(boxes(*corners), axis=-1).reshape(*lines.shape[:2], -1, 2)
+            ends = boxes(corners[0], corners[1])
+            given = np.stack(ends, axis=-1).reshape(*lines.shape[:2], -1, 2)
         elif len(dims) == 2 and min(lines.shape[:2]) > 1:
             given = estimated_corners(lines, frame)
         return Surface(tuple(map(str, dims)), (y, x), lines, given, frame)

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid, overlap
+from deconditional.fields.axes import Grid
+from deconditional.fields.overlap import overlap
 from deconditional.fields.question import Question
 
 __all__ = ["Cells", "Memberships", "Part", "Place", "Reader", "check_known", "check_marks"]

@@ -61,7 +61,7 @@ class Polygons:
         """Areas on the unit sphere, positive where corners go around against the clock."""
         side = np.where(self.corners[..., 0].mean(1, keepdims=True) < 0, -1.0, 1.0)
         first, second = (np.radians(ends[..., 0] * side) for ends in (self.corners, self.ends))
-        turn = np.radians(np.mod(self.ends[..., 1] - self.corners[..., 1] + 180.0, 360.0) - 180.0)
+        turn = np.radians(_shorter(self.ends - self.corners)[..., 1])
         t = np.tan(0.25 * np.pi - 0.5 * first) * np.tan(0.25 * np.pi - 0.5 * second)
         arc = 2.0 * np.arctan2(t * np.sin(turn), 1.0 + t * np.cos(turn))
         return side[:, 0] * np.where(self._level, (1.0 - np.sin(first)) * turn, arc).sum(1)
@@ -81,9 +81,8 @@ class Polygons:
         size = np.linalg.norm(np.cross(a - c, b - c), axis=-1)
         share = size / np.maximum(size.sum(1, keepdims=True), 1e-300)
         mix = _cuts(steps)
-        points = np.einsum("pm,mnkd->nkpd", mix, np.stack([a, b, c])).reshape(
-            len(a), -1, a.shape[2]
-        )
+        points = np.einsum("pm,mnkd->nkpd", mix, np.stack([a, b, c]))
+        points = points.reshape(len(a), share.shape[1] * len(mix), 3)
         return self._coordinates(points), np.repeat(share / len(mix), len(mix), axis=1)
 
     def _coordinates(self, points: Floats) -> Floats:
@@ -134,7 +133,7 @@ class Polygons:
         inside = self.areas[cells] > 0
         if self.frame.spherical:
             corners, level = self.corners[cells], self._level[cells]
-            east = np.mod(self.ends[cells][..., 1] - corners[..., 1] + 180.0, 360.0) - 180.0
+            east = _shorter(self.ends[cells] - corners)[..., 1]
             inner = np.sign(east) * np.sign(self.signed[cells])[:, None]
             above = np.radians(yx[rows][:, None, 0] - corners[..., 0]) * inner
             beside = np.where(level, above, beside)
@@ -178,29 +177,29 @@ def estimated_corners(centres: Floats, frame: Frame) -> Floats:
     Beyond the outermost centres as far as they are from their neighbours. Around a pole, where four
     centres have longitudes all around, the corner is the middle of their places.
     """
-    grid = centres.copy()
-    if frame.spherical:
-        grid[..., 1] = np.degrees(_unwound(np.radians(grid[..., 1])))
-    for axis in (0, 1):
-        first, last = (np.take(grid, [end], axis) for end in (0, -1))
-        inner = [np.take(grid, [end], axis) for end in (1, -2)]
-        grid = np.concatenate([2 * first - inner[0], grid, 2 * last - inner[1]], axis)
+    grid = _continued(centres, frame.spherical)
     four = np.stack([grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1]])
     middle = four.mean(0)
     if frame.spherical:
-        near = np.mod(four[..., 1] - four[:1, ..., 1] + 180.0, 360.0) - 180.0
+        near = _shorter(four - four[0])[..., 1]
         middle[..., 1] = four[0, ..., 1] + near.mean(0)
         around = np.ptp(near, axis=0) > 90.0
-        x, y, z = np.moveaxis(
-            frame.place(np.clip(four, [-90, -np.inf], [90, np.inf])).mean(0), -1, 0
-        )
-        pole = np.degrees(np.stack([np.arctan2(z, np.hypot(x, y)), np.arctan2(y, x)], axis=-1))
-        middle = np.where(around[..., None], pole, middle)
+        within = np.clip(four, [-90.0, -np.inf], [90.0, np.inf])
+        middle = np.where(around[..., None], _degrees(frame.place(within).mean(0)), middle)
         middle[..., 0] = np.clip(middle[..., 0], -90.0, 90.0)
     return np.stack([middle[:-1, :-1], middle[:-1, 1:], middle[1:, 1:], middle[1:, :-1]], axis=2)
 
 
-def _unwound(angles: Floats) -> Floats:
-    """Longitudes without jumps along rows, and along the first column."""
-    first = np.unwrap(angles[:, :1], axis=0)
-    return np.unwrap(np.concatenate([first, angles], axis=1), axis=1)[:, 1:]
+def _continued(centres: Floats, spherical: bool) -> Floats:
+    """Centres with a row or column more on every side, and next to cells without a place."""
+    grid = np.pad(centres, ((1, 1), (1, 1), (0, 0)), constant_values=np.nan)
+    for axis, way in ((0, 1), (0, -1), (1, 1), (1, -1)):
+        last, before = (np.roll(grid, steps * way, axis) for steps in (1, 2))
+        step = _shorter(last - before) if spherical else last - before
+        grid = np.where(np.isnan(grid), last + step, grid)
+    return grid
+
+
+def _shorter(steps: Floats) -> Floats:
+    """Steps in latitude and longitude, the shorter way around."""
+    return np.stack([steps[..., 0], np.mod(steps[..., 1] + 180.0, 360.0) - 180.0], axis=-1)

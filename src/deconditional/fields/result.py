@@ -68,10 +68,11 @@ def _coordinates(fine: xr.Dataset, grid: Grid) -> dict[str, xr.DataArray]:
 def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
     """Observed values, area means, their difference and the role of every unit."""
     pairing, grid = problem.pairing, problem.pairing.coarse
-    dims, coords = [f"coarse_{name}" for name in grid.spatial], {}
+    dims = [f"coarse_{name}" for name in grid.spatial]
+    coords: dict[str, Any] = {}
     for coordinate in grid.coordinates:
         given = problem.coarse[coordinate]
-        on = tuple(f"coarse_{name}" for name in given.dims)
+        on = [f"coarse_{name}" for name in given.dims]
         attributes = {k: v for k, v in given.attrs.items() if k != "bounds"}
         name = on[0] if len(on) == 1 and len(dims) == 2 else f"coarse_{coordinate}"
         coords[name] = (on, given.values, attributes)

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid, check_cells
+from deconditional.fields.axes import Grid
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.grids import find_grid, values_on
+from deconditional.fields.overlap import check_cells
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question
@@ -121,9 +122,15 @@ class CoarseSide:
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> CoarseSide:
         """The side of a dataset; raises where its variables lie on no grid."""
-        return cls(
-            dataset, question, find_grid(dataset, question.coarse_names, "coarse", question.dims)
-        )
+        grid = find_grid(dataset, question.coarse_names, "coarse", question.dims)
+        if grid.corners() is None:
+            y, x = grid.coordinates
+            raise UsageError(
+                f"coarse data: {y!r} and {x!r} are places of points, so nothing is known of the "
+                f"size of cells; give the corners of each, as in {y}_bnds on "
+                f"{(*grid.spatial, 'corner')}, and the same of {x!r}."
+            )
+        return cls(dataset, question, grid)
 
     def units(self, fine_times: np.ndarray | None) -> Units:
         """Target and mediators of all cells, or all cells at times."""
@@ -193,10 +200,9 @@ def seen_from(frame: Frame, side: FineSide | CoarseSide, which: str) -> Grid:
     names = side.question.covariates if which == "fine" else side.question.coarse_names
     found = find_grid(side.dataset, names, which, side.question.dims, globe=True)
     if not found.frame.geographic or not frame.known:
-        kinds = [("projected", "latitude-longitude")[f.spherical] for f in (own, frame)]
         raise UsageError(
-            f"the {which} grid is {kinds[0]}, the other one {kinds[1]}, and nothing says where on "
-            "the globe the former is; give it a CF grid mapping, or latitude and longitude as "
-            "coordinates with two dimensions."
+            f"the {which} grid is {own.describe()}, the other one {frame.describe()}, and nothing "
+            "says where on the globe both are; give a CF grid mapping, or latitude and longitude "
+            "as coordinates with two dimensions."
         )
     return replace(found, seen=None if frame.geographic else frame)  # type: ignore[type-var]

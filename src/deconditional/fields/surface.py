@@ -58,8 +58,9 @@ class Surface(Grid):
     @cached_property
     def there(self) -> npt.NDArray[np.bool_]:  # type: ignore[override]
         """Which cells have a place, and corners if cells have any."""
-        found = np.isfinite(self.centres).all(1)
-        return found if self.given is None else found & np.isfinite(self.corners()).all((1, 2))
+        places = [self.lines] if self.given is None else [self.lines[:, :, None], self.given]
+        known = [np.isfinite(each).reshape(self.n_cells, -1).all(1) for each in places]
+        return np.asarray(np.logical_and.reduce(known))
 
     @cached_property
     def polygons(self) -> Polygons:
