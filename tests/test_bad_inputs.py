@@ -1024,7 +1024,7 @@ PAGES = {
     "of nothing": (nothing, [""], "is no file", "deconditional downscale wrote"),
     "of a pipe": (pipe("result.nc"), "result.nc", "there is no file"),
     "of an empty folder": (folder_named("result"), "result", "'result' as a Zarr store"),
-    "of too much": (boundless("result.nc", 10**6), "result.nc", "declares 24 TB"),
+    "of too much": (boundless("result.nc", 10**6), "result.nc", "24 TB of values"),
     "of inputs": (nothing, "fine.nc", "'fine.nc' is no result"),
     "of facts too deep": (deep, "result.nc", "damaged (too deep)"),
     "of facts without end": (
