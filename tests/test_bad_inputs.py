@@ -693,8 +693,8 @@ VALUES = {
             coarse_as(mapped("rotated_latitude_longitude")),
         ),
         "",
-        "different projections",
-        "regrid",
+        "is rotated latitude longitude, the other one in latitude",
+        "give a CF grid mapping",
     ),
     "a pole in words": (
         both(
@@ -702,8 +702,8 @@ VALUES = {
             coarse_as(mapped("rotated_latitude_longitude", grid_north_pole_latitude="fifty")),
         ),
         "",
-        "grid_north_pole_latitude 'forty'",
-        "regrid",
+        "grid mapping 'rotated_latitude_longitude' cannot be understood",
+        "correct its attributes",
     ),
     # numbers
     "a target in words": (coarse_as(texts("tas")), "", "'tas' holds", "not numbers"),

@@ -335,8 +335,9 @@ CORE_ALONE = {
     "the command demo": ("command('demo', '--out', 'demo')", "demo"),
     "the command report": ("command('report', 'some.nc')", "report"),
 }
+FIGURE = "__import__('deconditional.report.plots', fromlist=['']).new_figure(1.0, 1.0)"
 FIELDS_ALONE = {
-    "a figure": ("__import__('deconditional.report.plots')", "report"),
+    "a figure": (FIGURE, "plots"),
     "a Zarr store": (f"command('downscale', {FILES}, '--out', 'out.zarr')", "zarr"),
     "chunks": (
         f"command('downscale', {FILES}, '--out', 'out.nc', '--chunked', 'yes')",
