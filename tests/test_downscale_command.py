@@ -25,7 +25,6 @@ from deconditional.inference.posterior import Gaussians
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
 pytest.importorskip("zarr")
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 VARIABLES = ["--target", "tas", "--covariates", "altitude,cloud", "--mediators", "water_vapour"]
 FILES = ["--fine", "fine.nc", "--coarse", "coarse.nc"]
@@ -142,7 +141,7 @@ def here(still, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def done(in_time, tmp_path_factory, quick_compilation):
+def done(in_time, tmp_path_factory):
     """A real run, with all that can be asked for."""
     folder = tmp_path_factory.mktemp("done")
     given = ["--fine", in_time.folder / "fine.nc", "--coarse", in_time.folder / "coarse.nc"]

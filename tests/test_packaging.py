@@ -28,7 +28,6 @@ from packaging.version import Version
 
 import deconditional
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "deconditional"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -335,9 +334,11 @@ CORE_ALONE = {
     "the command demo": ("command('demo', '--out', 'demo')", "demo"),
     "the command report": ("command('report', 'some.nc')", "report"),
 }
-FIGURE = "__import__('deconditional.report.plots', fromlist=['']).new_figure(1.0, 1.0)"
 FIELDS_ALONE = {
-    "a figure": (FIGURE, "plots"),
+    "a figure": (
+        "__import__('deconditional.report.plots').report.plots.require_matplotlib()",
+        "plots",
+    ),
     "a Zarr store": (f"command('downscale', {FILES}, '--out', 'out.zarr')", "zarr"),
     "chunks": (
         f"command('downscale', {FILES}, '--out', 'out.nc', '--chunked', 'yes')",
