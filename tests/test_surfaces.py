@@ -16,8 +16,6 @@ from deconditional.fields.polygons import Polygons  # noqa: E402
 from deconditional.fields.question import Question  # noqa: E402
 from pairs import pair  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROLES = ("tas", ["altitude", "cloud"], ["water_vapour"])
 QUESTION = Question("tas", ("altitude", "cloud"), ("water_vapour",))
 ABOUT = {
@@ -221,7 +219,7 @@ FIXED = {"kernel.lengthscale": [0.7, 0.7, 0.7, 1.5, 1.1], "kernel.variance": 1.3
 
 
 @pytest.fixture(scope="module")
-def matched(quick_compilation):
+def matched():
     import gpjax.kernels as gk
     import jax.numpy as jnp
 
