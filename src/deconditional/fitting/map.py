@@ -30,13 +30,13 @@ from deconditional.errors import CheckpointError
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
+from deconditional.kernels.devices import is_spread
 from deconditional.saving.resume import Section
 
 __all__ = [
     "Optimum",
     "Problem",
     "Standing",
-    "at_bounds",
     "evaluated",
     "loss",
     "loss_and_gradient",
@@ -290,7 +290,7 @@ class _Search:
         options: dict[str, Any] = {"ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20}
         if self.single:
             options |= {"ftol": FLOAT32_TOLERANCE, "maxls": FLOAT32_LINE_SEARCH}
-        alone = jax.default_backend() != "cpu" or _is_spread(self.problem)
+        alone = jax.default_backend() != "cpu" or is_spread(self.problem)
         workers = 1 if alone else min(len(self.restarts), os.cpu_count() or 1)
         with ThreadPoolExecutor(workers) as pool:
             try:
@@ -380,12 +380,6 @@ class _Search:
             )
 
 
-def _is_spread(problem: Problem) -> bool:
-    """Whether a problem lies on more than one device."""
-    arrays = [leaf for leaf in jax.tree.leaves(problem) if isinstance(leaf, jax.Array)]
-    return any(len(array.devices()) > 1 for array in arrays)
-
-
 def _together(pool: ThreadPoolExecutor, tasks: Sequence[Callable[[], None]]) -> None:
     """Run tasks on a pool.
 
@@ -404,10 +398,3 @@ def _downhill(
 ) -> np.ndarray:
     """The step against the gradient, as far as bounds let it."""
     return np.clip(vector - gradient, low, high) - vector
-
-
-def at_bounds(parameters: ParameterSet, vector: np.ndarray) -> tuple[str, ...]:
-    """Names of the entries of the vector that lie on a bound."""
-    low, high = parameters.bounds()
-    touching = (vector - low < 1e-3) | (high - vector < 1e-3)
-    return tuple(name for name, on in zip(parameters.names(), touching, strict=True) if on)

@@ -24,7 +24,7 @@ from jaxtyping import Array
 from deconditional.kernels.layout import Layout, layout_bags
 from deconditional.kernels.tile_sizes import is_accelerator, tiles_for
 
-__all__ = ["current_mesh", "gathered", "settled", "spread", "summed", "use_devices"]
+__all__ = ["current_mesh", "gathered", "is_spread", "settled", "spread", "summed", "use_devices"]
 
 AXIS = "devices"
 
@@ -128,6 +128,12 @@ def gathered(layout: Layout) -> Layout:
     if layout.mesh is None or _chosen is not None or is_accelerator():
         return layout
     return jax.device_put(replace(layout, mesh=None), jax.local_devices()[0])
+
+
+def is_spread(tree: Any) -> bool:
+    """Whether an array of a pytree lies on more than one device."""
+    arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+    return any(len(array.devices()) > 1 for array in arrays)
 
 
 def settled(layout: Layout) -> Layout:

@@ -64,38 +64,18 @@ class Panel:
     limits: tuple[float, float] | None = None
 
 
-def field_map(
-    field: Any,
-    title: str,
-    label: str = "",
-    kind: Kind = "value",
-    limits: tuple[float, float] | None = None,
-) -> Figure:
-    r"""One field as a map with its colour bar; the arguments are those of a :class:`Panel`.
-
-    Examples
-    --------
-    >>> figure = field_map(np.eye(3), "cost in $ per $", "EUR")
-    >>> figure.axes[0].get_title(), len(figure.axes)
-    ('cost in \\$ per \\$', 1)
-    """
-    drawn = plane(field)
+def field_map(panel: Panel) -> Figure:
+    """One map with its colour bar."""
+    drawn = plane(panel.field)
     figure = new_figure(4.8, _height(drawn, 4.8))
-    _draw(figure.add_subplot(), drawn, Panel(field, title, label, kind, limits))
+    _draw(figure.add_subplot(), drawn, panel)
     return figure
 
 
 def category_map(
     field: Any, names: Sequence[str], title: str, colours: Sequence[str] = CATEGORIES
 ) -> Figure:
-    """A field of the values 0, 1, 2, ... as a map, with the name and number of each as legend.
-
-    Examples
-    --------
-    >>> figure = category_map(np.eye(3), ["off", "on"], "example")
-    >>> [text.get_text() for text in figure.legends[0].get_texts()]
-    ['off (6)', 'on (3)']
-    """
+    """A field of the values 0, 1, 2, ... as a map, with the name and number of each as legend."""
     drawn = plane(field)
     figure = new_figure(4.8, _height(drawn, 4.8) + 0.3)
     from matplotlib.colors import BoundaryNorm, ListedColormap
@@ -115,12 +95,7 @@ def category_map(
     return figure
 
 
-def map_grid(
-    panels: Sequence[Panel],
-    columns: int,
-    extent: tuple[float, float, float, float] | None = None,
-    title: str = "",
-) -> Figure:
+def map_grid(panels: Sequence[Panel], columns: int, title: str = "") -> Figure:
     """Several maps, each with a colour bar of its own.
 
     Parameters
@@ -129,18 +104,10 @@ def map_grid(
         The maps, row by row.
     columns
         Maps beside each other.
-    extent
-        West, east, south and north ends of plain arrays.
     title
         Of the figure.
-
-    Examples
-    --------
-    >>> figure = map_grid([Panel(np.eye(3), "one"), Panel(np.eye(3), "two")], 2, title="both")
-    >>> [axes.get_title() for axes in figure.axes]
-    ['one', 'two']
     """
-    planes = [plane(panel.field, extent) for panel in panels]
+    planes = [plane(panel.field) for panel in panels]
     rows = -(-len(panels) // columns)
     tall = float(np.clip(max(drawn.tallness for drawn in planes), 0.4, 1.6))
     height = rows * (7.5 / columns * tall + 0.65) + 0.4
@@ -160,8 +127,6 @@ def demo_maps(
 ) -> Figure:
     """Truth, coarse input and posterior mean on one colour scale; interval width; error.
 
-    Plain arrays of different shapes are drawn over the same extent.
-
     Parameters
     ----------
     truth, mean
@@ -174,16 +139,7 @@ def demo_maps(
         Mean minus truth.
     units, title
         Of the field and of the figure.
-
-    Examples
-    --------
-    >>> fine, coarse = np.random.default_rng(0).normal(size=(6, 6)), np.full((2, 2), np.nan)
-    >>> figure = demo_maps(fine, coarse, fine, fine**2, 0 * fine, "K", "example")
-    >>> [panel.get_title() for panel in figure.axes[:3]]
-    ['truth', 'coarse input', 'posterior mean']
     """
-    rows, columns = plane(truth).values.shape
-    extent = (0.0, float(columns), 0.0, float(rows))
     common = _limits([plane(field) for field in (truth, coarse, mean)], "value")
     panels = [
         Panel(truth, "truth", units, limits=common),
@@ -192,7 +148,7 @@ def demo_maps(
         Panel(width, "width of the 95% interval", units, "spread"),
         Panel(error, "error (mean − truth)", units, "difference"),
     ]
-    return map_grid(panels, 3, extent, title)
+    return map_grid(panels, 3, title)
 
 
 # ---------------------------------------------------------------------- parts
@@ -232,15 +188,15 @@ def _limits(planes: Sequence[Plane], kind: Kind) -> tuple[float, float]:
 
     Spreads and differences beyond the scale show as an arrow at the end of its bar.
     """
-    found = np.concatenate([p.values[np.isfinite(p.values)] for p in planes])
-    if not found.size:
+    known = np.concatenate([p.values[np.isfinite(p.values)] for p in planes])
+    if not known.size:
         return (-1.0, 1.0) if kind == "difference" else (0.0, 1.0)
-    low, high = float(found.min()), float(found.max())
+    low, high = float(known.min()), float(known.max())
     if kind == "difference":
-        reach = _without_outliers(np.abs(found)) or 1.0
+        reach = _without_outliers(np.abs(known)) or 1.0
         return -reach, reach
     if kind == "spread":
-        low, high = min(low, 0.0), _without_outliers(found)
+        low, high = min(low, 0.0), _without_outliers(known)
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
 

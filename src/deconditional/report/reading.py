@@ -49,14 +49,14 @@ def _number(value: Any) -> bool:
 
 
 def _listed(fits: Fits = _anything, least: int = 0, most: float = np.inf) -> Fits:
-    """What tells a list of so many values that each fit."""
+    """A test for lists of so many values that each fit."""
     return lambda value: (
         isinstance(value, list) and least <= len(value) <= most and all(map(fits, value))
     )
 
 
 def _object(fits: Fits = _anything, **parts: Fits) -> Fits:
-    """What tells an object whose values all fit, and named ones in a way of their own."""
+    """A test for objects whose values all fit, and named ones in a way of their own."""
     return lambda value: (
         isinstance(value, dict)
         and all(map(fits, value.values()))
@@ -82,7 +82,7 @@ FACTS: dict[str, tuple[str, Fits]] = {
 
 
 def _depth(value: Any) -> int:
-    """Lists and objects within each other."""
+    """How deep lists and objects lie within each other."""
     depth, level = 0, [value]
     while level and depth <= DEEPEST:
         parts = [v.values() if isinstance(v, dict) else v for v in level]
@@ -98,13 +98,6 @@ def load_result(path: str | os.PathLike[str]) -> xr.Dataset:
     ------
     UsageError
         Where the file cannot be read, or is something else.
-
-    Examples
-    --------
-    >>> load_result("nowhere.nc")
-    Traceback (most recent call last):
-    ...
-    deconditional.errors.UsageError: there is no file 'nowhere.nc'; ...
     """
     shown = repr(str(path))
     if not os.path.isfile(path):
@@ -121,16 +114,7 @@ def load_result(path: str | os.PathLike[str]) -> xr.Dataset:
 
 
 def read_result(data: xr.Dataset, shown: str = "the dataset") -> Result:
-    """A dataset as a result, once it is known to be one.
-
-    Examples
-    --------
-    >>> read_result(xr.Dataset({"t2m": 1.0}))
-    Traceback (most recent call last):
-    ...
-    deconditional.errors.UsageError: the dataset is no result of deconditional downscale: it has
-    no variable 'mean', no variable 'std' and no attribute 'deconditional'; ...
-    """
+    """A dataset as a result, once it is known to be one."""
     absent = [f"no variable {name!r}" for name in ("mean", "std") if name not in data]
     if "deconditional" not in data.attrs:
         absent.append("no attribute 'deconditional'")

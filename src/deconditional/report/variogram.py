@@ -28,14 +28,7 @@ class Semivariogram:
 
 
 def distance_bins(grid: Plane, n: int = 15) -> Floats:
-    """Borders of `n` bins in equal ratio, from neighbouring cells to half way across the grid.
-
-    Examples
-    --------
-    >>> from deconditional.report.grids import plane
-    >>> distance_bins(plane(np.zeros((20, 20))), 3).round(1)
-    array([ 0.9, 2.2, 5.5, 13.4])
-    """
+    """Borders of `n` bins in equal ratio, from neighbouring cells to half way across the grid."""
     rows, columns = grid.values.shape
     middle = (rows // 2) * columns + columns // 2
     beside = [middle - 1] if columns > 1 else []
@@ -54,13 +47,6 @@ def semivariogram(
 
     All pairs of cells are used where there are at most `most` of them, else that many random ones,
     whose distances are spread evenly over the orders of magnitude.
-
-    Examples
-    --------
-    >>> from deconditional.report.grids import plane
-    >>> slope = plane(np.tile(np.arange(6.0), (6, 1)))
-    >>> semivariogram(slope, [0.9, 1.1, 1.5]).semivariance  # along rows 1/2, along columns 0
-    array([0.25, 0.5 ])
     """
     edges = np.asarray(bins, dtype=float)
     first, second = _pairs(np.isfinite(grid.values), np.random.default_rng(seed), most)
@@ -80,14 +66,14 @@ def semivariogram(
 
 
 def _pairs(
-    found: npt.NDArray[np.bool_], rng: np.random.Generator, most: int
+    known: npt.NDArray[np.bool_], rng: np.random.Generator, most: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Flat positions of the two cells of every pair, both among those found."""
-    cells = np.flatnonzero(found)
+    """Flat positions of the two cells of every pair, both with a value."""
+    cells = np.flatnonzero(known)
     if len(cells) * (len(cells) - 1) // 2 <= most:
         one, other = np.triu_indices(len(cells), 1)
         return cells[one], cells[other]
-    rows, columns = found.shape
+    rows, columns = known.shape
     first = rng.choice(cells, most)
     # Ends drawn at random over the whole grid would leave hardly any pair of neighbours.
     length = np.exp(rng.uniform(0.0, np.log(np.hypot(rows, columns)), most))
@@ -96,5 +82,5 @@ def _pairs(
     column = first % columns + np.rint(length * np.cos(angle)).astype(int)
     inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
     first, second = first[inside], (row * columns + column)[inside]
-    kept = found.ravel()[second] & (first != second)
+    kept = known.ravel()[second] & (first != second)
     return first[kept], second[kept]

@@ -25,17 +25,6 @@ class Ledger:
     ----------
     found, done
         Whether the file was of this work, and the pieces that are written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as here:
-    ...     Ledger(Path(here) / "done.json", "of these data").add(3)
-    ...     again, other = (
-    ...         Ledger(Path(here) / "done.json", f"of {x} data") for x in ("these", "no")
-    ...     )
-    >>> again.done, other.done
-    ({3}, set())
     """
 
     def __init__(self, path: Path, identity: str):
@@ -49,12 +38,12 @@ class Ledger:
                 self.found = True
 
     def begin(self) -> None:
-        """Nothing is written yet."""
+        """Note that no piece is written yet."""
         self.done = set()
         self._write()
 
     def add(self, piece: int) -> None:
-        """A piece is written."""
+        """Note that a piece is written."""
         self.done.add(piece)
         self._write()
 
