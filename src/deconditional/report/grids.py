@@ -224,7 +224,7 @@ def _line(field: xr.DataArray, dim: str) -> Axis:
         steps = np.diff(values.astype(float))
         if np.isfinite(values).all() and (np.all(steps > 0) or np.all(steps < 0)):
             centres = values * LENGTHS.get(_about(field, dim, "units").lower(), 1.0)
-    if len(centres) == 1:
+    if len(centres) < 2:
         return Axis(dim, dim, "plane", centres, centres[:, None] + [-0.5, 0.5])
     return Axis(dim, dim, "plane", centres, inferred_bounds(centres, "plane"))
 
