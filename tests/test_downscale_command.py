@@ -87,6 +87,8 @@ class Regression:
     def predict_held_out(self, folds):
         return Posterior(np.zeros((1, self.n)), np.ones((1, self.n)))
 
+    predict_from_means = predict_held_out
+
 
 @pytest.fixture
 def at_once(monkeypatch):

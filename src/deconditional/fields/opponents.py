@@ -1,124 +1,119 @@
-r"""The simplest answers, which a model has to beat, and the places where all of them are compared.
+r"""Where models are compared with the simplest answer, and that answer: linear interpolation.
 
-Held-out coarse cells tell how well a model extrapolates. Downscaling is something else: the mean
-over a cell is known and the detail within it is not. *One scale up* the same can be done with known
-truth: groups of neighbouring coarse cells give their means, and the cells themselves are predicted
-from these.
+Both kinds of :class:`Trial` say some linear functions of the observations and ask for others.
+
+*Held-out cells.* The other cells are known. That tells how well a model extrapolates.
+
+*Held-out detail.* Downscaling is something else: the mean over a cell is known and the detail
+within it is not. With groups of two by two coarse cells for a cell the same can be done with known
+truth. In one region after the other the means over groups are known in place of the cells, which
+are asked for; elsewhere the cells are known, so that what covariates have to do with the target can
+be learnt as well as from all of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.interpolate import griddata
+from scipy.spatial import QhullError
+from sklearn.cluster import KMeans
 
-from deconditional.fields.axes import Axis, Grid
-from deconditional.fields.interpolation import between
 from deconditional.fields.pair import Pairing
-from deconditional.fields.units import mean_over_times
 
-__all__ = ["BILINEAR", "Coarser", "coarser", "interpolated_held_out", "interpolated_within"]
+__all__ = ["BILINEAR", "Trial", "detail", "interpolated", "others"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 BILINEAR = "bilinear"
-"""What bilinear interpolation is called among models."""
+"""What linear interpolation is called among models."""
 
 SIDE = 2
 """Coarse cells of a group along both axes."""
 
 
-@dataclass(frozen=True)
-class Coarser:
-    """Groups of neighbouring observations at the same time, one of several ways to make them.
+class Trial(NamedTuple):
+    """What is known of the observations, and which of them are asked for.
 
     Attributes
     ----------
-    grid
-        The cells of the groups.
-    cell : (cells of the observations' grid,)
-        The cell of `grid` that each lies in.
-    group : (M,)
-        The group of every observation.
-    area : (M,)
-        The area of its cell.
+    shares : (K, M)
+        The weights of the observations in each mean that is known.
+    asked : (M,)
+        Those to predict.
     """
 
-    grid: Grid
-    cell: Ints
-    group: Ints
-    area: Floats
-
-    @property
-    def shares(self) -> Floats:
-        """What every observation counts in the mean over its group, (G, M)."""
-        found = np.zeros((self.group.max() + 1, len(self.group)))
-        found[self.group, np.arange(len(self.group))] = self.area
-        return found / found.sum(1, keepdims=True)
-
-    @property
-    def among(self) -> npt.NDArray[np.bool_]:
-        """Whether an observation is one of several of its group; else it is its mean."""
-        return np.bincount(self.group)[self.group] > 1
+    shares: Floats
+    asked: Flags
 
 
-def coarser(pairing: Pairing, used: Ints) -> list[Coarser]:
-    """Groups of two by two cells of some observations, in every place that they may begin."""
-    grid, unit = pairing.coarse, pairing.observed_unit[used]
-    found = []
-    for down in range(min(SIDE, grid.y.size)):
-        for right in range(min(SIDE, grid.x.size)):
-            (y, row), (x, column) = _paired(grid.y, down), _paired(grid.x, right)
-            cell = (row[:, None] * x.size + column).ravel()
-            n_groups = y.size * x.size
-            group = unit // grid.n_cells * n_groups + cell[unit % grid.n_cells]
-            _, label = np.unique(group, return_inverse=True)
-            area = grid.areas[unit % grid.n_cells]
-            found.append(Coarser(replace(grid, y=y, x=x), cell, label, area))
-    return found
-
-
-def _paired(axis: Axis, start: int) -> tuple[Axis, Ints]:
-    """The axis of pairs of neighbouring cells, and the pair that each cell is in."""
-    place = (np.arange(axis.size) + start) // SIDE
-    firsts = np.flatnonzero(np.diff(place, prepend=-1))
-    lasts = np.append(firsts[1:], axis.size) - 1
-    ends = np.stack([axis.bounds[firsts], axis.bounds[lasts]], axis=1).reshape(len(firsts), -1)
-    bounds = np.stack([ends.min(1), ends.max(1)], axis=1)
-    return replace(axis, centres=bounds.mean(1), bounds=bounds), place
-
-
-def interpolated_held_out(pairing: Pairing, used: Ints, z: Floats, fold: Ints) -> Floats:
-    """Bilinear interpolation of every observation between those of the other folds."""
-    grid, out = pairing.coarse, np.empty(len(used))
+def others(fold: Ints) -> Iterator[Trial]:
+    """Every fold from the observations of the other folds."""
+    single = np.eye(len(fold))
     for label in np.unique(fold):
-        unseen = np.flatnonzero(fold == label)
-        known = np.full(len(pairing.target), np.nan)
-        known[pairing.observed_unit[used[fold != label]]] = z[fold != label]
-        out[unseen] = _interpolated(
-            grid, known.reshape(-1, grid.n_cells), grid, pairing.observed_unit[used[unseen]]
+        yield Trial(single[fold != label], fold == label)
+
+
+def detail(pairing: Pairing, used: Ints, regions: int, seed: int) -> Iterator[Trial]:
+    """The cells of every region from means over groups of them, and from the cells elsewhere."""
+    grid, unit = pairing.coarse, pairing.observed_unit[used]
+    time, cell = np.divmod(unit, grid.n_cells)
+    row, column = np.divmod(cell, grid.shape[1])
+    places, single = grid.positions[cell], np.eye(len(unit))
+    for region in range(regions):  # groups begin elsewhere in each
+        down, right = divmod(region, SIDE)
+        pair = (row + down) // SIDE, (column + right) // SIDE, time
+        _, group = np.unique(np.stack(pair), axis=1, return_inverse=True)
+        shares = np.zeros((group.max() + 1, len(unit)))
+        shares[group, np.arange(len(unit))] = grid.areas[cell]
+        shares /= shares.sum(1, keepdims=True)
+        centres = shares @ places
+        n = min(regions, len(np.unique(centres, axis=0)))
+        inside = KMeans(n, n_init=1, random_state=seed).fit_predict(centres) == region
+        asked = inside[group] & (np.bincount(group)[group] > 1)
+        if asked.any():
+            yield Trial(np.concatenate([shares[inside], single[~inside[group]]]), asked)
+
+
+def interpolated(pairing: Pairing, used: Ints, z: Floats, trial: Trial) -> Floats:
+    """What is asked for, interpolated linearly between what is known, each time by itself.
+
+    Of a time at which nothing is known, cells have their mean over all times.
+    """
+    grid, unit = pairing.coarse, pairing.observed_unit[used]
+    time, cell = np.divmod(unit, grid.n_cells)
+    y, x = (each.ravel() for each in np.meshgrid(grid.y.centres, grid.x.centres, indexing="ij"))
+    places = np.stack([y, x], axis=1)[cell]
+    centres, values = trial.shares @ places, trial.shares @ z
+    moment = time[trial.shares.argmax(1)]
+    out = np.empty(int(trial.asked.sum()))
+    for now in np.unique(time[trial.asked]):
+        here = moment == now if (moment == now).any() else np.ones(len(moment), dtype=bool)
+        asked = trial.asked & (time == now)
+        out[(time == now)[trial.asked]] = _between(
+            centres[here], values[here], places[asked], grid.spherical
         )
     return out
 
 
-def interpolated_within(pairing: Pairing, used: Ints, z: Floats, groups: Coarser) -> Floats:
-    """Bilinear interpolation of every observation between the means over groups."""
-    unit, n_cells = pairing.observed_unit[used], pairing.coarse.n_cells
-    time, cell = unit // n_cells, groups.cell[unit % n_cells]
-    means = np.full((len(pairing.target) // n_cells, groups.grid.n_cells), np.nan)
-    means[time, cell] = (groups.shares @ z)[groups.group]
-    return _interpolated(groups.grid, means, pairing.coarse, unit)
-
-
-def _interpolated(grid: Grid, known: Floats, onto: Grid, unit: Ints) -> Floats:
-    """At units of a grid, each time by itself; what is known at no cell of a time, from all."""
-    out, n_cells = np.empty(len(unit)), onto.n_cells
-    anywhen = mean_over_times(known)
-    for time in np.unique(unit // n_cells):
-        here = unit // n_cells == time
-        values = known[time] if np.isfinite(known[time]).any() else anywhen
-        field = between(grid, values.reshape(grid.shape), onto.y.centres, onto.x.centres)
-        out[here] = field.ravel()[unit[here] % n_cells]
+def _between(centres: Floats, values: Floats, at: Floats, spherical: bool) -> Floats:
+    """Linear over the triangles between points, beyond them the nearest."""
+    centres, index = np.unique(centres, axis=0, return_inverse=True)
+    values = np.bincount(index, values) / np.bincount(index)
+    if spherical and np.ptp(centres[:, 1]) > 180.0:
+        turned = [centres + [0.0, turn] for turn in (-360.0, 0.0, 360.0)]
+        centres, values = np.concatenate(turned), np.tile(values, 3)
+    try:
+        out = griddata(centres, values, at, "linear")
+    except (QhullError, ValueError):  # no triangles: too few, or all on one line
+        out = np.full(len(at), np.nan)
+    gaps = np.isnan(out)
+    if gaps.any():
+        out[gaps] = griddata(centres, values, at[gaps], "nearest")
     return out
+
