@@ -460,6 +460,7 @@ ESTIMATORS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::deconditional.errors.NoSkillWarning")
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_models_by_name(name, matched):
     data = matched.data

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
@@ -60,6 +61,7 @@ EXACT_OBSERVATIONS = 3_000
 FIELD_KERNELS = ("rough", "smooth")
 
 
+@eqx.filter_jit  # GPJax transforms what it is given: compiled as one, not operation by operation
 def field_kernel(n_position: int, n_covariates: int, name: str = "rough") -> AbstractKernel:
     """Matérn-3/2 of position and Gaussian of the covariates, added: the kernel ``"smooth"``.
 
@@ -73,6 +75,7 @@ def field_kernel(n_position: int, n_covariates: int, name: str = "rough") -> Abs
     return _sum(parts)
 
 
+@eqx.filter_jit
 def mediator_kernel(n_position: int, n_mediators: int) -> AbstractKernel:
     """Matérn-3/2 of position, Gaussian of the mediators, added."""
     return _sum(_pattern(n_position, n_mediators))

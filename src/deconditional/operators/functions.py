@@ -71,12 +71,12 @@ class Features:
 
     @property
     def n_inputs(self) -> int:
-        """How many variables a point of this space has."""
+        """Number of variables that a point of this space has."""
         return self.bags.points.shape[1]
 
     @cached_property
     def gram(self) -> Floats:
-        """Inner products of all pairs."""
+        """Gram matrix: inner products of all pairs of the features."""
         return np.asarray(_gram(self.kernel, self.bags.layout))
 
     @cached_property
@@ -90,7 +90,7 @@ class Features:
         return np.concatenate(list(self.blocks_at(points)))
 
     def blocks_at(self, points: npt.ArrayLike) -> Iterator[Floats]:
-        """Every feature at some points after the other."""
+        """Every feature at the points, a block of these at a time."""
         x = self._checked_points(points)
         rows = max(256, BLOCK_ENTRIES // len(self))
         for block in np.split(x, range(rows, len(x), rows)):
@@ -105,7 +105,7 @@ class Features:
         return np.asarray(_between(self.kernel, self.bags.layout, other.bags.layout))
 
     def joined(self, other: Features) -> Features:
-        """These features, then those."""
+        """Features of both, one after the other."""
         self._check_space(other)
         a, b = self.bags, other.bags
         return Features(
@@ -156,7 +156,7 @@ class Vector:
     __array_ufunc__ = None  # so that NumPy's numbers leave the product to __rmul__
 
     def scaled(self, factor: float) -> Self:
-        """The product with a number."""
+        """Product of this vector with a number."""
         raise NotImplementedError
 
     def __mul__(self, factor: Any) -> Self:
@@ -265,7 +265,7 @@ class Function(Vector):
         return Function(both, np.concatenate([self.coefficients, other.coefficients]))
 
     def scaled(self, factor: float) -> Function:
-        """The product with a number."""
+        """Product of the function with a number."""
         return Function(self.features, factor * self.coefficients)
 
     def __repr__(self) -> str:
@@ -313,7 +313,7 @@ class FiniteRankOperator(Vector):
 
     @property
     def matrix(self) -> Floats:
-        """B."""
+        """The matrix B between the two sets of features."""
         return self._matrix
 
     def _times(self, b: Floats) -> Floats:
@@ -361,7 +361,7 @@ class FiniteRankOperator(Vector):
         )
 
     def scaled(self, factor: float) -> FiniteRankOperator:
-        """The product with a number."""
+        """Product of the operator with a number."""
         return FiniteRankOperator(self.into, factor * self.matrix, self.out_of)
 
     def __repr__(self) -> str:

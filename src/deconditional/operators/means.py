@@ -134,7 +134,7 @@ class ConditionalMeanOperator(RidgeOperator):
         ridge: float | str = LEAVE_ONE_OUT,
         ridge_bounds: tuple[float, float] | None = None,
     ) -> ConditionalMeanOperator:
-        r"""The operator of bags with mediators.
+        r"""Conditional mean operator estimated from bags with mediators.
 
         Parameters
         ----------
@@ -164,7 +164,7 @@ class ConditionalMeanOperator(RidgeOperator):
     def from_samples(
         cls, x: npt.ArrayLike, y: npt.ArrayLike, *args: Any, **options: Any
     ) -> ConditionalMeanOperator:
-        """The operator of pairs (x_i, y_i), eq. (1) of the paper; options as of :meth:`from_bags`.
+        """Estimate from pairs (x_i, y_i), eq. (1) of the paper; options are those of `from_bags`.
 
         Samples that share a value of y are better given as bags: to leave out one of them is then
         to leave out all, and the system is smaller.
@@ -241,7 +241,7 @@ class ConditionalMeanOperator(RidgeOperator):
 
 
 def bags_of_samples(x: npt.ArrayLike, y: npt.ArrayLike) -> Bags:
-    """Pairs as bags of one point."""
+    """Bags of one point each, made of pairs (x, y)."""
     return Bags.from_points(x, np.arange(len(np.asarray(x))), mediator=y)
 
 

@@ -119,7 +119,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         z: npt.ArrayLike,
         mediator: npt.ArrayLike | None = None,
     ) -> Self:
-        """Fit to bags and observations.
+        """Fit both regressions to bags and observations.
 
         Parameters
         ----------

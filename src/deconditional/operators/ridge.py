@@ -50,7 +50,7 @@ class RidgeScore:
     """The largest eigenvalue, on whose scale ridges are to be seen."""
 
     def score(self, ridge: float) -> float:
-        """The number."""
+        """Score of a ridge, the less the better."""
         raise NotImplementedError
 
     def search(self, name: str, bounds: tuple[float, float] | None = None) -> RidgeSearch:
@@ -240,7 +240,7 @@ def search_ridge(
 
 
 def check_positive(name: str, value: Any, *ways: str) -> float:
-    """A positive finite number."""
+    """Raise unless a ridge is a positive finite number."""
     number = np.ndim(value) == 0 and not isinstance(value, bool | str)
     if not number or not (0.0 < float(value) < np.inf):
         others = "".join(f" or {way!r}" for way in ways)
@@ -249,7 +249,7 @@ def check_positive(name: str, value: Any, *ways: str) -> float:
 
 
 def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> None:
-    """Bounds belong to a search."""
+    """Raise where bounds were given for a ridge that is not searched for."""
     if bounds is not None and not isinstance(value, str):
         raise ValueError(
             f"{name}_bounds are for a {name} that is searched for, but {name} is {value!r}."
