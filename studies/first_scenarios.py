@@ -6,9 +6,7 @@ Which coarse cells and times give covariates and which the target makes it match
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +69,9 @@ class Cut:
     def __call__(self, fields: xr.Dataset, target: str) -> Given:
         """The problem."""
         y, x = fields[target].dims[-2:]
-        whole = {d: slice(0, fields.sizes[d] // n * n) for d, n in zip((y, x), self.block)}
+        whole = {
+            d: slice(0, fields.sizes[d] // n * n) for d, n in zip((y, x), self.block, strict=True)
+        }
         fields = fields.isel(whole)
         names = [f"coarse_{name}" for name in self.mediators]
         fields = fields.assign(
@@ -176,14 +176,12 @@ class Files:
         fields = xr.concat(picked, "time", data_vars=["tas", "rain"]).assign_coords(time=times)
         fields = fields.assign(altitude=picked[0].altitude)
         land = fields.altitude > 0
-        return fields.assign(
-            altitude=fields.altitude.where(land), rain=fields.rain.where(land)
-        )
+        return fields.assign(altitude=fields.altitude.where(land), rain=fields.rain.where(land))
 
     def globe(self) -> xr.Dataset:
         """Made-up fields."""
         times = np.array([f"2001-{m:02d}-15" for m in range(1, 13)], dtype="datetime64[ns]")
-        return dc.datasets.synthetic_fields(48, 72, times=times)
+        return dc.datasets.synthetic_fields(48, 72, times=list(times))
 
 
 # ---------------------------------------------------------------------- scenarios
@@ -284,7 +282,5 @@ SCENARIOS = (
         Cut(("altitude", "rain"), (), (4, 8)),
     ),
     Scenario("globe, 48", "globe", "tas", 0, Cut(("altitude", "cloud"), (), (6, 12))),
-    Scenario(
-        "globe, unmatched, 96", "globe", "tas", 0, Cut(L, ("water_vapour",), (6, 6), 0.0)
-    ),
+    Scenario("globe, unmatched, 96", "globe", "tas", 0, Cut(L, ("water_vapour",), (6, 6), 0.0)),
 )

@@ -12,7 +12,7 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Axis, Grid
 from deconditional.fields.grids import find_grid, values_on
 
-__all__ = ["bilinear", "between"]
+__all__ = ["bilinear", "scattered"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,36 +41,39 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     values = values_on(grid, given, "field")[0].reshape(grid.shape)
     if np.isnan(values).all():
         raise UsageError("the coarse field is missing everywhere, so there is nothing between.")
-    out = between(grid, values, fine.y.centres, fine.x.centres)
-    order = [fine.y.name, fine.x.name]
-    field = like.transpose(..., *order)
-    return xr.DataArray(out, {n: field[n] for n in order if n in field.coords}, order)
-
-
-def between(grid: Grid, values: Floats, rows: Floats, columns: Floats) -> Floats:
-    """Values of cells, (y, x) and NaN where missing, between their centres: on rows and columns."""
     (y, x), values = _padded(grid, values)
     at = np.stack(
         [
-            np.clip(places.ravel(), y[0], y[-1])
+            np.clip(rows.ravel(), y[0], y[-1])
             if axis == 0
-            else _turned(places.ravel(), x, grid.spherical)
-            for axis, places in enumerate(np.meshgrid(rows, columns, indexing="ij"))
+            else _turned(rows.ravel(), x, grid.spherical)
+            for axis, rows in enumerate(np.meshgrid(fine.y.centres, fine.x.centres, indexing="ij"))
         ],
         axis=1,
     )
     known = np.isfinite(values)
-    shape = (len(rows), len(columns))
     if known.all():
-        return RegularGridInterpolator((y, x), values)(at).reshape(shape)
-    centres = np.stack([part[known] for part in np.meshgrid(y, x, indexing="ij")], axis=1)
+        out = RegularGridInterpolator((y, x), values)(at)
+    else:
+        centres = np.stack([part[known] for part in np.meshgrid(y, x, indexing="ij")], axis=1)
+        out = scattered(centres, values[known], at)
+    order = [fine.y.name, fine.x.name]
+    field = like.transpose(..., *order)
+    return xr.DataArray(
+        out.reshape(fine.shape), {n: field[n] for n in order if n in field.coords}, order
+    )
+
+
+def scattered(centres: Floats, values: Floats, at: Floats) -> Floats:
+    """Values at places, linear over the triangles between scattered ones; beyond, the nearest."""
     try:
-        out = griddata(centres, values[known], at, "linear")
-    except QhullError:  # no triangles: all that is there lies on one line
+        out = griddata(centres, values, at, "linear")
+    except (QhullError, ValueError):  # no triangles: too few places, or all of them on one line
         out = np.full(len(at), np.nan)
     gaps = np.isnan(out)
-    out[gaps] = griddata(centres, values[known], at[gaps], "nearest")
-    return out.reshape(shape)
+    if gaps.any():
+        out[gaps] = griddata(centres, values, at[gaps], "nearest")
+    return out
 
 
 def _padded(grid: Grid, values: Floats) -> tuple[tuple[Floats, Floats], Floats]:

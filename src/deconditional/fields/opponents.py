@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.interpolate import griddata
-from scipy.spatial import QhullError
 from sklearn.cluster import KMeans
 
+from deconditional.fields.interpolation import scattered
 from deconditional.fields.pair import Pairing
 
 __all__ = ["BILINEAR", "Trial", "detail", "interpolated", "others"]
@@ -106,14 +105,6 @@ def _between(centres: Floats, values: Floats, at: Floats, spherical: bool) -> Fl
     centres, index = np.unique(centres, axis=0, return_inverse=True)
     values = np.bincount(index, values) / np.bincount(index)
     if spherical and np.ptp(centres[:, 1]) > 180.0:
-        turned = [centres + [0.0, turn] for turn in (-360.0, 0.0, 360.0)]
+        turned = [centres + np.array([0.0, turn]) for turn in (-360.0, 0.0, 360.0)]
         centres, values = np.concatenate(turned), np.tile(values, 3)
-    try:
-        out = griddata(centres, values, at, "linear")
-    except (QhullError, ValueError):  # no triangles: too few, or all on one line
-        out = np.full(len(at), np.nan)
-    gaps = np.isnan(out)
-    if gaps.any():
-        out[gaps] = griddata(centres, values, at[gaps], "nearest")
-    return out
-
+    return scattered(centres, values, at)

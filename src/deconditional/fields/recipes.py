@@ -216,8 +216,10 @@ class Recipe:
         kernel, trend = field_kernel(self.n_position, 0, family), SIMPLE[name]
         base = models.BaggGP(kernel, trend=trend, n_restarts=self.n_restarts, seed=self.seed)
         others = self.n_mediators if trend == "linear" else 0
-        return base if matched else self._by_pseudo_targets(
-            base, mediator_kernel(self.n_position, others), trend
+        return (
+            base
+            if matched
+            else self._by_pseudo_targets(base, mediator_kernel(self.n_position, others), trend)
         )
 
     def _by_pseudo_targets(self, base: Any, mediator: AbstractKernel, trend: str) -> Any:

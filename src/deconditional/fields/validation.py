@@ -23,7 +23,7 @@ from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.opponents import BILINEAR
 from deconditional.fields.pair import Pairing
 from deconditional.inference.posterior import Gaussians
-from deconditional.scores import crps_each, mae, rmse, score
+from deconditional.scores import mae, rmse, score
 from deconditional.scores import pit as probabilities
 
 __all__ = ["Comparison", "Folds", "Predicted", "Tried", "compared", "folds_of", "sharing"]
@@ -66,10 +66,10 @@ class Predicted(NamedTuple):
             found: dict[str, float | None] = dict.fromkeys(SCORES)
             error = {"rmse": rmse(self.mean, self.z), "crps": mae(self.mean, self.z)}
             return found | {name: scale * float(value) for name, value in error.items()}
-        found = {name: float(value) for name, value in score(self.predicted, self.z).items()}
+        known = score(self.predicted, self.z)
         units = {"rmse": scale, "crps": scale}
-        changed = {name: units.get(name, 1.0) * found[name] for name in SCORES}
-        return changed | {"nll": changed["nll"] + float(np.log(scale))}
+        changed = {name: units.get(name, 1.0) * float(known[name]) for name in SCORES}
+        return {**changed, "nll": changed["nll"] + float(np.log(scale))}
 
     def of(self, kept: npt.NDArray[np.bool_]) -> Predicted:
         """The same for some of the observations."""
@@ -130,9 +130,9 @@ class Comparison:
     rows
         A mapping per model: its name; ``rmse``, ``crps``, ``nll``, coverage of the 95 % and 50 %
         intervals on held-out observations; for matched data ``detail_rmse`` and ``detail_crps`` of
-        cells predicted from means over groups of them; for unmatched data the ``bag_gap`` (see
-        :doc:`choosing`), for matched data the ``log_evidence``; and the seconds of its fit. Errors are in the target's units, or those of
-        its logarithm; so is the density behind ``nll``.
+        cells predicted from means over groups of them, and the ``log_evidence``; for unmatched data
+        the ``bag_gap`` (see :doc:`choosing`); and the seconds of its fit. Errors are in the
+        target's units, or those of its logarithm; so is the density behind ``nll``.
     chosen
         Where data is matched, the model with the highest evidence; else that with the lowest CRPS
         on held-out observations.
@@ -147,7 +147,9 @@ class Comparison:
     Examples
     --------
     >>> row = {"model": "cmp", "rmse": 1.0, "crps": 0.5}
-    >>> table = Comparison((row, {"model": "bilinear", "rmse": 0.9, "crps": 0.7}), "cmp", "5 blocks")
+    >>> table = Comparison(
+    ...     (row, {"model": "bilinear", "rmse": 0.9, "crps": 0.7}), "cmp", "5 blocks"
+    ... )
     >>> print(table)
     held-out coarse observations, 5 blocks
     model     rmse  crps
@@ -260,10 +262,7 @@ def _chosen(tried: Sequence[Tried]) -> str:
     if len(evidence) == len(plausible):
         return plausible[int(np.argmax(evidence))].model
 
-    def crps(each: Tried) -> float:
-        return float(crps_each(each.held_out.predicted, each.held_out.z).mean())
-
-    return min(plausible, key=crps).model
+    return min(plausible, key=lambda each: each.held_out.scores(1.0)["crps"] or 0.0).model
 
 
 @dataclass(frozen=True)
