@@ -17,7 +17,6 @@ from deconditional.fields.sides import FineSide  # noqa: E402
 from deconditional.fields.validation import sharing  # noqa: E402
 from pairs import pair  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 COVARIATES, MEDIATORS = ["altitude", "cloud"], ["water_vapour"]
 ROLES = ("tas", COVARIATES, MEDIATORS)
 DAYS = ["2000-01-01", "2000-01-02", "2000-01-03"]

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import KMeans
 
+from deconditional.fields.axes import Lattice
 from deconditional.fields.interpolation import scattered
 from deconditional.fields.pair import Pairing
 
@@ -59,8 +60,13 @@ def others(fold: Ints) -> Iterator[Trial]:
 
 
 def detail(pairing: Pairing, used: Ints, regions: int, seed: int) -> Iterator[Trial]:
-    """The cells of every region from means over groups of them, and from the cells elsewhere."""
+    """The cells of every region from means over groups of them, and from the cells elsewhere.
+
+    Points in no order have no neighbours, so there is nothing to ask.
+    """
     grid, unit = pairing.coarse, pairing.observed_unit[used]
+    if 1 in grid.shape and not isinstance(grid, Lattice):
+        return
     time, cell = np.divmod(unit, grid.n_cells)
     row, column = np.divmod(cell, grid.shape[1])
     places, single = grid.positions[cell], np.eye(len(unit))
@@ -86,25 +92,14 @@ def interpolated(pairing: Pairing, used: Ints, z: Floats, trial: Trial) -> Float
     """
     grid, unit = pairing.coarse, pairing.observed_unit[used]
     time, cell = np.divmod(unit, grid.n_cells)
-    y, x = (each.ravel() for each in np.meshgrid(grid.y.centres, grid.x.centres, indexing="ij"))
-    places = np.stack([y, x], axis=1)[cell]
+    places = grid.positions[cell]
     centres, values = trial.shares @ places, trial.shares @ z
     moment = time[trial.shares.argmax(1)]
     out = np.empty(int(trial.asked.sum()))
     for now in np.unique(time[trial.asked]):
         here = moment == now if (moment == now).any() else np.ones(len(moment), dtype=bool)
         asked = trial.asked & (time == now)
-        out[(time == now)[trial.asked]] = _between(
-            centres[here], values[here], places[asked], grid.spherical
-        )
+        found, index = np.unique(centres[here], axis=0, return_inverse=True)
+        means = np.bincount(index, values[here]) / np.bincount(index)
+        out[(time == now)[trial.asked]] = scattered(found, means, places[asked])
     return out
-
-
-def _between(centres: Floats, values: Floats, at: Floats, spherical: bool) -> Floats:
-    """Linear over the triangles between points, beyond them the nearest."""
-    centres, index = np.unique(centres, axis=0, return_inverse=True)
-    values = np.bincount(index, values) / np.bincount(index)
-    if spherical and np.ptp(centres[:, 1]) > 180.0:
-        turned = [centres + np.array([0.0, turn]) for turn in (-360.0, 0.0, 360.0)]
-        centres, values = np.concatenate(turned), np.tile(values, 3)
-    return scattered(centres, values, at)
