@@ -6,21 +6,25 @@ Which coarse cells and times give covariates and which the target makes it match
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
 import deconditional as dc
 
-__all__ = ["SCENARIOS", "Files", "Given", "Scenario"]
+__all__ = ["SCENARIOS", "Files", "Given", "Scenario", "random_scenario"]
 
 A1B, E1 = "climate/A1B_north_america.nc", "climate/E1_north_america.nc"
 OSTIA = "climate/ostia_monthly.nc"
 BRIGHTNESS = "climate/toa_brightness_stereographic.nc"
 RAIN = "rain/stage4_hourly.nc"
+
+WEST_EAST = (200.0, 319.9)
+"""Longitudes of the sea: from the Pacific past South America to the Atlantic, 144 columns."""
 
 HRAP_CELL = 4762.5
 """Sides of the cells of NOAA Stage IV, in metres of its polar stereographic projection."""
@@ -138,9 +142,9 @@ class Files:
         return fields
 
     def sea(self) -> xr.Dataset:
-        """Monthly sea surface temperature, and that of the year before."""
+        """Monthly sea surface temperature around South America, and that of the year before."""
         sst = self.read(OSTIA).surface_temperature.reset_coords(drop=True)
-        sst = sst.rename(latitude="lat", longitude="lon")
+        sst = sst.rename(latitude="lat", longitude="lon").sel(lon=slice(*WEST_EAST))
         return xr.Dataset({"sst": sst[12:], "before": sst[:-12].assign_coords(time=sst.time[12:])})
 
     def rain(self) -> xr.Dataset:
@@ -196,17 +200,14 @@ class Scenario:
     fields, target
         A method of :class:`Files`, and the variable that is wanted of what it returns.
     times
-        The times that are used: one, or a slice.
-    needs
-        Files.
+        One time, or the first and the last; nothing where there is none.
     """
 
     name: str
     fields: str
     target: str
-    times: int | slice | None
+    times: str
     cut: Cut
-    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -216,10 +217,11 @@ class Scenario:
     def make(self, files: Files) -> Given:
         """The problem itself."""
         fields = getattr(files, self.fields)()
-        if self.times is not None:
-            fields = fields.isel(time=self.times)
-            if isinstance(self.times, int):
-                fields = fields.reset_coords("time", drop=True)
+        if self.times:
+            first, _, last = self.times.partition("/")
+            fields = fields.sel(time=slice(first, last or first))
+            if fields.sizes["time"] == 1:
+                fields = fields.isel(time=0).reset_coords("time", drop=True)
         return self.cut(fields, self.target)
 
 
@@ -232,55 +234,92 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "globe": (),
 }
 
-YEAR = 220
-"""The year 2080, in which the two scenarios differ."""
+YEAR, YEARS = "2080", "2068/2079"
+JUNE, MONTHS = "2007-06", "2007-04/2008-03"
+HOUR, HOURS = "2018-09-14T01", "2018-09-13T20/2018-09-14T07"
+JULY, WHOLE_YEAR = "2001-07", "2001"
+E, L, B = ("e1",), ("altitude",), ("before",)
+LAND, SKY = ("altitude", "rain"), ("altitude", "cloud")
 
-E, L = ("e1",), ("altitude",)
-B = ("before",)
 
-SCENARIOS = (
-    Scenario("air, E1, 12", "air", "a1b", YEAR, Cut(E, (), (12, 12))),
-    Scenario("air, E1, 48", "air", "a1b", YEAR, Cut(E, (), (6, 6))),
-    Scenario("air, E1, 432", "air", "a1b", YEAR, Cut(E, (), (2, 2))),
-    Scenario("air, altitude, 48", "air", "a1b", YEAR, Cut(L, (), (6, 6))),
-    Scenario("air, altitude, 108", "air", "a1b", YEAR, Cut(L, (), (4, 4))),
-    Scenario("air, altitude, 432", "air", "a1b", YEAR, Cut(L, (), (2, 2))),
-    Scenario("air, position, 48", "air", "a1b", YEAR, Cut((), (), (6, 6))),
-    Scenario("air, noise, 48", "air", "a1b", YEAR, Cut(("noise",), (), (6, 6))),
-    Scenario("air, E1, 12 years of 48", "air", "a1b", slice(208, 220), Cut(E, (), (6, 6))),
-    Scenario("air, altitude, 12 years of 48", "air", "a1b", slice(208, 220), Cut(L, (), (6, 6))),
-    Scenario("air, half matched, 108", "air", "a1b", YEAR, Cut(E, E, (4, 4), 0.5)),
-    Scenario("air, unmatched, 108", "air", "a1b", YEAR, Cut(E, E, (4, 4), 0.0)),
-    Scenario("air, unmatched, altitude, 108", "air", "a1b", YEAR, Cut(L, E, (4, 4), 0.0)),
-    Scenario(
-        "air, unmatched in time, 48", "air", "a1b", slice(214, 218), Cut(E, E, (6, 6), split=2)
-    ),
-    Scenario("sea, position, 36", "sea", "sst", 2, Cut((), (), (6, 36))),
-    Scenario("sea, year before, 12", "sea", "sst", 2, Cut(B, (), (9, 72))),
-    Scenario("sea, year before, 36", "sea", "sst", 2, Cut(B, (), (6, 36))),
-    Scenario("sea, year before, 432", "sea", "sst", 2, Cut(B, (), (3, 6))),
-    Scenario("sea, year before, 12 months of 36", "sea", "sst", slice(12), Cut(B, (), (6, 36))),
-    Scenario("rain, position, 12", "rain", "rain", 5, Cut((), (), (28, 28))),
-    Scenario("rain, hour before, 48", "rain", "rain", 5, Cut(B, (), (14, 14))),
-    Scenario("rain, hour before, 609", "rain", "rain", 5, Cut(B, (), (4, 4))),
-    Scenario("rain, hour before, 12 hours of 48", "rain", "rain", slice(12), Cut(B, (), (14, 14))),
-    Scenario("brightness, position, 48", "brightness", "brightness", None, Cut((), (), (10, 14))),
-    Scenario("brightness, altitude, 420", "brightness", "brightness", None, Cut(L, (), (4, 4))),
-    Scenario(
-        "brightness, latitude, 12",
-        "brightness",
-        "brightness",
-        None,
-        Cut(("latitude_of_cell",), (), (20, 28)),
-    ),
-    Scenario("months, coast, 48", "months", "tas", 6, Cut(("altitude", "rain"), (), (4, 8))),
-    Scenario(
-        "months, coast, 12 months of 48",
-        "months",
-        "tas",
-        slice(12),
-        Cut(("altitude", "rain"), (), (4, 8)),
-    ),
-    Scenario("globe, 48", "globe", "tas", 0, Cut(("altitude", "cloud"), (), (6, 12))),
-    Scenario("globe, unmatched, 96", "globe", "tas", 0, Cut(L, ("water_vapour",), (6, 6), 0.0)),
-)
+def _all() -> tuple[Scenario, ...]:
+    """The scenarios, in the order of their tables."""
+    found: list[tuple[str, str, str, str, Cut]] = [
+        ("air, E1, 12", "air", "a1b", YEAR, Cut(E, (), (12, 12))),
+        ("air, E1, 48", "air", "a1b", YEAR, Cut(E, (), (6, 6))),
+        ("air, E1, 432", "air", "a1b", YEAR, Cut(E, (), (2, 2))),
+        ("air, altitude, 48", "air", "a1b", YEAR, Cut(L, (), (6, 6))),
+        ("air, altitude, 108", "air", "a1b", YEAR, Cut(L, (), (4, 4))),
+        ("air, altitude, 432", "air", "a1b", YEAR, Cut(L, (), (2, 2))),
+        ("air, position, 48", "air", "a1b", YEAR, Cut((), (), (6, 6))),
+        ("air, noise, 48", "air", "a1b", YEAR, Cut(("noise",), (), (6, 6))),
+        ("air, E1, 12 years of 48", "air", "a1b", YEARS, Cut(E, (), (6, 6))),
+        ("air, altitude, 12 years of 48", "air", "a1b", YEARS, Cut(L, (), (6, 6))),
+        ("air, half matched, 108", "air", "a1b", YEAR, Cut(E, E, (4, 4), 0.5)),
+        ("air, unmatched, 108", "air", "a1b", YEAR, Cut(E, E, (4, 4), 0.0)),
+        ("air, unmatched, altitude, 108", "air", "a1b", YEAR, Cut(L, E, (4, 4), 0.0)),
+        ("air, unmatched in time, 48", "air", "a1b", "2074/2077", Cut(E, E, (6, 6), split=2)),
+        ("sea, position, 48", "sea", "sst", JUNE, Cut((), (), (6, 9))),
+        ("sea, year before, 12", "sea", "sst", JUNE, Cut(B, (), (9, 24))),
+        ("sea, year before, 48", "sea", "sst", JUNE, Cut(B, (), (6, 9))),
+        ("sea, year before, 432", "sea", "sst", JUNE, Cut(B, (), (3, 2))),
+        ("sea, year before, 12 months of 48", "sea", "sst", MONTHS, Cut(B, (), (6, 9))),
+        ("rain, position, 12", "rain", "rain", HOUR, Cut((), (), (28, 28))),
+        ("rain, position, 48", "rain", "rain", HOUR, Cut((), (), (14, 14))),
+        ("rain, hour before, 48", "rain", "rain", HOUR, Cut(B, (), (14, 14))),
+        ("rain, hour before, 609", "rain", "rain", HOUR, Cut(B, (), (4, 4))),
+        ("rain, position, 12 hours of 48", "rain", "rain", HOURS, Cut((), (), (14, 14))),
+        ("brightness, position, 48", "brightness", "brightness", "", Cut((), (), (10, 14))),
+        ("brightness, altitude, 420", "brightness", "brightness", "", Cut(L, (), (4, 4))),
+        (
+            "brightness, latitude, 12",
+            "brightness",
+            "brightness",
+            "",
+            Cut(("latitude_of_cell",), (), (20, 28)),
+        ),
+        ("months, coast, 48", "months", "tas", JULY, Cut(LAND, (), (4, 8))),
+        ("months, coast, 12 months of 48", "months", "tas", WHOLE_YEAR, Cut(LAND, (), (4, 8))),
+        ("globe, 48", "globe", "tas", "2001-01", Cut(SKY, (), (6, 12))),
+        ("globe, unmatched, 96", "globe", "tas", "2001-01", Cut(L, ("water_vapour",), (6, 6), 0.0)),
+    ]
+    return tuple(Scenario(*each) for each in found)
+
+
+SCENARIOS = _all()
+
+CHOICES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[int, int]]] = {
+    "air": ("a1b", (YEAR, YEARS), ("e1", "altitude", "noise"), (36, 48)),
+    "sea": ("sst", (JUNE, MONTHS), ("before",), (18, 144)),
+    "rain": ("rain", (HOUR, HOURS), ("before",), (118, 87)),
+    "brightness": ("brightness", ("", ""), ("altitude", "latitude_of_cell"), (80, 84)),
+    "months": ("tas", (JULY, WHOLE_YEAR), ("altitude", "rain"), (36, 48)),
+}
+"""For each of the fields: target, one time and many, covariates, rows and columns."""
+
+FEWEST, MOST = 12, 450
+"""Coarse cells of a random problem."""
+
+
+def random_scenario(seed: int, among: Sequence[str]) -> Scenario:
+    """A problem whose file, blocks, times, gaps and variables are drawn at random.
+
+    Examples
+    --------
+    >>> random_scenario(3, ["sea"]).name == random_scenario(3, ["sea"]).name
+    True
+    """
+    rng = np.random.default_rng(seed)
+    name = str(rng.choice(list(among)))
+    target, times, known, (rows, columns) = CHOICES[name]
+    while True:
+        block = (int(rng.integers(2, rows // 2 + 1)), int(rng.integers(2, columns // 2 + 1)))
+        cells = (rows // block[0]) * (columns // block[1])
+        if FEWEST <= cells <= MOST:
+            break
+    covariates = tuple(each for each in known if rng.random() < 0.6)
+    when = times[int(rng.random() < 0.25 and cells <= 60)]
+    cover = float(rng.uniform(0.6, 1.0))
+    cut = Cut(covariates, (), block, cover=cover, seed=seed)
+    said = ", ".join([name, *covariates, f"{cells} cells of {block[0]} x {block[1]}"])
+    return Scenario(f"{seed}: {said}, {cover:.0%}, {when or 'one time'}", name, target, when, cut)

@@ -21,7 +21,7 @@ from sklearn.base import clone
 from sklearn.neighbors import KNeighborsRegressor
 
 from deconditional.bags import Bags
-from deconditional.errors import Caution, FitWarning, UsageError
+from deconditional.errors import Caution, FitWarning, UsageError, shortened, visible
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.opponents import BILINEAR, Trial, detail, interpolated, others
 from deconditional.fields.problem import Problem
@@ -281,7 +281,7 @@ class Learner:
     def judged(self, tried: Sequence[Tried]) -> Comparison:
         """The comparison of what was tried, in the target's units."""
         assert self.folds is not None
-        target, units = self.problem.target, self.problem.units
+        target, units = self.problem.target, shortened(visible(self.problem.units), 40)
         named = f"log {units}".strip() if target.log else units
         return compared(tried, target.scale, self.folds.how, named)
 
