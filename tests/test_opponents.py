@@ -15,8 +15,6 @@ pytest.importorskip("cf_xarray")
 
 from deconditional.fields.opponents import detail, interpolated, others  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROWS, COLUMNS, BLOCK = 6, 8, 3
 
 
@@ -148,7 +146,8 @@ def test_a_covariate_of_noise_is_not_chosen(answers):
     assert downscaler.model_name_ == "kriging"
 
 
-def test_no_skill_is_said_everywhere(answers):
+@pytest.mark.filterwarnings("ignore::deconditional.errors.DeconditionalWarning")
+def test_no_skill_is_said_everywhere():
     """The field is a plane, which interpolation has exactly, seen through a blunt model."""
     y, x = np.meshgrid(np.arange(ROWS * BLOCK), np.arange(COLUMNS * BLOCK), indexing="ij")
     rng = np.random.default_rng(2)
