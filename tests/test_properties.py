@@ -177,10 +177,11 @@ def exponents(low, high):
 TRIED = list(SHAPES)[: tries(2, len(SHAPES))]
 FEW = ["cmp", "centred u-cmp", "varcmp", "varcmp, few", "pseudo-targets", "bagg-gp", "vbagg"]
 """The suite compiles some of the models for some of the shapes alone."""
+COMPILED = tries(FEW, MODELS)
 
 
 @st.composite
-def problems(draw, models=tries(FEW, MODELS)):
+def problems(draw, models=COMPILED):
     return Problem(
         model=draw(st.sampled_from(models)),
         shape=draw(st.sampled_from(TRIED)),
