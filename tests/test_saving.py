@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import cftime
 import equinox as eqx
@@ -37,6 +37,7 @@ from deconditional.fitting.map import Optimum
 from deconditional.saving import container as files
 from deconditional.saving import fingerprint, inspect, registry
 from deconditional.saving.container import Archive, ArrayWriter, header_digest
+from deconditional.saving.hints import hints_of
 from deconditional.saving.identity import digest
 from deconditional.saving.objects import Reader, Writer
 from deconditional.saving.own_kernels import Supplied
@@ -950,3 +951,27 @@ def test_every_name_of_the_tables_stands_for_something() -> None:
         assert registry.constant(name) is not None
     assert all(hasattr(npd, name) for name in registry.DISTRIBUTIONS)
     assert all(np.dtype(name).kind in "fiub" for name in files.DTYPES)
+
+
+def within(hint: Any) -> Iterator[Any]:
+    """An annotation and all it is made of."""
+    yield hint
+    for part in get_args(hint):
+        yield from within(part)
+
+
+def test_what_saved_objects_hold_can_be_saved() -> None:
+    ours = {
+        kind for kind in map(registry.class_of, registry.CLASSES) if "deconditional" in str(kind)
+    }
+    missing = {
+        part.__name__
+        for kind in ours
+        for hint in hints_of(kind).values()
+        for part in within(hint)
+        if isinstance(part, type)
+        and part.__module__.startswith("deconditional")
+        and not getattr(part, "_is_protocol", False)
+        and not any(issubclass(known, part) for known in ours)
+    }
+    assert missing == {"FineBags", "LeftBehind"}  # which are left behind
