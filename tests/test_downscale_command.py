@@ -303,14 +303,8 @@ def doubled(values):
     return values[[0, 0, *range(2, len(values))]]
 
 
-def curvilinear(data):
-    plain = without_bounds(data).rename(lat="j", lon="i").drop_vars(["j", "i"])
-    lat, lon = np.meshgrid(data.lat, data.lon, indexing="ij")
-    attrs = [{"units": "degrees_north"}, {"units": "degrees_east"}]
-    return plain.assign_coords(
-        lat2d=(("j", "i"), lat, {"standard_name": "latitude", **attrs[0]}),
-        lon2d=(("j", "i"), lon, {"standard_name": "longitude", **attrs[1]}),
-    )
+def scattered(data):
+    return without_bounds(data).stack(cell=("lat", "lon")).reset_index("cell")
 
 
 def at_times(data):
@@ -378,7 +372,7 @@ BAD = {
     ),
     "beyond the pole": (coarse_as(with_lat(moved)), "", "'lat' run to 120", "set units"),
     "repeated": (fine_as(with_lat(doubled)), "", "'lat' has repeated", "ds.drop_duplicates"),
-    "curvilinear": (fine_as(curvilinear), "", "'lat2d' is two-dimensional", "Regrid"),
+    "points of no size": (coarse_as(scattered), "", "'lat' and 'lon' are places", "corner"),
     "no coordinates": (
         fine_as(lambda f: without_bounds(f).drop_vars(["lat", "lon"])),
         "",

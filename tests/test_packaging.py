@@ -358,8 +358,12 @@ ABSENT = {
     "core": (
         *("xarray", "cf_xarray", "netCDF4", "cftime", "pandas", "zarr", "dask", "distributed"),
         *("matplotlib", "jinja2", "itur", "astropy", "gpytorch", "torch", "skimage", "hypothesis"),
+        "pyproj",
     ),
-    "fields": ("zarr", "dask", "distributed", "matplotlib", "jinja2", "itur", "astropy", "skimage"),
+    "fields": (
+        *("pyproj", "zarr", "dask", "distributed", "matplotlib", "jinja2", "itur", "astropy"),
+        "skimage",
+    ),
 }
 
 

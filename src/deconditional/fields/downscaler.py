@@ -341,10 +341,6 @@ class Downscaler(Savable, Options):
         self, side: FineSide, wanted: Wanted, command: str
     ) -> tuple[FineSide, Parts, Wanted, Account, str, bool]:
         """All that an answer takes, once it is known that one can predict there."""
-        if side.grid.spherical != self.pairing_.coarse.spherical:
-            raise UsageError(
-                "the grid to predict on and that of the fit are not in the same coordinates."
-            )
         self.check_consistency(side)
         parts = parts_of(side, self.learner_.problem)
         known = self.learner_.bags

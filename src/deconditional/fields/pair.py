@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid, check_overlap, span
+from deconditional.fields.axes import Grid, span
 from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.overlap import check_overlap
 from deconditional.fields.part import check_known
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread

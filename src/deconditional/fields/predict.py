@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import meet
 from deconditional.fields.consistency import consistent
+from deconditional.fields.overlap import meet
 from deconditional.fields.part import Cells, Part
 from deconditional.fields.parts import Parts
 from deconditional.fields.problem import Problem
@@ -140,6 +140,7 @@ def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
 def parts_of(side: FineSide, problem: Problem) -> Parts:
     """Fine data on which to predict, beside the units of a fit."""
     pairing = problem.pairing
+    side = side.beside(pairing.coarse)
     n_unit_times = len(pairing.target) // pairing.coarse.n_cells
     unit_time = np.full(side.grid.n_times, -1)  # where times are unknown, no cell is in a unit
     if pairing.times is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid, check_cells
+from deconditional.fields.axes import Grid
+from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.grids import find_grid, values_on
+from deconditional.fields.overlap import check_cells
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question
@@ -22,21 +24,6 @@ __all__ = ["CoarseSide", "FineSide", "two_sides"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-NAME = "grid_mapping_name"
-PROJECTION = (
-    NAME,
-    "grid_north_pole_latitude",
-    "grid_north_pole_longitude",
-    "north_pole_grid_longitude",
-    "standard_parallel",
-    "longitude_of_central_meridian",
-    "longitude_of_projection_origin",
-    "latitude_of_projection_origin",
-    "straight_vertical_longitude_from_pole",
-)
-"""Attributes of a grid mapping that say where it is put on the globe, the last ones in degrees."""
-
 
 # ---------------------------------------------------------------------- fine
 
@@ -55,6 +42,11 @@ class FineSide:
         return cls(
             dataset, question, find_grid(dataset, question.covariates, "fine", question.dims)
         )
+
+    def beside(self, coarse: Grid) -> FineSide:
+        """The side with positions and areas in the frame of those of a coarse grid."""
+        grid = seen_from(coarse.view, self, "fine")
+        return replace(self, grid=grid.sized_by(coarse))
 
     @property
     def chunked(self) -> bool:
@@ -96,7 +88,7 @@ class FineSide:
 
     def _mediator(self, name: str) -> xr.DataArray | None:
         grid, data = self.grid, self.dataset
-        if name not in data.data_vars or not {grid.y.name, grid.x.name} <= set(data[name].dims):
+        if name not in data.data_vars or not set(grid.spatial) <= set(data[name].dims):
             return None
         own = find_grid(data, [name], "fine", self.question.dims)
         array = data[name]
@@ -107,7 +99,7 @@ class FineSide:
     def _check_mask(self, mask: str) -> None:
         """Raise where the mask lies on another grid, or has times."""
         own, grid = find_grid(self.dataset, [mask], "fine", self.question.dims), self.grid
-        if (own.y.name, own.x.name) != (grid.y.name, grid.x.name):
+        if own.spatial != grid.spatial:
             raise UsageError(f"the mask {mask!r} and the covariates lie on different dimensions.")
         if own.n_times > 1:
             raise UsageError(
@@ -130,9 +122,15 @@ class CoarseSide:
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> CoarseSide:
         """The side of a dataset; raises where its variables lie on no grid."""
-        return cls(
-            dataset, question, find_grid(dataset, question.coarse_names, "coarse", question.dims)
-        )
+        grid = find_grid(dataset, question.coarse_names, "coarse", question.dims)
+        if grid.corners() is None:
+            y, x = grid.coordinates
+            raise UsageError(
+                f"coarse data: {y!r} and {x!r} are places of points, so nothing is known of the "
+                f"size of cells; give the corners of each, as in {y}_bnds on "
+                f"{(*grid.spatial, 'corner')}, and the same of {x!r}."
+            )
+        return cls(dataset, question, grid)
 
     def units(self, fine_times: np.ndarray | None) -> Units:
         """Target and mediators of all cells, or all cells at times."""
@@ -183,42 +181,28 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"{role}=...), or leave it out."
             )
     sides = FineSide.of(fine, question), CoarseSide.of(coarse, question)
-    _check_projections(*sides)
-    return sides
+    return _meeting(*sides)
 
 
-def _check_projections(fine: FineSide, coarse: CoarseSide) -> None:
-    """Raise where two grids are put on the globe in different ways."""
-    one, other = _projection(fine.dataset, fine.grid), _projection(coarse.dataset, coarse.grid)
-    if NAME not in one or NAME not in other or fine.grid.spherical != coarse.grid.spherical:
-        return
-    for key in (key for key in PROJECTION if key in one and key in other):
-        if not _same(key, one[key], other[key]):
-            which = "" if key == NAME else f"{key} "
-            raise UsageError(
-                f"the grids have different projections: {which}{one[key]!r} in the fine data, "
-                f"{other[key]!r} in the coarse data; regrid one of them first."
-            )
+def _meeting(fine: FineSide, coarse: CoarseSide) -> tuple[FineSide, CoarseSide]:
+    """Two sides in one frame: their own if it is the same, else latitude and longitude."""
+    if not fine.grid.frame.same_as(coarse.grid.frame):
+        coarse = replace(coarse, grid=seen_from(GEOGRAPHIC, coarse, "coarse"))
+    return fine.beside(coarse.grid), coarse
 
 
-def _projection(dataset: xr.Dataset, grid: Grid) -> dict[str, Any]:
-    """What is known of the projection of a grid, without the figure of the Earth."""
-    about = {} if grid.mapping is None else dict(dataset[grid.mapping].attrs)
-    if NAME not in about and grid.spherical:
-        turned = dataset[grid.y.coordinate].attrs.get("standard_name") == "grid_latitude"
-        about[NAME] = "rotated_latitude_longitude" if turned else "latitude_longitude"
-    return {k: v for k, v in about.items() if k in PROJECTION}
-
-
-def _same(key: str, one: Any, other: Any) -> bool:
-    if key == NAME:
-        return str(one) == str(other)
-    try:
-        first, second = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
-    except (TypeError, ValueError):  # an angle in words
-        return str(one) == str(other)
-    if first.shape != second.shape:
-        return False
-    apart = np.abs(first - second)
-    turned = np.minimum(apart % 360.0, -apart % 360.0)
-    return bool(np.all(turned < 1e-4))
+def seen_from(frame: Frame, side: FineSide | CoarseSide, which: str) -> Grid:
+    """The grid of a side with its positions and areas in a frame."""
+    grid, own = side.grid, side.grid.frame
+    if own.same_as(frame) or (own.known and frame.known):
+        seen = None if own.same_as(frame) else frame
+        return replace(grid, seen=seen)  # type: ignore[type-var]
+    names = side.question.covariates if which == "fine" else side.question.coarse_names
+    found = find_grid(side.dataset, names, which, side.question.dims, globe=True)
+    if not found.frame.geographic or not frame.known:
+        raise UsageError(
+            f"the {which} grid is {own.describe()}, the other one {frame.describe()}, and nothing "
+            "says where on the globe both are; give a CF grid mapping, or latitude and longitude "
+            "as coordinates with two dimensions."
+        )
+    return replace(found, seen=None if frame.geographic else frame)  # type: ignore[type-var]

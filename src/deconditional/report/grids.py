@@ -14,9 +14,9 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError, visible
-from deconditional.fields.axes import Axis, Grid
+from deconditional.fields.axes import Axis, Lattice
+from deconditional.fields.bounds import inferred_bounds
 from deconditional.fields.grids import LENGTHS, find_grid
-from deconditional.fields.overlap import inferred_bounds
 
 __all__ = ["Plane", "area_weights", "grid_of", "plane", "time_dim"]
 
@@ -46,7 +46,7 @@ class Plane:
     """
 
     values: Floats
-    grid: Grid
+    grid: Lattice
     names: tuple[str, str]
     scale: float
     unit: str
@@ -144,7 +144,7 @@ def time_dim(field: xr.DataArray) -> str | None:
     return None
 
 
-def grid_of(field: xr.DataArray) -> Grid:
+def grid_of(field: xr.DataArray) -> Lattice:
     """The grid that a field lies on; where its axes cannot be told, its last two dimensions.
 
     Examples
@@ -159,6 +159,8 @@ def grid_of(field: xr.DataArray) -> Grid:
         grid = find_grid(bare.to_dataset(name="a field"), (), "drawn")
     except ValueError:  # what it lacks is no matter for a picture
         return _counted(field)
+    if not isinstance(grid, Lattice):
+        return _counted(field)
     y, x = (
         replace(axis, name=given.get(axis.name, axis.name), coordinate=given[axis.coordinate])
         for axis in (grid.y, grid.x)
@@ -166,14 +168,14 @@ def grid_of(field: xr.DataArray) -> Grid:
     return replace(grid, y=y, x=x)
 
 
-def _counted(field: xr.DataArray) -> Grid:
+def _counted(field: xr.DataArray) -> Lattice:
     """The last two dimensions as the axes of a plane, by their values where these are in order."""
     flat = [str(dim) for dim in field.dims if dim != time_dim(field)]
     if len(flat) < 2:
         raise UsageError(
             f"a map needs two horizontal dimensions; this field has {tuple(map(str, field.dims))}."
         )
-    return Grid(_line(field, flat[-2]), _line(field, flat[-1]), None, None, None)
+    return Lattice(_line(field, flat[-2]), _line(field, flat[-1]))
 
 
 def _line(field: xr.DataArray, dim: str) -> Axis:
