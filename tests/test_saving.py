@@ -70,11 +70,14 @@ def mediated(model: Any) -> Any:
 
 
 MODELS: dict[str, Any] = {
-    "cmp": lambda: mediated(dc.CMP(trend="linear", fine_noise=True, **QUICK)),
-    "s-cmp": lambda: mediated(
+    "cmp": lambda: mediated(
         dc.CMP(
-            cmo="shrinkage", fixed={"noise_std": 0.1}, priors={"ridge": dc.LogNormal(0.1)}
-        ).set_params(**QUICK)
+            trend="linear",
+            fine_noise=True,
+            fixed={"noise_std": 0.1},
+            priors={"ridge": dc.LogNormal(0.1)},
+            **QUICK,
+        )
     ),
     "u-cmp": lambda: mediated(dc.CMP(uncertainty=True, centred=True, trend="none", **QUICK)),
     "bagg-gp": lambda: matched(dc.BaggGP(gk.Matern32(lengthscale=jnp.ones(2)) * gk.RBF(), **QUICK)),
@@ -100,7 +103,7 @@ MODELS: dict[str, Any] = {
         dc.VBagg(n_inducing=4, learn_inducing=True, trace="subsample", **QUICK)
     ),
     "features": lambda: matched(dc.VBagg(features=20, **QUICK)),
-    "vargpr": lambda: matched(dc.VarCentroidGP(n_inducing=4, trace="features", **QUICK)),
+    "pairs by features": lambda: matched(dc.VarCentroidGP(n_inducing=4, trace="features", **QUICK)),
 }
 
 
@@ -199,9 +202,8 @@ def marginals(model: Any) -> tuple[np.ndarray, np.ndarray]:
     return post.mean, post.std
 
 
-@pytest.mark.parametrize("name", ["cmp", "varcmp", "pseudo-targets"])
-def test_a_loaded_model_answers_every_question(name: str, fitted: Any, tmp_path: Path) -> None:
-    model = fitted(name)
+def test_a_loaded_model_answers_every_question(fitted: Any, tmp_path: Path) -> None:
+    model = fitted("cmp")
     again = dc.load(model.save(tmp_path / "model.npz"))
     for ask in (
         lambda m: m.predict(NEW).sample(2, seed=1),
