@@ -32,11 +32,15 @@ CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
     "u-cmp": (models.CMP, {"centred": True, "uncertainty": True}),
     "varcmp": (models.VarCMP, {"centred": True, "uncertainty": True}),
 }
+SIMPLE = {"kriging": "constant", "regression-kriging": "linear"}
+"""Models of position alone beside a trend, and that trend: the covariates are in it or nowhere."""
+
 BASELINES: dict[str, Any] = {
     "bagg-gp": models.BaggGP,
     "vbagg": models.VBagg,
     "gpr": models.CentroidGP,
     "vargpr": models.VarCentroidGP,
+    **dict.fromkeys(SIMPLE, models.BaggGP),
 }
 """Models of matched data; unmatched data reaches them by pseudo-targets."""
 
@@ -110,20 +114,24 @@ def check_model(model: Any, kernel: Any, mediator: Any) -> None:
         raise UsageError("mediator_kernel must be a GPJax kernel; it has no names.")
 
 
-def candidates(matching: str, n_bags: int, n_observations: int) -> tuple[str, ...]:
-    """The models that "auto" compares, the one to keep in doubt first.
+def candidates(matching: str, n_bags: int, n_observations: int, simple: bool) -> tuple[str, ...]:
+    """The models that "auto" compares, the fullest first.
+
+    `simple` says whether there are simple models of position to compare with.
 
     Examples
     --------
-    >>> candidates("matched", 100, 100), candidates("unmatched", 100, 100)
-    (('bagg-gp',), ('mediated',))
-    >>> candidates("matched", 9999, 9999), candidates("unmatched", 9999, 9999)
+    >>> candidates("matched", 100, 100, True), candidates("unmatched", 100, 100, True)
+    (('bagg-gp', 'regression-kriging', 'kriging'), ('mediated', 'bagg-gp', 'kriging'))
+    >>> candidates("matched", 9999, 9999, True), candidates("unmatched", 9999, 9999, True)
     (('vbagg',), ('vbagg', 'varcmp'))
     """
     exact = max(n_bags, n_observations) <= EXACT_OBSERVATIONS
+    if not exact:
+        return ("vbagg",) if matching == "matched" else ("vbagg", "varcmp")
     if matching == "matched":
-        return ("bagg-gp",) if exact else ("vbagg",)
-    return ("mediated",) if exact else ("vbagg", "varcmp")
+        return ("bagg-gp", *(("regression-kriging", "kriging") if simple else ()))
+    return ("mediated", "bagg-gp", *(["kriging"] if simple else []))
 
 
 def condensed_size(name: str, n_bags: int) -> int:
@@ -168,6 +176,8 @@ class Recipe:
 
     def estimator(self, name: str, matched: bool) -> Any:
         """The unfitted estimator of a name."""
+        if name in SIMPLE:
+            return self._simple(name, matched)
         kernel = self.kernel
         if isinstance(kernel, str):
             kernel = field_kernel(self.n_position, self.n_covariates, kernel)
@@ -196,8 +206,23 @@ class Recipe:
             base = BASELINES[name](kernel, **shared)
         except TypeError as error:
             raise UsageError(f"model_options for {name}: {error}.") from None
-        if matched:
-            return base
+        return base if matched else self._by_pseudo_targets(base, mediator, trend)
+
+    def _simple(self, name: str, matched: bool) -> Any:
+        """A model whose kernel is one of position alone."""
+        if not self.n_position:
+            raise UsageError(f"{name} needs position; leave position=False out.")
+        family = self.kernel if isinstance(self.kernel, str) else "rough"
+        kernel, trend = field_kernel(self.n_position, 0, family), SIMPLE[name]
+        base = models.BaggGP(kernel, trend=trend, n_restarts=self.n_restarts, seed=self.seed)
+        others = self.n_mediators if trend == "linear" else 0
+        return (
+            base
+            if matched
+            else self._by_pseudo_targets(base, mediator_kernel(self.n_position, others), trend)
+        )
+
+    def _by_pseudo_targets(self, base: Any, mediator: AbstractKernel, trend: str) -> Any:
         return models.PseudoTarget(
             base, mediator, trend=trend, n_restarts=self.n_restarts, seed=self.seed
         )

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
 
-__all__ = ["Parameter", "ParameterSet", "length_scale", "positive"]
+__all__ = ["Parameter", "ParameterSet", "length_scale", "positive", "variance_of_part"]
 
 
 def library(*arrays: Any) -> Any:
@@ -150,6 +150,16 @@ def length_scale(
     """A length scale, with a prior by its mode: short ones need evidence, long ones little."""
     start = np.asarray(mode, dtype=float)
     return Parameter(name, start, prior(start), LOG)
+
+
+def variance_of_part(name: str, mode: Any) -> Parameter:
+    """The variance of one of several kernels: a part that explains nothing may all but vanish.
+
+    Its prior is as wide above the mode, the variance of all, as that of other parameters, and three
+    times as wide below.
+    """
+    start = np.asarray(mode, dtype=float)
+    return Parameter(name, start, SplitLogNormal(start, below=3.0, above=1.0), LOG)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["learnt", "fixed"], meta_fields=[])

@@ -164,6 +164,11 @@ class Fitted:
         draws = zip(self.problems, self.pieces, strict=True)
         return [problem.held_out(pieces, folds) for problem, pieces in draws]
 
+    def from_means(self, shares: np.ndarray) -> list[tuple[Any, Any]]:
+        """Mean and variance of every observation from weighted means of all of them, by draw."""
+        draws = zip(self.problems, self.pieces, strict=True)
+        return [problem.from_means(pieces, shares) for problem, pieces in draws]
+
 
 def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
     """Learn the hyper-parameters of a problem and solve it there.

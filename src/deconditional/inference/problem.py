@@ -23,7 +23,7 @@ from deconditional.inference.basis import FourierBasis
 from deconditional.inference.basis_field import BasisField
 from deconditional.inference.collapsed import least_noise, regress
 from deconditional.inference.field import Field, Moments
-from deconditional.inference.held_out import held_out
+from deconditional.inference.held_out import from_means, held_out
 from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot, add_covariances, as_matrix
@@ -101,6 +101,10 @@ class BagProblem(eqx.Module):
     def held_out(self, pieces: Any, folds: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of every observation, from those of the other folds."""
         return held_out(self.observed_covariance(pieces), np.asarray(self.z), folds)
+
+    def from_means(self, pieces: Any, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of every observation, from weighted means of all of them."""
+        return from_means(np.asarray(self.observed_covariance(pieces)), np.asarray(self.z), shares)
 
     def more_data(self) -> tuple[Any, ...]:
         """Data that a checkpoint has to agree with, beside bags, mediators and observations."""

@@ -121,6 +121,23 @@ class BagModel(Savable, BagOptions):
             raise ValueError(f"folds must divide the {m} observations into two parts or more.")
         return Gaussians(*stacked(fitted.held_out(labels)))
 
+    def predict_from_means(self, shares: npt.ArrayLike) -> Gaussians:
+        """Every observation as weighted means of the observations predict it, noise included.
+
+        With groups of neighbours this is downscaling one scale up, where the truth is known.
+        Hyper-parameters stay as they were learnt from all observations.
+
+        Parameters
+        ----------
+        shares : (G, M)
+            The weights of each mean.
+        """
+        fitted = self.check_fitted()
+        m, weights = len(fitted.z), np.asarray(shares, dtype=float)
+        if weights.ndim != 2 or weights.shape[1] != m:
+            raise ValueError(f"shares must have a column for each of the {m} observations.")
+        return Gaussians(*stacked(fitted.from_means(weights)))
+
     def _fitted_data(self) -> FittedData:
         fitted, bags = self.check_fitted(), self.bags_
         problem = fitted.problem
