@@ -1,6 +1,7 @@
 """The model of unmatched data: a Bagg-GP of measurements, averaged over hyper-parameters."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,11 +53,7 @@ def test_where_every_bag_was_observed_it_is_bagg_gp():
     data = noisy_mediator(0.6, n_cells=40, points_per_cell=6, seed=0)
     given = {"method": "map", "method_options": None}
     z = data.bags.means(data.f[: data.bags.n_points])
-    data = (
-        data._replace(z=z)
-        if hasattr(data, "_replace")
-        else type(data)(**{**vars(data), "z": z, "mediator": data.bags.mediator})
-    )
+    data = replace(data, z=z, mediator=data.bags.mediator)
     model = fitted(data, own_bag=np.arange(len(z)), fixed=HELD, **given)
     other = dc.BaggGP(fixed=HELD).fit(data.bags, z)
     found, expected = model.predict(data.x[:20]), other.predict(data.x[:20])

@@ -154,13 +154,13 @@ class MediatedGP(BagModel):
 
     def _parameters_apart(self) -> tuple[Self, dict[str, dict[str, Any]]]:
         """The model with parameters of the field alone, and what is said of the regression's."""
-        own: dict[str, dict[str, Any]] = {}
+        own: dict[str, Any] = {}
         others: dict[str, dict[str, Any]] = {}
         for option in ("fixed", "priors"):
             given = dict(getattr(self, option) or {})
-            mine = {name for name in given if name.startswith("mediator_")}
-            others[option] = {name.removeprefix("mediator_"): given[name] for name in mine}
-            own[option] = {name: given[name] for name in given if name not in mine}
+            apart = {name for name in given if name.startswith("mediator_")}
+            others[option] = {name.removeprefix("mediator_"): given[name] for name in apart}
+            own[option] = {name: given[name] for name in given if name not in apart}
         return replace(self, **own), others
 
     def predict_coarse(self, mediator: npt.ArrayLike) -> Posterior:

@@ -108,7 +108,7 @@ class Unmatched(NamedTuple):
         effect = float(values.get("noise_std", 0.0)) ** 2
         population = Population.of(self.z, float(variances.mean()))
         found = measured(at_bags.mean, np.asarray(prior), at_bags.covariance(), effect, population)
-        if self.has_own is None:
+        if self.own_bag is None or self.has_own is None:
             return found
         noise = np.where(self.has_own[:, None] | self.has_own, 0.0, found.noise)
         owned = self.own_bag >= 0
