@@ -253,7 +253,7 @@ def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | Non
 
 
 def _best_chunk(sizes: np.ndarray, form: str) -> int:
-    """Long chunks reduce faster, short ones pad less; where all bags are equal, a chunk is a bag."""
+    """Long chunks reduce faster, short ones pad less; bags of one size are a chunk each."""
     largest = int(sizes.max())
     if (sizes == largest).all() and largest <= LONGEST_CHUNK[form]:
         return largest
