@@ -346,6 +346,8 @@ class Downscaler(Savable, Options):
                 "the grid to predict on and that of the fit are not in the same coordinates."
             )
         self.check_consistency(side)
+        if self.pairing_.n_time:
+            side = side.repeated(self.pairing_.coarse)
         parts = parts_of(side, self.learner_.problem)
         known = self.learner_.bags
         if isinstance(known, FineBags) and known.parts.same_as(parts):

@@ -153,20 +153,22 @@ class Learner:
         """The candidates."""
         p, model = self.problem.pairing, self.recipe.model
         if model == "auto":
-            return candidates(p.matching, p.n_bags, len(p.z))
+            matching = "matched" if p.mostly_matched else p.matching
+            return candidates(matching, p.n_bags, len(p.z))
         return (model,) if isinstance(model, str) else (type(model).__name__,)
 
     def is_matched(self, name: str) -> bool:
-        """Whether a model sees every observation as the mean of a bag."""
-        return self.recipe.takes_bags(name) and self.problem.pairing.matching == "matched"
+        """Whether a model sees observations as means of bags, and none but these."""
+        return self.recipe.takes_bags(name) and self.problem.pairing.mostly_matched
 
     def data(self, name: str) -> FitData:
         """What a model is fitted to."""
         problem, p = self.problem, self.problem.pairing
         z, size = problem.z, self._points_per_bag(name)
         if self.is_matched(name):
-            bags = self._bags(p.own_bag, size)
-            return FitData(bags, z, None, None, np.arange(len(z)), p.own_bag)
+            used = np.flatnonzero(p.own_bag >= 0)
+            own = p.own_bag[used]
+            return FitData(self._bags(own, size), z[used], None, None, used, own)
         kept = np.flatnonzero(np.isfinite(p.bag_mediator).all(1))
         if not kept.size:
             raise UsageError(f"no bag has mediators, which {name} needs; use bagg-gp.")

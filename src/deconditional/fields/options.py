@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from deconditional.errors import UsageError
 from deconditional.fields.pair import Pairing
 from deconditional.fields.question import Question, listed
-from deconditional.fields.recipes import Recipe, check_model
+from deconditional.fields.recipes import Inputs, Recipe, check_model
 from deconditional.fields.sides import FineSide
 
 __all__ = ["Options"]
@@ -44,6 +44,7 @@ class Options(BaseEstimator):
         model_options: Mapping[str, Any] | None = None,
         seed: int = 0,
         progress: bool = False,
+        time: str = "smooth",
     ):
         self.target = target
         self.covariates = covariates
@@ -66,6 +67,7 @@ class Options(BaseEstimator):
         self.model_options = model_options
         self.seed = seed
         self.progress = progress
+        self.time = time
 
     def question(self) -> Question:
         """The variables and their parts, checked."""
@@ -84,6 +86,7 @@ class Options(BaseEstimator):
             mask=self.mask,
             min_cover=self.min_cover,
             dims=self.dims,
+            time=self.time,
         )
 
     def check_consistency(self, fine: FineSide) -> None:
@@ -99,9 +102,8 @@ class Options(BaseEstimator):
         return Recipe(
             kernel="rough" if self.kernel is None else self.kernel,
             mediator_kernel=self.mediator_kernel,
-            n_position=pairing.n_position,
-            n_covariates=len(pairing.question.covariates),
-            n_mediators=len(pairing.question.mediators),
+            inputs=_inputs(pairing, len(pairing.question.covariates)),
+            mediators=_inputs(pairing, len(pairing.question.mediators)),
             trend=self.trend,
             fine_noise=self.fine_noise,
             n_restarts=self.n_restarts,
@@ -110,3 +112,15 @@ class Options(BaseEstimator):
             model=self.model,
             points_per_bag=self.points_per_bag,
         )
+
+
+def _inputs(pairing: Pairing, n_others: int) -> Inputs:
+    """The inputs of a kernel, with so many beside position and time."""
+    clock, steps = pairing.clock, (1.0, 1.0)
+    if clock.n_inputs:
+        column, spread = pairing.n_position, pairing.spread
+        scale = spread.std[column] or 1.0
+        steps = clock.step / scale, (spread.high[column] - spread.low[column]) / scale
+    return Inputs(
+        pairing.n_position, n_others, clock.n_inputs, clock.mode == "independent", steps
+    )

@@ -146,7 +146,7 @@ def parts_of(side: FineSide, problem: Problem) -> Parts:
         unit_time[:] = 0
     elif side.grid.times is not None:
         unit_time = time_places(side.grid.times, pairing.times)
-    return side.parts(pairing.coarse, unit_time, n_unit_times, {})
+    return side.parts(pairing.coarse, unit_time, n_unit_times, pairing.clock, {})
 
 
 def predicted(

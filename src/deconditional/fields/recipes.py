@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
-from gpjax.kernels.base import AbstractKernel
+from gpjax.kernels.base import AbstractKernel, CombinationKernel, ProductKernel
+from gpjax.parameters import NonNegativeReal, PositiveReal
+from paramax import non_trainable
 
 from deconditional import models
 from deconditional.errors import UsageError
+from deconditional.fitting.priors import LogNormal, Prior
 
 __all__ = [
     "BASELINES",
     "MODELS",
+    "Inputs",
     "Recipe",
     "candidates",
     "check_model",
@@ -55,33 +59,109 @@ EXACT_OBSERVATIONS = 3_000
 
 FIELD_KERNELS = ("rough", "smooth")
 
+APART = 8.0
+"""Length scales between neighbouring times that are independent: a correlation of exp(-32)."""
 
-def field_kernel(n_position: int, n_covariates: int, name: str = "rough") -> AbstractKernel:
+
+@dataclass(frozen=True)
+class Inputs:
+    """Which inputs a kernel has: position, time and others, in that order.
+
+    Attributes
+    ----------
+    n_time
+        1 where there is time, 3 where the year goes round too.
+    independent
+        Whether different times have nothing to do with each other.
+    steps
+        The step between times and the span of all, in the units of the input.
+    """
+
+    n_position: int
+    n_others: int
+    n_time: int = 0
+    independent: bool = False
+    steps: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def position(self) -> list[int]:
+        """Columns of position."""
+        return list(range(self.n_position))
+
+    @property
+    def others(self) -> list[int]:
+        """Columns of covariates, or of mediators."""
+        start = self.n_position + self.n_time
+        return list(range(start, start + self.n_others))
+
+    @property
+    def season(self) -> list[int]:
+        """Columns that go round once a year; none where there is no season."""
+        return list(range(self.n_position + 1, self.n_position + self.n_time))
+
+
+def field_kernel(inputs: Inputs, name: str = "rough") -> AbstractKernel:
     """Matérn-3/2 of position and Gaussian of the covariates, added: the kernel ``"smooth"``.
 
     ``"rough"`` adds a Matérn-1/2 of position, for what a smooth field and its covariates do not
     explain from one fine cell to the next; without it intervals are too narrow on real fields (see
     the results).
+
+    With time this lasts, except for what is rough. Beside it is a pattern that changes as a
+    Matérn-3/2 of time does, with a level of the whole field, and one that comes back every year
+    where the year goes round. What changes of a covariate is its slope rather than the shape of
+    its effect: there it has a long scale (see :func:`time_priors`).
+
+    Times that are independent of each other have all of it anew, and a level.
     """
-    parts = _pattern(n_position, n_covariates)
-    if n_position and name == "rough":
-        parts.append(gk.Matern12(active_dims=list(range(n_position))))
+    rough = [gk.Matern12(active_dims=inputs.position)] * bool(inputs.n_position and name == "rough")
+    if not inputs.n_time:
+        return _sum([*_pattern(inputs), *rough])
+    lasting = [] if inputs.independent else _pattern(inputs)
+    changing = [*_pattern(inputs, 1.0 if inputs.independent else SLOPES), *rough]
+    parts = [part * _of_time(inputs) for part in changing] + [_of_time(inputs, free=True)]
+    if inputs.season:
+        parts += [part * _of_season(inputs) for part in _pattern(inputs, SLOPES)]
+        parts.append(_of_season(inputs, free=True))
+    return _sum([*lasting, *parts])
+
+
+def mediator_kernel(inputs: Inputs) -> AbstractKernel:
+    """Matérn-3/2 of position and of time, Gaussian of the season and of the mediators, added."""
+    parts = _pattern(inputs)
+    if inputs.n_time:
+        parts.append(_of_time(inputs, free=True))
+    if inputs.season:
+        parts.append(_of_season(inputs, free=True))
     return _sum(parts)
 
 
-def mediator_kernel(n_position: int, n_mediators: int) -> AbstractKernel:
-    """Matérn-3/2 of position, Gaussian of the mediators, added."""
-    return _sum(_pattern(n_position, n_mediators))
-
-
-def _pattern(n_position: int, n_others: int) -> list[AbstractKernel]:
+def _pattern(inputs: Inputs, scale: float = 1.0) -> list[AbstractKernel]:
+    """Parts of position and of other inputs, the latter with a length scale to begin with."""
     parts: list[AbstractKernel] = []
-    if n_position:
-        parts.append(gk.Matern32(active_dims=list(range(n_position))))
-    if n_others:
-        dims = list(range(n_position, n_position + n_others))
-        parts.append(gk.RBF(active_dims=dims, lengthscale=jnp.ones(n_others)))
+    if inputs.n_position:
+        parts.append(gk.Matern32(active_dims=inputs.position))
+    if inputs.n_others:
+        parts.append(gk.RBF(active_dims=inputs.others, lengthscale=jnp.full(inputs.n_others, scale)))
     return parts
+
+
+def _of_time(inputs: Inputs, free: bool = False) -> AbstractKernel:
+    """How times hang together; of variance one unless it is free."""
+    dims, variance = [inputs.n_position], 1.0 if free else ONE
+    if inputs.independent:
+        apart = non_trainable(PositiveReal(inputs.steps[0] / APART))
+        return gk.RBF(active_dims=dims, lengthscale=apart, variance=variance)
+    return gk.Matern32(active_dims=dims, variance=variance)
+
+
+def _of_season(inputs: Inputs, free: bool = False) -> AbstractKernel:
+    """How the days of a year hang together; of variance one unless it is free."""
+    return gk.RBF(active_dims=inputs.season, variance=1.0 if free else ONE)
+
+
+ONE = non_trainable(NonNegativeReal(1.0))
+"""The variance of a factor whose product has one already."""
 
 
 def _sum(parts: list[AbstractKernel]) -> AbstractKernel:
@@ -89,6 +169,46 @@ def _sum(parts: list[AbstractKernel]) -> AbstractKernel:
     for part in parts[1:]:
         total = total + part
     return total
+
+
+SLOPES = 3.0
+"""Standard deviations of a covariate over which an effect of it is hardly more than a slope."""
+
+
+def time_priors(kernel: AbstractKernel, inputs: Inputs, name: str) -> dict[str, Prior]:
+    """Priors of the length scales in a kernel that have to do with time, by parameter.
+
+    Of time anything between the step from one time to the next and the span of all is as likely: a
+    field of weather forgets itself from one year to the next, one of climate does not. Of
+    covariates whose effect changes with time it is long, so that a few observations at a time tell
+    how it changes.
+    """
+    if not inputs.n_time or inputs.independent:
+        return {}
+    step, span = inputs.steps
+    span = max(span, step)
+    width = max(0.5 * float(np.log(span / step)), 1.0)
+    prior = LogNormal(float(np.sqrt(step * span)), width)
+    found: dict[str, Prior] = {}
+    for place, dims, is_factor in _parts(kernel, name):
+        if dims == [inputs.n_position]:
+            found[f"{place}.lengthscale"] = prior
+        elif dims == inputs.others and is_factor:
+            scales = np.full(inputs.n_others, SLOPES) if inputs.n_others > 1 else SLOPES
+            found[f"{place}.lengthscale"] = LogNormal(scales, 0.5)
+    return found
+
+
+def _parts(
+    kernel: AbstractKernel, name: str, is_factor: bool = False
+) -> Iterator[tuple[str, Any, bool]]:
+    """Name and inputs of every part of a kernel, and whether it is a factor of a product."""
+    if isinstance(kernel, CombinationKernel):
+        inside = is_factor or isinstance(kernel, ProductKernel)
+        for k, child in enumerate(kernel.kernels):
+            yield from _parts(child, f"{name}.{k}", inside)
+    else:
+        yield name, kernel.active_dims, is_factor
 
 
 def check_model(model: Any, kernel: Any, mediator: Any) -> None:
@@ -140,15 +260,14 @@ class Recipe:
     ----------
     kernel, mediator_kernel, trend, fine_noise, n_restarts, seed, options, model, points_per_bag
         As in :class:`~deconditional.Downscaler`.
-    n_position, n_covariates, n_mediators
-        Numbers of inputs.
+    inputs, mediators
+        Inputs of the kernel and of the mediator kernel.
     """
 
     kernel: AbstractKernel | str
     mediator_kernel: AbstractKernel | None
-    n_position: int
-    n_covariates: int
-    n_mediators: int
+    inputs: Inputs
+    mediators: Inputs
     trend: str
     fine_noise: bool
     n_restarts: int
@@ -167,23 +286,26 @@ class Recipe:
         """The unfitted estimator of a name."""
         kernel = self.kernel
         if isinstance(kernel, str):
-            kernel = field_kernel(self.n_position, self.n_covariates, kernel)
+            kernel = field_kernel(self.inputs, kernel)
         mediator = self.mediator_kernel
-        if self.n_position + self.n_mediators == 0:
+        if self.mediators.n_position + self.mediators.n_time + self.mediators.n_others == 0:
             if name in NEED_MEDIATORS:
                 raise UsageError(f"{name} needs mediators: name some, or use position or bagg-gp.")
         elif mediator is None:
-            mediator = mediator_kernel(self.n_position, self.n_mediators)
+            mediator = mediator_kernel(self.mediators)
         trend = self.trend
         if trend == "auto":
             trend = "constant" if name in CONDITIONAL_MEAN else "linear"
-        shared = {
+        shared: dict[str, Any] = {
             "trend": trend,
             "fine_noise": self.fine_noise,
             "n_restarts": self.n_restarts,
             "seed": self.seed,
             **self.options,
         }
+        if name != "mediated":
+            expected = time_priors(kernel, self.inputs, "kernel")
+            shared["priors"] = expected | dict(shared.get("priors") or {}) or None
         try:
             if name == "mediated":
                 return models.MediatedGP(kernel, mediator, **shared)

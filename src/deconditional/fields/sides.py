@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import xarray as xr
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid, check_cells
+from deconditional.fields.clock import Clock
 from deconditional.fields.grids import find_grid, values_on
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
@@ -61,13 +62,31 @@ class FineSide:
         """Whether a covariate is a Dask array."""
         return any(self.dataset[name].chunks is not None for name in self.question.covariates)
 
+    def repeated(self, coarse: Grid) -> FineSide:
+        """Covariates without times, the same at all times of a coarse grid; others as they are."""
+        if self.grid.times is not None or coarse.times is None or len(coarse.times) < 2:
+            return self
+        name, times = coarse.time, coarse.times
+        data = self.dataset.drop_vars(str(name), errors="ignore")
+        values = {
+            covariate: data[covariate].expand_dims({name: times})
+            for covariate in self.question.covariates
+        }
+        data = data.assign(values).assign_coords({name: (name, times, {"standard_name": "time"})})
+        return replace(self, dataset=data, grid=replace(self.grid, time=name, times=times))
+
     def check_size(self) -> None:
         """Raise where the data is in memory and there is no room for what is made of it."""
         if not self.chunked:
             check_cells(self.grid, len(self.question.covariates), "fine")
 
     def parts(
-        self, coarse: Grid, unit_time: Ints, n_unit_times: int, more: Mapping[str, xr.DataArray]
+        self,
+        coarse: Grid,
+        unit_time: Ints,
+        n_unit_times: int,
+        clock: Clock,
+        more: Mapping[str, xr.DataArray],
     ) -> Parts:
         """Covariates, more variables and the mask, to be worked on beside a coarse grid.
 
@@ -82,7 +101,7 @@ class FineSide:
         if question.mask:
             self._check_mask(question.mask)
             variables["mask"] = self.dataset[question.mask]
-        reader = Reader(self.grid, coarse, question, unit_time, n_unit_times)
+        reader = Reader(self.grid, coarse, question, unit_time, n_unit_times, clock)
         return Parts.of(variables, reader, self.chunked)
 
     def mediators(self) -> dict[str, xr.DataArray]:
@@ -134,6 +153,11 @@ class CoarseSide:
             dataset, question, find_grid(dataset, question.coarse_names, "coarse", question.dims)
         )
 
+    @property
+    def times(self) -> np.ndarray | None:
+        """Times of the target; None where it has none."""
+        return self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
+
     def units(self, fine_times: np.ndarray | None) -> Units:
         """Target and mediators of all cells, or all cells at times."""
         question, grid = self.question, self.grid
@@ -147,9 +171,10 @@ class CoarseSide:
         for k, array in enumerate(values[1:]):
             mediator[..., k] = array
         lasting = [grid.time not in self.dataset[name].dims for name in question.coarse_names]
-        coarse_times = None if lasting[0] else grid.times
         target = np.broadcast_to(values[0], shape)
-        return make_units(fine_times, coarse_times, target, mediator, lasting[1:])
+        return make_units(
+            fine_times, self.times, target, mediator, lasting[1:], question.time
+        )
 
     def _check_values(self, name: str, values: Floats) -> None:
         check_marks(values, name)
@@ -184,7 +209,9 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
             )
     sides = FineSide.of(fine, question), CoarseSide.of(coarse, question)
     _check_projections(*sides)
-    return sides
+    if question.time == "ignore" or sides[1].times is None:
+        return sides
+    return sides[0].repeated(sides[1].grid), sides[1]
 
 
 def _check_projections(fine: FineSide, coarse: CoarseSide) -> None:
