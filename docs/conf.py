@@ -1,6 +1,7 @@
 """Sphinx configuration. The build needs no network, and neither do the pages it makes."""
 
 import os
+import re
 import sys
 from importlib.metadata import version as installed_version
 from importlib.resources import files
@@ -83,3 +84,12 @@ html_theme = "furo"
 html_title = f"deconditional {release}"
 html_copy_source = False
 html_show_sourcelink = False
+
+
+def setup(app):
+    """Leave out the blank line that a doctest of Markdown needs at the end of a block."""
+
+    def tidy(app, name, source):
+        source[0] = re.sub(r"\n\n```\n", "\n```\n", source[0])
+
+    app.connect("source-read", tidy)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 
 import deconditional as dc
 from deconditional.errors import UsageError
@@ -253,40 +254,37 @@ def _bags(x: Floats, cell_of: npt.NDArray[np.int64], cells: Any, y: Floats) -> d
 
 def draw_data(path: Path, data: Fields, drawn: Split) -> None:
     """The data of one draw: bags of covariates, mediator, coarse target, truth."""
-    size = data.layout.block
+    size, at = data.layout.block, partial(_placed, data)
     covered = drawn.gives_covariates.repeat(size, 0).repeat(size, 1)
     panels = [
-        Panel(np.where(covered, data.covariates[..., place], np.nan), name)
+        Panel(at(np.where(covered, data.covariates[..., place], np.nan)), name)
         for place, name in enumerate(data.layout.covariates)
     ]
-    panels.append(Panel(data.mediator, f"{data.layout.mediator}, coarse, everywhere"))
+    panels.append(Panel(at(data.mediator), f"{data.layout.mediator}, coarse, everywhere"))
     observed = np.where(drawn.gives_target, data.target, np.nan)
-    panels.append(Panel(observed, f"{data.layout.target}, coarse, observed", data.unit))
-    panels.append(Panel(data.truth, f"{data.layout.target}, truth", data.unit))
-    figure = map_grid(panels, 2, _extent(data), f"Data of seed 0: {data.source}")
+    panels.append(Panel(at(observed), f"{data.layout.target}, coarse, observed", data.unit))
+    panels.append(Panel(at(data.truth), f"{data.layout.target}, truth", data.unit))
+    figure = map_grid(panels, 2, f"Data of seed 0: {data.source}")
     save(figure, path)
 
 
 def draw_posterior(path: Path, model: str, data: Fields, maps: Mapping[str, Floats]) -> None:
     """Mean, width of the 95% interval, squared and signed difference from the truth."""
+    at, unit = partial(_placed, data), data.unit
     difference = data.truth - maps["mean"]
-    unit = data.unit
     limits = float(np.nanmin(data.truth)), float(np.nanmax(data.truth))
     panels = [
-        Panel(maps["mean"], "posterior mean", unit, limits=limits),
-        Panel(2 * 1.96 * maps["std"], "width of the 95% interval", unit, "spread"),
-        Panel(difference**2, "squared difference", f"{unit}²", "spread"),
-        Panel(difference, "truth − mean", unit, "difference"),
+        Panel(at(maps["mean"]), "posterior mean", unit, limits=limits),
+        Panel(at(2 * 1.96 * maps["std"]), "width of the 95% interval", unit, "spread"),
+        Panel(at(difference**2), "squared difference", f"{unit}²", "spread"),
+        Panel(at(difference), "truth − mean", unit, "difference"),
     ]
-    figure = map_grid(panels, 2, _extent(data), f"{model}, seed 0")
+    figure = map_grid(panels, 2, f"{model}, seed 0")
     save(figure, path)
 
 
-def _extent(data: Fields) -> tuple[float, float, float, float]:
-    step = [abs(float(axis[1] - axis[0])) / 2 for axis in (data.lat, data.lon)]
-    return (
-        float(data.lon[0]) - step[1],
-        float(data.lon[-1]) + step[1],
-        float(data.lat[0]) - step[0],
-        float(data.lat[-1]) + step[0],
-    )
+def _placed(data: Fields, values: Floats) -> xr.DataArray:
+    """Values on fine or coarse cells, at their places."""
+    size = len(data.lat) // len(values)
+    lat, lon = (np.reshape(axis, (-1, size)).mean(1) for axis in (data.lat, data.lon))
+    return xr.DataArray(values, {"lat": lat, "lon": lon}, ("lat", "lon"))

@@ -41,7 +41,7 @@ def model_of(kind: str) -> dc.BaggGP:
         return dc.VBagg(
             gk.RBF(), n_inducing=8, n_restarts=2, inference="stochastic", inference_options=steps
         )
-    return dc.BaggGP(gk.Matern32() + gk.RBF(), n_restarts=4)
+    return dc.BaggGP(gk.RBF(), n_restarts=4)
 
 
 def main(kind: str, folder: Path, pause: float) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from deconditional import CMP, Bags, bag_cross, bag_gram
 from deconditional.kernels import devices as sharding
 from deconditional.kernels.layout import layout_bags
-from deconditional.kernels.sweeps import _DifferenceSweep, _ProductSweep
+from deconditional.kernels.loops import DifferenceSweep, ProductSweep
 from deconditional.kernels.tile_sizes import Tiles
 from helpers import flat_kernel, gram, ragged_bags, weight_matrix
 
@@ -91,7 +91,7 @@ def compiled_for_both():
 def tiles_of_devices():
     """Column tiles met by the rows of each device, from the loops' own bounds."""
     counts, totals, uneven = {}, {}, {}
-    for form, sweep_class in (("product", _ProductSweep), ("differences", _DifferenceSweep)):
+    for form, sweep_class in (("product", ProductSweep), ("differences", DifferenceSweep)):
         for n in (1000, 1111, 2000):
             tiles = TILES[form]
             points = np.random.default_rng(0).normal(size=(n, 2))

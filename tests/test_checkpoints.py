@@ -84,12 +84,10 @@ MATCHED = (BAGS, Z)
 MEDIATED = (ROLL.bags, ROLL.z, ROLL.mediator)
 MODELS = {
     "bagg-gp": (lambda: dc.BaggGP(gk.RBF(), n_restarts=4), MATCHED),
-    "u-cmp": (lambda: dc.CMP(gk.RBF(), uncertainty=True, n_restarts=2), MEDIATED),
     "pseudo-targets": (
         lambda: dc.PseudoTarget(dc.BaggGP(gk.RBF(), n_restarts=2), n_restarts=2),
         MEDIATED,
     ),
-    "vbagg": (lambda: dc.VBagg(gk.RBF(), n_inducing=8, n_restarts=2), MATCHED),
     "natural gradients": (
         lambda: dc.VBagg(
             gk.RBF(), n_inducing=6, n_restarts=2, inference="stochastic", inference_options=CLIMB
@@ -968,9 +966,14 @@ def _assert_little_lost(kind, folder, lines, moment):
 @pytest.mark.reliability
 @pytest.mark.parametrize("kind", ["map", *(["nuts", "climb"] if tries(0, 1) else [])])
 def test_kill_9_at_any_moment_loses_at_most_the_last_interval(kind, tmp_path):
-    expected = alone_in_a_process(kind, tmp_path / "alone")
+    if kind == "map":  # which is compared in nats, not in bits
+        model = checkpointed_run.model_of(kind).fit(*checkpointed_run.sine())
+        report = model.fit_report_
+        expected = ({"mean": model.predict([[1.5]]).mean}, vars(report))
+    else:
+        expected = alone_in_a_process(kind, tmp_path / "alone")
     rng = np.random.default_rng(0)
-    wanted, kills, chains = tries(2, 20 if kind == "map" else 10), 0, 0
+    wanted, kills, chains = tries(1, 20 if kind == "map" else 10), 0, 0
     while kills < wanted:
         kills += killed_run(kind, tmp_path / f"run{chains}", rng, expected, wanted - kills)
         chains += 1
@@ -1040,18 +1043,20 @@ def cut_at(n):
     return listener
 
 
-def test_a_downscaling_of_several_fits_goes_on(tmp_path):
+def test_a_downscaling_of_several_fits_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("deconditional.fields.learn.LOG_TOLERANCE", 0.0)
+    monkeypatch.setattr("deconditional.fields.learn.LOG_PASSES", 2)
     fields = synthetic_fields(n_lat=12, n_lon=24)
     skewed = np.exp((fields["tas"] - fields["tas"].mean()) / fields["tas"].std())
     fields["tas"] = skewed.assign_attrs(fields["tas"].attrs)
     cells = split_cells(fields, "tas", ["altitude"], ["water_vapour"], block=3)
     # Pseudo-targets and their model, again for every correction: many fits in one file.
-    make = lambda: downscaler(model="bagg-gp", transform="log", points_per_bag=4)  # noqa: E731
+    make = lambda: downscaler(model="gpr", transform="log")  # noqa: E731
     kept = Checkpoint(tmp_path / "alone.checkpoint", keep=True)
     alone, n = events(lambda: make().fit(cells.fine, cells.coarse, checkpoint=kept))
     names = list(sections(kept.path))
-    assert names[0] == "bagg-gp/regressor/map in float64"
-    assert "bagg-gp, correction 1/base/map in float64" in names
+    assert names[0] == "gpr/regressor/map in float64"
+    assert "gpr, correction 1/base/map in float64" in names
     path = tmp_path / "learning.checkpoint"
     with (
         pytest.raises(RuntimeError, match="power cut"),

@@ -107,31 +107,26 @@ def test_cells_that_do_not_nest():
     assert found.fine_bags.make(which).share_points
 
 
-def test_large_bags_of_several_chunks_are_sampled_alike(monkeypatch):
+def test_large_bags_of_several_chunks_are_thinned_on_the_way(monkeypatch):
     monkeypatch.setattr(fine_bags, "MOST_POINTS", 40)
     _, data = example(block=9, matched=1.0)
-    found = [
-        pair(data.fine.chunk(chunks), data.coarse, ask()).fine_bags.make(np.arange(2), 12, 3)
-        for chunks in ({"lat": 6, "lon": 9}, {"lat": 5, "lon": 7})
-    ]
-    assert_same_bags(found[1], found[0])
+    found = pair(data.fine.chunk({"lat": 5, "lon": 7}), data.coarse, ask()).fine_bags
+    bags = found.make(np.arange(2), 12, 3)
     whole = pair(data.fine, data.coarse, ask()).fine_bags.make(np.arange(2), None, 0)
     spread = whole.points.std(0)
     # Forty of 81 points, drawn at random: their mean is off by about 0.11 standard deviations.
-    assert np.abs((found[0].means() - whole.means()) / spread).max() < 0.4
+    assert np.abs((bags.means() - whole.means()) / spread).max() < 0.4
 
 
-def test_a_sample_is_in_proportion_to_area():
+def test_thinned_bags_keep_their_area():
     n = 20_000
     cells, area = np.arange(n), np.where(np.arange(n) % 2, 3.0, 1.0)
-    piece = fine_bags.Pieces(
-        np.zeros(n, dtype=int), cells, np.zeros((n, 1)), area, np.zeros(n, dtype=bool)
-    )
-    yes = np.array([True])
-    plan = fine_bags.Reduction(np.array([0]), yes, yes, 10, 2000, 1)
-    heavy = (plan.reduce(piece).number % 2).mean()
-    # Without replacement, the heavy half gives a little less than three in four.
-    assert abs(heavy - 0.745) < 0.03
+    piece = fine_bags.Pieces(np.zeros(n, dtype=int), cells, np.zeros((n, 1)), area)
+    plan = fine_bags.Reduction(np.array([0]), np.array([True]), 10, 2000, 1)
+    found = plan.reduced(piece)
+    assert len(found.area) == 2000
+    assert found.area.sum() == pytest.approx(area.sum())
+    assert found.area[found.number % 2 == 1].sum() == pytest.approx(3.0 * n / 2, rel=0.05)
 
 
 def test_models_of_centroids_get_the_means_of_whole_bags():

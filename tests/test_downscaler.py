@@ -27,7 +27,13 @@ from deconditional.fields.description import mediation  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.meanings import meanings_of, parameter_meanings  # noqa: E402
 from deconditional.fields.predict import Wanted  # noqa: E402
-from deconditional.fields.recipes import Recipe, candidates, condensed_size, field_kernel  # noqa: E402
+from deconditional.fields.recipes import (  # noqa: E402
+    Inputs,
+    Recipe,
+    candidates,
+    condensed_size,
+    field_kernel,
+)
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
 from deconditional.fields.sides import FineSide, two_sides  # noqa: E402
 
@@ -498,9 +504,8 @@ def recipe(**changes):
     options = {
         "kernel": "rough",
         "mediator_kernel": None,
-        "n_position": 3,
-        "n_covariates": 2,
-        "n_mediators": 1,
+        "inputs": Inputs(3, 2),
+        "mediators": Inputs(3, 1),
         "trend": "auto",
         "fine_noise": False,
         "n_restarts": 1,
@@ -535,8 +540,8 @@ def test_default_kernels():
     rest = np.exp(-0.5 * np.sum((x[3:] - y[3:]) ** 2))
     assert float(value) == pytest.approx(smooth_part + rest, rel=1e-12)
     # Without position, or without anything else, a kernel has the parts that are left.
-    assert type(field_kernel(0, 2)) is gk.RBF
-    assert [type(part) for part in field_kernel(2, 0).kernels] == [gk.Matern32, gk.Matern12]
+    assert type(field_kernel(Inputs(0, 2))) is gk.RBF
+    assert [type(part) for part in field_kernel(Inputs(2, 0)).kernels] == [gk.Matern32, gk.Matern12]
 
 
 def test_kernels_by_name_are_checked():
@@ -865,7 +870,7 @@ def test_parameters_of_other_kernels_and_of_logarithms():
         values,
         {"kernel": kernel},
         {"kernel": (scaling, ["slope"])},
-        3,
+        (3, 0),
         True,
         TargetScaling(0.0, 3.0, True, (-np.inf, np.inf)),
         "mm",

@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from deconditional import CMP, BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
 from deconditional.fitting.map import Optimum
+from deconditional.inference import learn
 from deconditional.inference.held_out import held_out
 from deconditional.kernels.radial import spectral_features
 from helpers import (

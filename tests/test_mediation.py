@@ -1,8 +1,5 @@
 """W and V of a conditional mean operator against dense replicated and kriging estimators."""
 
-import subprocess
-import sys
-
 import equinox as eqx
 import gpjax.kernels as gk
 import jax
@@ -234,10 +231,3 @@ def test_weights_and_gram_give_the_covariance_of_the_conditional_mean_process():
     w = weights(EQUAL_WEIGHTS)
     expected = a.T @ gram(kernel, EQUAL_WEIGHTS.points) @ a
     assert_close(w.T @ np.asarray(bag_gram(kernel, EQUAL_WEIGHTS)) @ w, expected)
-
-
-@pytest.mark.parametrize("module", ["mediation", "layout"])
-def test_every_part_that_computes_turns_on_64_bit(module):
-    check = f"import deconditional.{module}, jax; assert jax.config.jax_enable_x64"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

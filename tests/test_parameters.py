@@ -174,14 +174,14 @@ def test_a_numpyro_prior_of_one_number_serves_every_entry():
     same = ParameterSet.of(some_parameters(), priors={"scales": LogNormal(2.0, 0.5)})
     vector = jnp.array([-0.4, 0.3, 1.1, 0.2, -0.7])
     assert_close(parameters.log_prior(vector), same.log_prior(vector))
-    assert parameters.draw(jax.random.key(0)).shape == (5,)
+    assert parameters.draws(0, 1).shape == (1, 5)
 
 
 def test_draws_stay_within_bounds():
     parameters = ParameterSet.of([positive("a", 1.0, sigma=5.0, reach=2.0)])
     low, high = parameters.bounds()
     assert_close([low[0], high[0]], [-2.0, 2.0])
-    drawn = np.array([parameters.draw(jax.random.key(k)) for k in range(50)])
+    drawn = parameters.draws(0, 50)
     assert drawn.min() >= -2.0
     assert drawn.max() <= 2.0
     assert drawn.std() > 0.5

@@ -37,6 +37,7 @@ from deconditional.fitting.map import Optimum
 from deconditional.saving import container as files
 from deconditional.saving import fingerprint, inspect, registry
 from deconditional.saving.container import Archive, ArrayWriter, header_digest
+from deconditional.saving.identity import digest
 from deconditional.saving.objects import Reader, Writer
 from deconditional.saving.own_kernels import Supplied
 
@@ -89,6 +90,7 @@ MODELS: dict[str, Any] = {
     "pseudo-targets": lambda: dc.PseudoTarget(dc.BaggGP(**QUICK), n_restarts=1).fit(
         BAGS, Z[:5], MEDIATOR
     ),
+    "mediated": lambda: dc.MediatedGP(**QUICK).fit(BAGS, Z[:5], MEDIATOR),
     "varcmp": lambda: mediated(dc.VarCMP(n_inducing=5, uncertainty=True, **QUICK)),
     "stochastic": lambda: matched(
         dc.VBagg(n_inducing=5, inference="stochastic", inference_options=STOCHASTIC, n_restarts=1)
@@ -174,10 +176,8 @@ def assert_same(one: Any, other: Any, folder: Path) -> None:
 
 def found(node: Any, name: str) -> Any:
     """The fields of the first object of a class, in the JSON of a file."""
-    if isinstance(node, dict):
-        for kind in ("object", "estimator"):
-            if kind in node and node[kind][0] == name:
-                return node[kind][1]
+    if isinstance(node, dict) and "object" in node and node["object"][0] == name:
+        return node["object"][1]
     inside = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     return next((fields for each in inside if (fields := found(each, name)) is not None), None)
 
@@ -258,10 +258,8 @@ def test_numpy_and_json_alone_give_the_posterior_mean(fitted: Any, tmp_path: Pat
         members = {name: file[f"arrays/{name}.npy"[:-4]] for name in header["arrays"]}
 
     def array(node: dict[str, Any]) -> np.ndarray:
-        (node,) = node.values()
-        if "array" in node:
-            return members[node["array"]]
-        return np.array(node["values"], dtype=float).reshape(node["shape"])
+        ((kind, content),) = node.items()
+        return content if kind == "weak" else members[content]
 
     bags = {k: array(found(header, "Bags")[k]) for k in ("points", "bag", "weights")}
     field = found(header, "ExactField")
@@ -368,7 +366,8 @@ def through_a_file(value: Any, /, **supplied: Any) -> tuple[Any, Any]:
     node = Writer(arrays).write(value)
     text = io.BytesIO()
     with zipfile.ZipFile(text, "w") as archive:
-        whole = {"format": "value", "schema": 1, "content": node, "arrays": arrays.about}
+        names = {name: key for key, name in arrays.names.items()}
+        whole = {"format": "value", "schema": 1, "content": node, "arrays": names}
         archive.writestr("model.json", json.dumps({**whole, "digest": header_digest(whole)}))
         for name, values in arrays.arrays.items():
             member = io.BytesIO()
@@ -565,10 +564,10 @@ def facts(out: xr.Dataset) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::deconditional.ExtrapolationWarning")  # few cells, no link
-@pytest.mark.parametrize("names", [("mediated",), ("bagg-gp", "u-cmp")])
 def test_a_loaded_downscaler_predicts_the_same_dataset(
-    names: tuple[str, ...], fields: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fields: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    names = ("gpr", "u-cmp")
     monkeypatch.setattr("deconditional.fields.learn.candidates", lambda *_: names)
     options = {"points_per_bag": 4, "folds": 3, "bounds": (0, None)}
     downscaler = dc.Downscaler("tas", ["altitude"], ["water_vapour"], **options)
@@ -627,6 +626,13 @@ def write(path: Path, members: dict[str, bytes], how: int = zipfile.ZIP_STORED) 
         for name, content in members.items():
             archive.writestr(name, content)
     return path
+
+
+def npy(values: np.ndarray) -> bytes:
+    """An array as a member of a file."""
+    member = io.BytesIO()
+    np.save(member, values)
+    return member.getvalue()
 
 
 def signed(header: Any) -> bytes:
@@ -695,19 +701,16 @@ def test_edited_files_are_refused(opened: Any) -> None:
     name = next(iter(opened.header["arrays"]))
     with pytest.raises(SavedModelError, match="the arrays in it are not those its list names"):
         opened(**{f"arrays__{name}.npy": None})
-    shape, dtype = (opened.header["arrays"][name][key] for key in ("shape", "dtype"))
-    other = io.BytesIO()
-    np.save(other, np.full(shape, 7, dtype=dtype))
     with pytest.raises(SavedModelError, match=f"array {name} does not match its fingerprint"):
-        opened(**{f"arrays__{name}.npy": other.getvalue()})
+        opened(**{f"arrays__{name}.npy": npy(np.full(3, 7.0))})
 
 
 def test_the_data_has_its_own_fingerprint(opened: Any) -> None:
     header = json.loads(json.dumps(opened.header))
-    z = found(header, "ExactProblem")["z"]["jax"]["values"]
-    z[0] += 1e-9
+    name, z = found(header, "ExactProblem")["z"]["jax"], Z[:5] + 1e-9
+    header["arrays"][name] = digest(z)
     with pytest.raises(SavedModelError, match="not the data its fingerprint belongs to"):
-        opened(header=signed(header))
+        opened(header=signed(header), **{f"arrays__{name}.npy": npy(z)})
 
 
 def test_names_of_members_cannot_lead_elsewhere(opened: Any, tmp_path: Path) -> None:
@@ -733,15 +736,17 @@ def test_bombs_do_not_go_off(opened: Any, saved: Path, tmp_path: Path) -> None:
             info.file_size = info.compress_size = whole.file_size
             archive.filelist.append(info)
             archive.NameToInfo[info.filename] = info
-    header = json.loads(json.dumps(opened.header))
-    for about in header["arrays"].values():
-        about["shape"] = [2**40]
-    huge = write(tmp_path / "huge.npz", {**members, "model.json": signed(header)})
+    name = found(opened.header, "Bags")["points"]["numpy"]
+    large = npy(X).replace(b"(30, 2)", b"(2**40,")
+    shape = npy(X).replace(b"(30, 2), }     ", b"(30, 99999999), }")[: len(npy(X))]
+    huge = write(tmp_path / "huge.npz", {**members, f"arrays/{name}.npy": shape})
+    sums = write(tmp_path / "sums.npz", {**members, f"arrays/{name}.npy": large})
     tracemalloc.start()
     for path, why in (
         (packed, "compressed"),
         (same, "overlap"),
-        (huge, "the size its shape needs"),
+        (huge, "as large as its shape needs"),
+        (sums, "damaged"),
     ):
         with pytest.raises(SavedModelError, match=why):
             dc.load(path)
@@ -768,29 +773,18 @@ def test_objects_are_never_unpickled(opened: Any, tmp_path: Path) -> None:
         def __reduce__(self) -> Any:
             return (Path.touch, (tmp_path / "executed",))
 
-    member = io.BytesIO()
-    np.save(member, np.array([Evil()], dtype=object), allow_pickle=True)
-    header = json.loads(json.dumps(opened.header))
-    name = next(iter(header["arrays"]))
-    for dtype in ("|O", "<f8"):
-        size = (len(member.getvalue()) - 128) // 8
-        header["arrays"][name] = {"dtype": dtype, "shape": [size], "digest": "0" * 64}
-        with pytest.raises(SavedModelError, match=r"not a number|not of the type and shape"):
-            opened(header=signed(header), **{f"arrays__{name}.npy": member.getvalue()})
-    np.load(io.BytesIO(member.getvalue()), allow_pickle=True)
+    evil = npy(np.array([Evil()], dtype=object))
+    with pytest.raises(SavedModelError, match="not one of plain numbers"):
+        opened(**{f"arrays__{next(iter(opened.header['arrays']))}.npy": evil})
+    np.load(io.BytesIO(evil), allow_pickle=True)
     assert (tmp_path / "executed").exists()  # it would have worked
 
 
-def inline(*values: float) -> dict[str, Any]:
-    """An array of a file."""
-    return {"jax": {"shape": [len(values)], "values": list(values)}}
-
-
 FORGED: dict[str, tuple[str, str, Any]] = {
-    "class": ("", "estimator", ["os.system", {}, {}]),
-    "class of this package": ("", "estimator", ["Bags", {}, {}]),
+    "class": ("", "object", ["os.system", {}]),
+    "class of this package": ("", "object", ["Bags", {}]),
     "class of another": ("", "object", ["builtins.eval", {}]),
-    "not fitted": ("", "estimator", ["CMP", {}, {}]),
+    "not fitted": ("", "object", ["CMP", {}]),
     "function": ("ExactField", "dtype", {"constant": "os.system"}),
     "option": ("CMP", "__class__", 1),
     "option of a wrong kind": ("CMP", "seed", "one"),
@@ -805,11 +799,11 @@ FORGED: dict[str, tuple[str, str, Any]] = {
     "another object": ("ExactField", "conditioned", {"same": 0}),
     "object to come": ("ExactField", "conditioned", {"same": 10**6}),
     "no points": ("Bags", "points", None),
-    "array of another": ("ExactField", "noise", {"jax": {"array": "a99999"}}),
-    "array of another shape": ("Conditioned", "coefficients", inline(1.0)),
-    "array of another kind": ("Bags", "bag", {"numpy": {"shape": [1], "values": [0.0]}}),
+    "array of another": ("ExactField", "noise", {"jax": "a99999"}),
+    "array of another shape": ("Conditioned", "coefficients", {"jax": "a00000"}),
+    "array of another kind": ("Bags", "bag", {"numpy": "a00000"}),
     "an array too few": ("ExactField", "weights", None),
-    "shape": ("ExactProblem", "z", {"jax": {"shape": [2**62, 4], "values": [1, 2]}}),
+    "no array": ("ExactProblem", "z", {"jax": {"shape": [2**62, 4]}}),
     "labels": ("Bags", "ids", {"tuple": [0] * 6}),
     "tiles": ("Layout", "row_tile", 3),
     "chunks": ("Layout", "n_bags", 3),
@@ -818,8 +812,8 @@ FORGED: dict[str, tuple[str, str, Any]] = {
         "transform",
         {"object": ["Interval", {"low": 0, "high": 0}]},
     ),
-    "date": ("Bags", "ids", {"dates": ["eval", {"numpy": {"shape": [0], "values": []}}]}),
-    "random key": ("CMP", "seed", {"key": ["evil", {"numpy": {"shape": [0], "values": []}}]}),
+    "date": ("Bags", "ids", {"dates": ["eval", {"numpy": "a00000"}]}),
+    "random key": ("CMP", "seed", {"key": ["evil", {"numpy": "a00000"}]}),
     "distribution": ("Parameter", "prior", {"distribution": ["__init__", {"mapping": {}}]}),
     "extra field": ("Bags", "run", "rm -rf /"),
     "two kinds": ("Parameter", "prior", {"float": "nan", "tuple": []}),
@@ -913,12 +907,13 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 JUNK = [
     *(None, True, -1, 0, 1, 7, 2**60, 1e300, -1e300, "", "nan", "inf", "a00001"),
-    *([], {}, [[]], {"jax": {"array": "a00000"}}, {"jax": {"shape": [], "values": [1.0]}}),
+    *([], {}, [[]], {"jax": "a00000"}, {"numpy": "a00001"}, {"weak": 1.0}, {"scalar": "a00000"}),
     *({"tuple": []}, {"kernel": {}}, {"float": "nan"}, {"mapping": {"a": 1}}, {"same": 3}),
     *({"object": ["Identity", {}]}, {"constant": "jax.nn.relu"}),
 ]
 
 
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
 def test_forged_values_give_a_model_or_an_error(opened: Any) -> None:
     """Any value of the JSON replaced, removed or doubled, its fingerprint made good again."""
     chance = np.random.default_rng(5)

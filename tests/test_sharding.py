@@ -52,6 +52,7 @@ def found():
         [sys.executable, str(HERE / "four_devices.py")],
         env={
             **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
             "XLA_FLAGS": flags.strip(),
             "JAX_PLATFORMS": "cpu",
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",

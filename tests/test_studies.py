@@ -334,6 +334,7 @@ ROLL = ["swiss-roll", "--points", "200", "--bags", "8", "--seeds", "1"]
         (["climate", "--exact-points", "few"], "must be a whole number, not 'few'"),
         (["climate", "--exact-points", "0"], "must be at least 1, not 0"),
         (["climate", "--data", "nowhere.nc"], "nowhere.nc"),
+        (["climate", "--data", __file__], "check that it is one"),
         (["climate", "--data", "some.nc", "--month", "4"], "a file of fields has its own"),
         (["climate", "--month", "13"], "months run from 1 to 12, not 13"),
         (["climate", "--models", "varcpm"], "unknown model 'varcpm'; choose from 'vargpr'"),

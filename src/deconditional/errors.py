@@ -58,8 +58,8 @@ def visible(text: str) -> str:
     return HIDDEN.sub(_escape, text.replace("\r\n", "\n"))
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found.group())
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match.group())
     width, letter = (2, "x") if code < 0x100 else (4, "u") if code < 0x10000 else (8, "U")
     return f"\\{letter}{code:0{width}x}"
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-__all__ = ["drawn", "representatives"]
+__all__ = ["drawn", "representatives", "thinned"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -42,22 +42,26 @@ def representatives(
     >>> len(rows), bool(abs(w @ np.exp(x[rows, 0]) - np.exp(x).mean()) < 0.01)
     (4, True)
     """
-    rows = np.flatnonzero(weights > 0)
-    if len(rows) > MOST_POINTS:
-        # Even steps through the cumulated weights: a point that outweighs a step is met again.
-        rows = rng.permutation(rows)
-        ends = np.cumsum(weights[rows])
-        steps = (np.arange(MOST_POINTS) + rng.uniform()) / MOST_POINTS * ends[-1]
-        rows, counts = np.unique(rows[np.searchsorted(ends, steps)], return_counts=True)
-        w = counts / MOST_POINTS
-    else:
-        w = weights[rows] / weights[rows].sum()
+    rows, w = thinned(weights, MOST_POINTS, rng)
     if len(rows) <= n:
         return rows, w
     u = _standardised(x[rows], w)
     kernel = _matern(u)
     chosen = _herd(kernel, kernel @ w, n)
     return rows[chosen], _weights(kernel + LINEAR / max(u.shape[1], 1) * u @ u.T, w, chosen)
+
+
+def thinned(weights: Floats, n: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
+    """Indices of at most n points that stand for all by their weights, which sum to one."""
+    rows = np.flatnonzero(weights > 0)
+    if len(rows) <= n:
+        return rows, weights[rows] / weights[rows].sum()
+    # Even steps through the cumulated weights: a point that outweighs a step is met again.
+    rows = rng.permutation(rows)
+    ends = np.cumsum(weights[rows])
+    steps = (np.arange(n) + rng.uniform()) / n * ends[-1]
+    rows, counts = np.unique(rows[np.searchsorted(ends, steps)], return_counts=True)
+    return rows, counts / n
 
 
 def drawn(x: Floats, weights: Floats, n: int, rng: np.random.Generator) -> tuple[Ints, Floats]:

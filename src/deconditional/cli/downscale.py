@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 
 import xarray as xr
@@ -39,12 +40,6 @@ from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["downscale"]
 
-PARAMETERS = (
-    *("target", "covariates", "mediators", "model", "kernel", "position", "transform", "bounds"),
-    *("consistency", "points_per_bag", "mask", "min_cover", "dims", "folds", "n_restarts", "seed"),
-)
-"""Options that the estimator is told as they are."""
-
 
 @dataclass(frozen=True)
 class Request:
@@ -73,7 +68,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     quantile_levels(args.quantiles)
     check_size_options(args)
     request = Request(args, command, console, downscaler, *read(args))
-    with errors_of_computing(args.model), cluster(args.workers, args.scheduler):
+    with errors_of_computing(downscaler.model), cluster(args.workers, args.scheduler):
         if args.map_over is not None:
             return every_slice(request)
         result = at_once(request)
@@ -83,7 +78,8 @@ def downscale(args: argparse.Namespace, command: str) -> int:
 
 def estimator(args: argparse.Namespace) -> Downscaler:
     """The estimator that the options describe."""
-    given = {name: getattr(args, name) for name in PARAMETERS}
+    options = set(signature(Downscaler).parameters)
+    given = {name: value for name, value in vars(args).items() if name in options}
     return Downscaler(**given, progress=not args.quiet and sys.stderr.isatty())
 
 
@@ -182,7 +178,7 @@ def finished(request: Request, result: xr.Dataset) -> None:
 
 
 def sum_up(request: Request, result: xr.Dataset) -> None:
-    """The summary after a run."""
+    """Print the summary after a run."""
     console, comparison = request.console, request.downscaler.comparison_
     facts = json.loads(result.attrs["deconditional"])
     if comparison is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,159 +38,89 @@ exit codes: 0 done, 2 the command cannot be carried out as given, 3 the program 
 interrupted.
 """
 
-OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
-    "data": {
-        "--fine": {
-            "nargs": "+",
-            "required": True,
-            "metavar": "FILE",
-            "help": "covariates on the fine grid, NaN where unknown: netCDF, Zarr, globs",
-        },
-        "--coarse": {
-            "nargs": "+",
-            "required": True,
-            "metavar": "FILE",
-            "help": "target and mediators on the coarse grid, NaN where unknown",
-        },
-        "--target": {"required": True, "help": "coarse variable to downscale"},
-        "--covariates": {"type": names, "default": [], "metavar": "A,B", "help": "fine variables"},
-        "--mediators": {
-            "type": names,
-            "default": [],
-            "metavar": "P,Q",
-            "help": "coarse variables that link target and covariates where cells or times differ",
-        },
-        "--on": {
-            "nargs": "+",
-            "metavar": "FILE",
-            "help": "where to predict, if not where the fine covariates are known",
-        },
-        "--time": {"metavar": "T", "help": "use these times only: 2001-07, or 2001-06/2001-08"},
-        "--mask": {"help": "fine variable, share of a cell that counts (0 to 1)"},
-        "--min-cover": {
-            "type": float,
-            "default": 0.5,
-            "metavar": "SHARE",
-            "help": "least share of a coarse cell that fine cells must cover (default: 0.5)",
-        },
-        "--dims": {
-            "type": dimensions,
-            "metavar": "y=A,x=B,time=C",
-            "help": "names of dimensions, where CF attributes do not tell",
-        },
-        "--map-over": {
-            "metavar": "DIM",
-            "help": (
-                "one downscaling for every value of a dimension of the coarse data, time or "
-                "member, say, each with a fit of its own; done ones are kept if the run stops"
-            ),
-        },
-    },
-    "size": {
-        "--chunked": {
-            "choices": ("auto", "yes", "no"),
-            "default": "auto",
-            "help": (
-                "work through the fine files chunk by chunk, in little memory; a stopped run goes "
-                "on when the command is given again (default: from 2 GB on)"
-            ),
-        },
-        "--workers": {
-            "type": at_least(1),
-            "metavar": "N",
-            "help": "processes of a Dask cluster on this machine, one core each",
-        },
-        "--scheduler": {
-            "metavar": "ADDRESS",
-            "help": "of a running Dask cluster, tcp://host:8786, say",
-        },
-        "--checkpoint": {
-            "type": Path,
-            "metavar": "FILE",
-            "help": (
-                "keep how far learning is; the same command goes on from there after a stop, and "
-                "removes the file at its end"
-            ),
-        },
-    },
-    "model": {
-        "--model": {
-            "default": "auto",
-            "choices": MODELS,
-            "metavar": "NAME",
-            "help": f"{', '.join(MODELS)} (default: auto, by blocked cross-validation)",
-        },
-        "--kernel": {
-            "default": "rough",
-            "choices": ("rough", "smooth"),
-            "help": (
-                "smooth: Matérn-3/2 of position plus Gaussian of the covariates; rough, the "
-                "default: a Matérn-1/2 of position besides, for intervals wide enough on real "
-                "fields"
-            ),
-        },
-        "--transform": {"choices": ["log"], "help": "log for positive, skewed fields"},
-        "--bounds": {
-            "type": bounds,
-            "metavar": "LOW,HIGH",
-            "help": "physical limits, as in 0, or 0,1 or, below zero, --bounds=-40,40",
-        },
-        "--consistency": {
-            "choices": ["exact"],
-            "help": "make area means equal the observed values",
-        },
-        "--no-position": {
-            "action": "store_false",
-            "dest": "position",
-            "help": "do not use position as covariate and mediator",
-        },
-        "--points-per-bag": {
-            "type": points,
-            "default": "auto",
-            "metavar": "N",
-            "help": (
-                "fine cells that stand for a coarse one while learning, or all (default: by size)"
-            ),
-        },
-        "--folds": {
-            "type": at_least(2),
-            "default": 5,
-            "help": "of the cross-validation (default: 5)",
-        },
-        "--restarts": {
-            "dest": "n_restarts",
-            "metavar": "RESTARTS",
-            "type": at_least(1, 1000),
-            "default": 2,
-            "help": "of every fit (default: 2)",
-        },
-        "--seed": {"type": at_least(0, 2**32 - 1), "default": 0, "help": "default: 0"},
-    },
-    "output": {
-        "--out": {"required": True, "type": Path, "metavar": "OUT.nc", "help": ".nc or .zarr"},
-        "--quantiles": {
-            "type": levels,
-            "default": [],
-            "metavar": "Q,R",
-            "help": "as in 0.05,0.5,0.95",
-        },
-        "--samples": {
-            "type": at_least(0),
-            "default": 0,
-            "metavar": "K",
-            "help": "joint samples to add",
-        },
-        "--report": {"type": Path, "metavar": "FILE.html", "help": "write a report too"},
-        "--overwrite": {"action": "store_true", "help": "replace an existing output or report"},
-        "--quiet": {"action": "store_true", "help": "print nothing but errors"},
-    },
-}
-"""Groups of options, and of every option what argparse is told."""
+Add = Callable[..., argparse.Action]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``deconditional downscale``."""
-    for title, options in OPTIONS.items():
-        group = parser.add_argument_group(title)
-        for flag, settings in options.items():
-            group.add_argument(flag, **settings)
+    """Options of ``deconditional downscale``.
+
+    Options of the estimator are among the arguments where they were given, and only there: their
+    defaults are its own.
+    """
+    groups = {"data": _data, "size": _size, "model": _model, "output": _output}
+    for title, options in groups.items():
+        add = parser.add_argument_group(title).add_argument
+        options(add, partial(add, default=argparse.SUPPRESS))
+
+
+def _data(add: Add, of_estimator: Add) -> None:
+    files: dict[str, Any] = {"nargs": "+", "metavar": "FILE"}
+    text = "covariates on the fine grid, NaN where unknown: netCDF, Zarr, globs"
+    add("--fine", required=True, help=text, **files)
+    text = "target and mediators on the coarse grid, NaN where unknown"
+    add("--coarse", required=True, help=text, **files)
+    add("--target", required=True, help="coarse variable to downscale")
+    add("--covariates", type=names, default=[], metavar="A,B", help="fine variables")
+    text = "coarse variables that link target and covariates where cells or times differ"
+    of_estimator("--mediators", type=names, metavar="P,Q", help=text)
+    add("--on", help="where to predict, if not where the fine covariates are known", **files)
+    add("--time", metavar="T", help="use these times only: 2001-07, or 2001-06/2001-08")
+    of_estimator("--mask", help="fine variable, share of a cell that counts (0 to 1)")
+    text = "least share of a coarse cell that fine cells must cover (default: 0.5)"
+    of_estimator("--min-cover", type=float, metavar="SHARE", help=text)
+    text = "names of dimensions, where CF attributes do not tell"
+    of_estimator("--dims", type=dimensions, metavar="y=A,x=B,time=C", help=text)
+    text = (
+        "one downscaling for every value of a dimension of the coarse data, time or member, say, "
+        "each with a fit of its own; done ones are kept if the run stops"
+    )
+    add("--map-over", metavar="DIM", help=text)
+
+
+def _size(add: Add, of_estimator: Add) -> None:
+    text = (
+        "work through the fine files chunk by chunk, in little memory; a stopped run goes on when "
+        "the command is given again (default: from 2 GB on)"
+    )
+    add("--chunked", choices=("auto", "yes", "no"), default="auto", help=text)
+    text = "processes of a Dask cluster on this machine, one core each"
+    add("--workers", type=at_least(1), metavar="N", help=text)
+    text = "of a running Dask cluster, tcp://host:8786, say"
+    add("--scheduler", metavar="ADDRESS", help=text)
+    text = (
+        "keep how far learning is; the same command goes on from there after a stop, and removes "
+        "the file at its end"
+    )
+    add("--checkpoint", type=Path, metavar="FILE", help=text)
+
+
+def _model(add: Add, of_estimator: Add) -> None:
+    text = f"{', '.join(MODELS)} (default: auto, by blocked cross-validation)"
+    of_estimator("--model", choices=MODELS, metavar="NAME", help=text)
+    text = (
+        "smooth: Matérn-3/2 of position plus Gaussian of the covariates; rough, the default: a "
+        "Matérn-1/2 of position besides, for intervals wide enough on real fields"
+    )
+    of_estimator("--kernel", choices=("rough", "smooth"), help=text)
+    of_estimator("--transform", choices=["log"], help="log for positive, skewed fields")
+    text = "physical limits, as in 0, or 0,1 or, below zero, --bounds=-40,40"
+    of_estimator("--bounds", type=bounds, metavar="LOW,HIGH", help=text)
+    text = "make area means equal the observed values"
+    of_estimator("--consistency", choices=["exact"], help=text)
+    text = "do not use position as covariate and mediator"
+    of_estimator("--no-position", action="store_false", dest="position", help=text)
+    text = "fine cells that stand for a coarse one while learning, or all (default: by size)"
+    of_estimator("--points-per-bag", type=points, metavar="N", help=text)
+    of_estimator("--folds", type=at_least(2), help="of the cross-validation (default: 5)")
+    restarts = {"dest": "n_restarts", "metavar": "RESTARTS", "type": at_least(1, 1000)}
+    of_estimator("--restarts", help="of every fit (default: 2)", **restarts)
+    of_estimator("--seed", type=at_least(0, 2**32 - 1), help="default: 0")
+
+
+def _output(add: Add, of_estimator: Add) -> None:
+    add("--out", required=True, type=Path, metavar="OUT.nc", help=".nc or .zarr")
+    add("--quantiles", type=levels, default=[], metavar="Q,R", help="as in 0.05,0.5,0.95")
+    add("--samples", type=at_least(0), default=0, metavar="K", help="joint samples to add")
+    add("--report", type=Path, metavar="FILE.html", help="write a report too")
+    add("--overwrite", action="store_true", help="replace an existing output or report")
+    add("--quiet", action="store_true", help="print nothing but errors")

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from deconditional import __version__
 from deconditional.cli import downscale_options
-from deconditional.cli.options import nothing_kept, require, runs, whole
+from deconditional.cli.options import require, whole
 from deconditional.errors import UsageError, shortened, visible
 from deconditional.fitting.interrupts import aborting
 
@@ -103,7 +103,7 @@ def _carry_out(args: argparse.Namespace, command: str) -> int:
         with aborting():
             return args.command(args, command)
     except KeyboardInterrupt:
-        print(f"\ndeconditional: interrupted. {args.kept(args)}", file=sys.stderr)
+        print(f"\ndeconditional: interrupted. {_left(args)}", file=sys.stderr)
         return 130
 
 
@@ -137,17 +137,17 @@ def _report(args: argparse.Namespace, command: str) -> int:
     return report(args, command)
 
 
-# ---------------------------------------------------------------------- what an interrupt leaves
-
-
-def _output_untouched(args: argparse.Namespace) -> str:
+def _left(args: argparse.Namespace) -> str:
+    """What an interrupt leaves of a command."""
+    if args.command is _demo:
+        return "Nothing was kept; run the command again."
     if getattr(args, "written", None) is not None:
         return f"{args.written} is written; what was to follow is not."
-    nothing = "No output was written; what was there has not changed."
+    left = "No output was written; what was there has not changed."
     checkpoint = getattr(args, "checkpoint", None)
     if checkpoint is not None and checkpoint.exists():
-        return f"{nothing} The same command goes on from {checkpoint}."
-    return nothing
+        left += f" The same command goes on from {checkpoint}."
+    return left
 
 
 # ---------------------------------------------------------------------- arguments
@@ -161,13 +161,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"deconditional {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_demo(commands)
-    _add_downscale(commands)
-    _add_report(commands)
-    return parser
-
-
-def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
     demo = commands.add_parser(
         "demo",
         help="downscale real global fields and compare with the truth",
@@ -175,19 +168,7 @@ def _add_demo(commands: argparse._SubParsersAction[_Parser]) -> None:
         "of the coarse cells give fine covariates, the other half the coarse temperature. Writes "
         "demo.nc, maps.png, report.html and scores.json. Takes about two minutes.",
     )
-    demo.add_argument("--out", required=True, metavar="DIR", help="folder for what is written")
-    demo.add_argument(
-        "--month", type=int, default=1, choices=range(1, 13), metavar="1..12", help="default: 1"
-    )
-    demo.add_argument("--seed", type=whole, default=0, help="of the choice of cells (default: 0)")
-    demo.add_argument(
-        "--synthetic", action="store_true", help="made-up fields, which need no data package"
-    )
-    runs(demo, _demo, nothing_kept)
-
-
-def _add_downscale(commands: argparse._SubParsersAction[_Parser]) -> None:
-    parser = commands.add_parser(
+    downscale = commands.add_parser(
         "downscale",
         help="a coarse field on the fine grid of its covariates, from files to a file",
         description="Downscale a coarse target with fine covariates. Coarse cells with fine "
@@ -196,12 +177,7 @@ def _add_downscale(commands: argparse._SubParsersAction[_Parser]) -> None:
         epilog=downscale_options.EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    downscale_options.add_options(parser)
-    runs(parser, _downscale, _output_untouched)
-
-
-def _add_report(commands: argparse._SubParsersAction[_Parser]) -> None:
-    parser = commands.add_parser(
+    report = commands.add_parser(
         "report",
         help="an HTML page about a downscaled field",
         description="Write a self-contained HTML page about what deconditional downscale wrote: "
@@ -209,9 +185,23 @@ def _add_report(commands: argparse._SubParsersAction[_Parser]) -> None:
         epilog=REPORT_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("result", metavar="OUT.nc", help="what deconditional downscale wrote")
-    parser.add_argument("--truth", nargs="+", metavar="FILE", help="the fine field, if it is known")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE.html", help="default: OUT.html beside the result"
-    )
-    runs(parser, _report, _output_untouched)
+    for sub, command in ((demo, _demo), (downscale, _downscale), (report, _report)):
+        sub.set_defaults(command=command)
+    _demo_options(demo.add_argument)
+    downscale_options.add_options(downscale)
+    _report_options(report.add_argument)
+    return parser
+
+
+def _demo_options(add: downscale_options.Add) -> None:
+    add("--out", required=True, metavar="DIR", help="folder for what is written")
+    months = {"type": int, "default": 1, "choices": range(1, 13), "metavar": "1..12"}
+    add("--month", help="default: 1", **months)
+    add("--seed", type=whole, default=0, help="of the choice of cells (default: 0)")
+    add("--synthetic", action="store_true", help="made-up fields, which need no data package")
+
+
+def _report_options(add: downscale_options.Add) -> None:
+    add("result", metavar="OUT.nc", help="what deconditional downscale wrote")
+    add("--truth", nargs="+", metavar="FILE", help="the fine field, if it is known")
+    add("--out", type=Path, metavar="FILE.html", help="default: OUT.html beside the result")

@@ -1,4 +1,4 @@
-"""What the commands share: types of their options, what runs, what an interrupt leaves."""
+"""What the commands share: types of their options, and the packages they need."""
 
 from __future__ import annotations
 
@@ -9,32 +9,9 @@ from importlib.util import find_spec
 from deconditional.errors import UsageError
 
 __all__ = [
-    "at_least",
-    "bounds",
-    "dimensions",
-    "levels",
-    "names",
-    "nothing_kept",
-    "points",
-    "positive",
-    "require",
-    "runs",
+    *("at_least", "bounds", "dimensions", "levels", "names", "points", "positive", "require"),
     "whole",
 ]
-
-
-def runs(
-    parser: argparse.ArgumentParser,
-    command: Callable[[argparse.Namespace, str], int],
-    kept: Callable[[argparse.Namespace], str],
-) -> None:
-    """Have a parser's arguments carried out by `command`; `kept` says what an interrupt leaves."""
-    parser.set_defaults(command=command, kept=kept)
-
-
-def nothing_kept(args: argparse.Namespace) -> str:
-    """What an interrupt leaves of a command that writes at its end: nothing."""
-    return "Nothing was kept; run the command again."
 
 
 def require(extra: str, *packages: str) -> None:
@@ -112,7 +89,7 @@ def points(text: str) -> int | str | None:
 def dimensions(text: str) -> dict[str, str]:
     """Names of dimensions by their role: y, x or time."""
     pairs = [part.split("=", 1) for part in names(text) if "=" in part]
-    found = {role.strip(): name.strip() for role, name in pairs}
-    if len(found) != len(names(text)) or not set(found) <= {"y", "x", "time"}:
+    roles = {role.strip(): name.strip() for role, name in pairs}
+    if len(roles) != len(names(text)) or not set(roles) <= {"y", "x", "time"}:
         raise argparse.ArgumentTypeError(f"must look like y=lat,x=lon,time=t, not {text!r}")
-    return found
+    return roles

@@ -6,10 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from deconditional.datasets.noisy_mediator import NoisyMediator, noisy_mediator
-from deconditional.datasets.s_curve import s_curve
 from deconditional.datasets.shrinkage_toy import ShrinkageToy, shrinkage_toy
-from deconditional.datasets.surfaces import CutSurface
-from deconditional.datasets.swiss_roll import swiss_roll
+from deconditional.datasets.surfaces import CutSurface, s_curve, swiss_roll
 from deconditional.datasets.synthetic_globe import SyntheticGlobe, synthetic_globe
 
 if TYPE_CHECKING:

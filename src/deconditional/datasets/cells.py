@@ -100,30 +100,21 @@ def coarsen(
     array([-90., -45.])
     """
     axes = _axes(fields, lat, lon)
-    blocks = _block(fields, axes, block)
-    kinds = _kinds(fields, axes[0])
-    bounds = [_bounds(fields, axis, kind) for axis, kind in zip(axes, kinds, strict=True)]
-    coords: dict[Any, Any] = {}
-    for axis, size, ends in zip(axes, blocks, bounds, strict=True):
-        outer = np.stack([ends[::size, 0], ends[size - 1 :: size, 1]], 1)
+    blocks = _blocks(fields, axes, block)
+    coords: dict[Any, Any] = {k: v for k, v in fields.coords.items() if not set(axes) & set(v.dims)}
+    sides = []
+    for axis, kind in zip(axes, _kinds(fields, axes[0]), strict=True):
+        bounds, size = _bounds(fields, axis, kind), blocks[axis]
+        outer = np.stack([bounds[::size, 0], bounds[size - 1 :: size, 1]], 1)
         coords |= cell_axis(axis, outer.mean(1), outer, fields[axis].attrs)
-    sides = (np.abs(lengths(ends, kind)) for ends, kind in zip(bounds, kinds, strict=True))
-    area = np.outer(*sides)
-
-    coarse = {}
-    for name, field in fields.data_vars.items():
-        if set(axes) <= set(field.dims):
-            values = field.transpose(..., *axes)
-            mean = xr.DataArray(
-                _block_means(values.values, area, blocks),
-                dims=values.dims,
-                attrs=_mean_attrs(field),
-            )
-            coarse[name] = mean.transpose(*field.dims)
-        elif not set(axes) & set(field.dims):
-            coarse[name] = field
-    kept = {k: v for k, v in fields.coords.items() if not set(axes) & set(v.dims)}
-    return xr.Dataset(coarse, coords=kept | coords, attrs=fields.attrs)
+        sides.append(np.abs(lengths(bounds, kind)))
+    area = xr.DataArray(np.outer(*sides), dims=axes)
+    coarse = {
+        name: _block_mean(field, area, blocks) if set(axes) <= set(field.dims) else field
+        for name, field in fields.data_vars.items()
+        if set(axes) <= set(field.dims) or not set(axes) & set(field.dims)
+    }
+    return xr.Dataset(coarse, coords=coords, attrs=fields.attrs)
 
 
 def split_cells(
@@ -179,13 +170,15 @@ def split_cells(
     if not noise_std >= 0.0:
         raise ValueError(f"noise_std must not be negative; it is {noise_std!r}.")
     axes = _axes(fields, lat, lon)
-    rows, columns = _block(fields, axes, block)
+    rows, columns = _blocks(fields, axes, block).values()
     everywhere = _pick(fields, covariates, axes)
     coarse = coarsen(_pick(fields, [target, *mediators], axes), block, *axes)
 
-    known = np.logical_and.reduce(
-        [_ever(everywhere[name].notnull(), axes).values for name in covariates]
-    )
+    known = np.array(True)
+    for name in covariates:
+        ever = everywhere[name].notnull()
+        ever = ever.any([dim for dim in ever.dims if dim not in axes])  # at some time
+        known = known & ever.transpose(*axes).values
     some = known.reshape(known.shape[0] // rows, rows, -1, columns).any((1, 3))
     rng = np.random.default_rng(seed)
     cells = rng.permutation(np.flatnonzero(some))
@@ -216,17 +209,18 @@ def _axes(fields: xr.Dataset, lat: str, lon: str) -> tuple[str, str]:
     )
 
 
-def _block(
+def _blocks(
     fields: xr.Dataset, axes: tuple[str, str], block: int | tuple[int, int]
-) -> tuple[int, int]:
-    rows, columns = block if isinstance(block, tuple) else (block, block)
-    for axis, size in zip(axes, (rows, columns), strict=True):
+) -> dict[str, int]:
+    """Cells of a block along each axis."""
+    blocks = dict(zip(axes, block if isinstance(block, tuple) else (block, block), strict=True))
+    for axis, size in blocks.items():
         if size < 1 or fields.sizes[axis] % size:
             raise ValueError(
                 f"a block of {size} does not divide the {fields.sizes[axis]} cells along {axis}; "
                 "choose another block or cut the fields."
             )
-    return rows, columns
+    return blocks
 
 
 def _bounds(fields: xr.Dataset, axis: str, kind: AxisKind) -> np.ndarray:
@@ -244,23 +238,18 @@ def _kinds(fields: xr.Dataset, lat: str) -> tuple[AxisKind, AxisKind]:
     return ("latitude", "longitude") if degrees else ("plane", "plane")
 
 
-def _block_means(values: np.ndarray, area: np.ndarray, block: tuple[int, int]) -> np.ndarray:
-    rows, columns = block
-    known = ~np.isnan(values)
-    blocks = (*values.shape[:-2], values.shape[-2] // rows, rows, -1, columns)
-    total = (np.where(known, values, 0.0) * area).reshape(blocks).sum((-3, -1))
-    weight = (known * area).reshape(blocks).sum((-3, -1))
-    return np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
-
-
-def _mean_attrs(field: xr.DataArray) -> dict[Any, Any]:
+def _block_mean(field: xr.DataArray, area: xr.DataArray, blocks: dict[str, int]) -> xr.DataArray:
+    """Area means over the cells of every block that have a value, and what the field is now."""
+    bare = xr.DataArray(field.values, dims=field.dims)
+    weight = area.where(bare.notnull(), 0.0).coarsen(blocks).sum()
+    total = (bare.fillna(0.0) * area).coarsen(blocks).sum()
     attrs = dict(field.attrs)
     if "grid_mapping" in field.encoding:  # where xarray puts it when it decodes a file
         attrs["grid_mapping"] = field.encoding["grid_mapping"]
     before = str(attrs.get("cell_methods", ""))
     if "area: mean" not in before:
         attrs["cell_methods"] = f"{before} area: mean".strip()
-    return attrs
+    return (total / weight.where(weight > 0)).transpose(*field.dims).assign_attrs(attrs)
 
 
 def _check_names(fields: xr.Dataset, names: Sequence[str], role: str) -> None:
@@ -279,8 +268,3 @@ def _pick(fields: xr.Dataset, names: Sequence[str], axes: tuple[str, str]) -> xr
     kept = {*names, *(fields[axis].attrs.get("bounds", f"{axis}_bnds") for axis in axes)}
     kept |= {fields[name].attrs.get("grid_mapping") for name in names}
     return fields.drop_vars([name for name in fields.data_vars if name not in kept])
-
-
-def _ever(known: xr.DataArray, axes: tuple[str, str]) -> xr.DataArray:
-    """Whether a fine cell has a value at some time."""
-    return known.any([dim for dim in known.dims if dim not in axes]).transpose(*axes)

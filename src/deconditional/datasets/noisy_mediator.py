@@ -43,7 +43,7 @@ class NoisyMediator:
 def noisy_mediator(
     explained: float = 0.6, n_cells: int = 200, points_per_cell: int = 30, seed: int = 0
 ) -> NoisyMediator:
-    r"""Draw cells and a field.
+    r"""Draw cells, a field, and mediators that explain a share of its cell means.
 
     f is a draw of a Gaussian process in two covariates with a Gaussian kernel of length scales 1
     and 0.6. A cell has points that are scattered about a centre in [-2, 2]² with standard deviation

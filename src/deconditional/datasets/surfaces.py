@@ -1,14 +1,15 @@
-"""Curved surfaces cut into bags by height: what the swiss roll and the S-curve share."""
+"""Curved surfaces cut into bags by height: the paper's swiss roll, and an S-curve."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from deconditional.bags import Bags
 
-__all__ = ["CutSurface", "check_cut", "cut"]
+__all__ = ["CutSurface", "s_curve", "swiss_roll"]
 
 
 @dataclass(frozen=True)
@@ -48,23 +49,82 @@ class CutSurface:
     matching: str
 
 
-def check_cut(n_points: int, n_bags: int, matching: str) -> None:
-    """Raise where a surface cannot be cut so."""
+def swiss_roll(
+    n_points: int = 5000,
+    n_bags: int = 50,
+    matching: str = "direct",
+    noise_std: float = 0.05,
+    seed: int = 0,
+) -> CutSurface:
+    """Draw a swiss roll cut into bags by height, the paper's first experiment.
+
+    The position is t = 1.5π(1 + 2u), the point (t cos t, 21 v, t sin t), both standardised. Levels
+    of equal height along the last axis are the bags, so they differ in size. Directly matched data
+    has points and observations of every level; indirectly matched data keeps the points of a
+    random half of the levels and the observations of the other half.
+
+    Examples
+    --------
+    >>> data = swiss_roll(matching="indirect", seed=3)
+    >>> len(data.x), data.bags.n_bags, len(data.z)
+    (5000, 25, 25)
+    >>> bool(set(data.bags.ids) & set(data.observed.tolist()))
+    False
+    """
+
+    def surface(u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        t = 1.5 * np.pi * (1.0 + 2.0 * u)
+        return t, (t * np.cos(t), 21.0 * v, t * np.sin(t))
+
+    return _cut(surface, n_points, n_bags, matching, noise_std, seed)
+
+
+def s_curve(
+    n_points: int = 5000,
+    n_bags: int = 50,
+    matching: str = "direct",
+    noise_std: float = 0.05,
+    seed: int = 0,
+) -> CutSurface:
+    """Draw an S-curve cut into bags by height.
+
+    The position t is uniform between -3π/2 and 3π/2, the point (sin t, 2v, sign(t) (cos t - 1)).
+    Bags and matching are those of :func:`swiss_roll`. A level meets the curve once or twice, where
+    the roll meets it up to six times.
+
+    Examples
+    --------
+    >>> data = s_curve(n_points=500, n_bags=20, matching="indirect")
+    >>> data.bags.n_bags, len(data.z), data.observed_bags.n_bags
+    (10, 10, 10)
+    """
+
+    def surface(u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        t = 3.0 * np.pi * (u - 0.5)
+        return t, (np.sin(t), 2.0 * v, np.sign(t) * (np.cos(t) - 1.0))
+
+    return _cut(surface, n_points, n_bags, matching, noise_std, seed)
+
+
+def _cut(
+    surface: Callable[..., tuple[np.ndarray, tuple[np.ndarray, ...]]],
+    n_points: int,
+    n_bags: int,
+    matching: str,
+    noise_std: float,
+    seed: int,
+) -> CutSurface:
+    """A standardised surface, cut into levels of equal height along its last axis.
+
+    `surface` gives positions and points from two shares, one along the surface and one across.
+    """
     if matching not in ("direct", "indirect"):
         raise ValueError(f"matching must be 'direct' or 'indirect', not {matching!r}.")
     if n_bags < 2 or n_points < n_bags:
         raise ValueError("a surface needs at least two bags and a point for each.")
-
-
-def cut(
-    points: np.ndarray,
-    position: np.ndarray,
-    n_bags: int,
-    matching: str,
-    noise_std: float,
-    rng: np.random.Generator,
-) -> CutSurface:
-    """Standardise a surface and cut it into levels of equal height along its last axis."""
+    rng = np.random.default_rng(seed)
+    position, axes = surface(rng.uniform(size=n_points), rng.uniform(size=n_points))
+    points = np.stack(axes, axis=1)
     x = (points - points.mean(0)) / points.std(0)
     f = (position - position.mean()) / position.std()
     height = x[:, 2]

@@ -2,23 +2,20 @@
 
 XLA starts as many threads as it sees cores, in every process. Two workers of one thread each would
 so run four threads on two cores. A plugin, registered with the cluster when work is first sent to
-it, lets every worker process start as many as Dask gave it. It must come before JAX looks for
-devices, which is when it starts its threads.
+it, lets every worker process start as many as Dask gave it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-import jax
-from threadpoolctl import threadpool_limits
-
 from deconditional.errors import UsageError
+from deconditional.kernels.threads import start_threads
 
-__all__ = ["active_client", "cluster", "limit_threads", "start_threads"]
+__all__ = ["active_client", "cluster", "limit_threads"]
 
 NAME = "deconditional-threads"
 
@@ -88,18 +85,3 @@ def _plugin() -> Any:
                 start_threads(worker.state.nthreads)
 
     return OwnThreads()
-
-
-def start_threads(n: int) -> None:
-    """Start JAX in this process with n threads, which may run on any core."""
-    threadpool_limits(n)
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(cores)[:n])
-    try:
-        jax.devices()
-    finally:
-        for thread in os.listdir("/proc/self/task"):
-            with suppress(OSError):
-                os.sched_setaffinity(int(thread), cores)

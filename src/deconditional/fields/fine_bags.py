@@ -1,8 +1,8 @@
 r"""Bags of the fine data, made when they are asked for: condensed, or their means alone.
 
 A bag that lies within one part is condensed where its points are. Of one that several chunks share,
-each sends its points, or a sample of them where there are many, and the bag is condensed when they
-have met.
+each sends its points, or some that stand for them where there are many, and the bag is condensed
+when they have met.
 
 Models with inducing points learn from bags of a few points each. Their posterior needs the bags
 only through the means of as many functions as there are inducing points, :math:`\bar k(w)`, and
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -23,7 +22,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from deconditional.bags import Bags
-from deconditional.bags.condense import MOST_POINTS, representatives
+from deconditional.bags.condense import MOST_POINTS, representatives, thinned
 from deconditional.errors import UsageError
 from deconditional.fields.part import Part
 from deconditional.fields.parts import Parts
@@ -67,8 +66,8 @@ class FineBags:
             return self._centroids(place)
         order = np.argsort(self.table.unit[place])
         plan = self._plan(place[order], points_per_bag, seed)
-        found = self.parts.gather(_reduced, partial(_joined_pieces, plan), plan)
-        found = plan.finished(found)
+        met = self.parts.gather(_reduced, plan.joined, plan)
+        found = replace(plan, shared=np.zeros_like(plan.shared)).reduced(met)
         index = order[np.searchsorted(plan.wanted, found.unit)]
         total = np.bincount(index, found.area, minlength=len(place))
         by_bag = np.argsort(index, kind="stable")
@@ -107,7 +106,7 @@ class FineBags:
         most = MOST_POINTS if points_per_bag is not None else int(sizes.max())
         if points_per_bag is not None and shared.any():
             most = int(np.clip(MOST_GATHERED // shared.sum(), points_per_bag, MOST_POINTS))
-        return Reduction(self.table.unit[place], shared, sizes > most, points_per_bag, most, seed)
+        return Reduction(self.table.unit[place], shared, points_per_bag, most, seed)
 
     def spread(self) -> Spread:
         """The spread of all points of the bags; in memory from the points, to the last digit."""
@@ -120,9 +119,8 @@ class FineBags:
     def averages(self, which: Ints, scaling: InputScaling, functions: Functions) -> Floats:
         """Means of functions of standardised points over all points of some bags, (N, D)."""
         units = self.table.unit[which]
-        found = self.parts.gather(_function_sums, Sums.joined, units, scaling, functions)
-        place = np.searchsorted(found.unit, units)
-        return found.total[place] / found.area[place, None]
+        sums = self.parts.gather(_function_sums, sum, units, scaling, functions).toarray()
+        return np.asarray(sums[:, :-1] / sums[:, -1:])
 
     def sharing(self, which: Ints) -> csr_array:
         """Number of fine cells that every two of some bags share."""
@@ -134,26 +132,16 @@ class FineBags:
 
 
 class Pieces(NamedTuple):
-    """Points of bags on their way: the unit, number in the fine data, coordinates, area of each.
-
-    `complete` says which are all that will come of their bag, condensed already.
-    """
+    """Points of bags on their way: the unit, number in the fine data, coordinates, area of each."""
 
     unit: Ints
     number: Ints
     points: Floats
     area: Floats
-    complete: Flags
 
     def take(self, rows: npt.NDArray[Any]) -> Pieces:
         """Some of the points."""
         return Pieces(*(column[rows] for column in self))
-
-    @classmethod
-    def joined(cls, pieces: Sequence[Pieces]) -> Pieces:
-        """All points, by unit and number."""
-        every = cls(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
-        return every.take(np.lexsort((every.number, every.unit)))
 
 
 @dataclass(frozen=True)
@@ -164,122 +152,74 @@ class Reduction:
     ----------
     wanted : (N,)
         Units of the bags, in order.
-    shared, sampled : (N,)
-        Which lie in several parts, and which have more points than can be looked at.
+    shared : (N,)
+        Which wait for points of further parts.
     points_per_bag, most
-        Points that stand for a bag, and points of one that are looked at.
+        Points that stand for a bag, and at most so many of one that waits.
     """
 
     wanted: Ints
     shared: Flags
-    sampled: Flags
     points_per_bag: int | None
     most: int
     seed: int
 
-    def reduce(self, found: Pieces) -> Pieces:
-        """Condense bags that are complete, sample the others where they have many points."""
+    def joined(self, pieces: Sequence[Pieces]) -> Pieces:
+        """The points of several parts, by unit and number, reduced."""
+        every = Pieces(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+        return self.reduced(every.take(np.lexsort((every.number, every.unit))))
+
+    def reduced(self, found: Pieces) -> Pieces:
+        """Every bag, by unit, with no more points than it needs; their areas add up as before."""
         starts = np.flatnonzero(np.diff(found.unit, prepend=-1))
-        kept = []
-        for rows in np.split(np.arange(len(found.unit)), starts[1:]):
-            if not len(rows):
-                continue
-            bag = found.take(rows)
-            shared = self.shared[np.searchsorted(self.wanted, bag.unit[0])]
-            kept.append(self._sample(bag) if shared else self._condense(bag))
-        return Pieces.joined(kept) if kept else found
+        bags = np.split(np.arange(len(found.unit)), starts)[1:]
+        smaller = [self._smaller(found.take(rows)) for rows in bags]
+        return Pieces(*map(np.concatenate, zip(*smaller, strict=True))) if smaller else found
 
-    def finished(self, found: Pieces) -> Pieces:
-        """All bags condensed, once their points have met."""
-        if found.complete.all():
-            return found
-        met = found.take(~found.complete)
-        sampled = self.sampled[np.searchsorted(self.wanted, met.unit)]
-        met = met._replace(area=np.where(sampled, 1.0, met.area))  # drawn by area: now all equal
-        last = replace(self, shared=np.zeros(len(self.wanted), dtype=bool))
-        return Pieces.joined([found.take(found.complete), last.reduce(met)])
-
-    def _condense(self, bag: Pieces) -> Pieces:
-        """One bag, complete, as the few points that stand for it."""
-        bag = bag._replace(complete=np.ones(len(bag.unit), dtype=bool))
-        if self.points_per_bag is None or len(bag.unit) <= self.points_per_bag:
+    def _smaller(self, bag: Pieces) -> Pieces:
+        waits = self.shared[np.searchsorted(self.wanted, bag.unit[0])]
+        size = self.most if waits else self.points_per_bag
+        if size is None or len(bag.unit) <= size:
             return bag
         rng = np.random.default_rng([self.seed, int(bag.unit[0])])
-        weights = bag.area / bag.area.sum()
-        rows, fitted = representatives(bag.points, weights, self.points_per_bag, rng)
-        return bag.take(rows)._replace(area=fitted * bag.area.sum())
-
-    def _sample(self, bag: Pieces) -> Pieces:
-        """At most so many points, drawn in proportion to area, the same however chunks lie."""
-        if len(bag.unit) <= self.most:
-            return bag
-        # Largest of log(u) / area: a sample of a sample is one of all.
-        lot = np.log(_uniform(bag.number, self.seed)) / bag.area
-        return bag.take(np.sort(np.argpartition(-lot, self.most)[: self.most]))
+        total = bag.area.sum()
+        if waits:
+            rows, weights = thinned(bag.area, size, rng)
+        else:
+            rows, weights = representatives(bag.points, bag.area / total, size, rng)
+        return bag.take(rows)._replace(area=weights * total)
 
 
 def _reduced(part: Part, plan: Reduction) -> Pieces:
     found = part.cells.memberships
     found = found.take(np.isin(found.unit, plan.wanted))
-    n = len(found.unit)
-    pieces = Pieces(
-        found.unit,
-        part.cells.numbers[found.row],
-        part.points[found.row],
-        found.area,
-        np.zeros(n, dtype=bool),
-    )
-    return plan.reduce(Pieces.joined([pieces]))
-
-
-def _joined_pieces(plan: Reduction, found: list[Pieces]) -> Pieces:
-    every = Pieces.joined(found)
-    unfinished = plan.reduce(every.take(~every.complete))
-    return Pieces.joined([every.take(every.complete), unfinished])
-
-
-def _uniform(numbers: Ints, seed: int) -> Floats:
-    """Values between 0 and 1 that belong to cells: a hash, so that order does not matter."""
-    start = (seed + 1) * 0x9E3779B97F4A7C15 % 2**64
-    x = numbers.astype(np.uint64) + np.uint64(start)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    x = x ^ (x >> np.uint64(31))
-    return ((x >> np.uint64(11)).astype(float) + 0.5) / 2**53
+    numbers = part.cells.numbers[found.row]
+    return plan.joined([Pieces(found.unit, numbers, part.points[found.row], found.area)])
 
 
 # ---------------------------------------------------------------------- sums over all points
 
 
-class Sums(NamedTuple):
-    """Sums of area times functions, and of area, over the points of units."""
-
-    unit: Ints
-    total: Floats
-    area: Floats
-
-    @classmethod
-    def joined(cls, found: Sequence[Sums]) -> Sums:
-        """The sums over all points."""
-        units, index = np.unique(np.concatenate([s.unit for s in found]), return_inverse=True)
-        add = csr_array((np.ones(len(index)), (index, np.arange(len(index)))))
-        total, area = (np.concatenate([getattr(s, n) for s in found]) for n in ("total", "area"))
-        return cls(units, add @ total, add @ area)
-
-
-def _function_sums(part: Part, units: Ints, scaling: InputScaling, functions: Functions) -> Sums:
+def _members(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
+    """Places among some units, points, and the areas they share, for all points in them."""
     found = part.cells.memberships
     found = found.take(np.isin(found.unit, units))
-    here, index = np.unique(found.unit, return_inverse=True)
-    shape = (len(here), len(part.points))
-    shares = csr_array((found.area, (index, found.row)), shape=shape)
-    needed = np.unique(found.row)
+    order = np.argsort(units)
+    return order[np.searchsorted(units[order], found.unit)], found.row, found.area
+
+
+def _function_sums(
+    part: Part, units: Ints, scaling: InputScaling, functions: Functions
+) -> csr_array:
+    """Sums over the points of units of area times functions and, in the last column, of area."""
+    place, row, area = _members(part, units)
+    shares = csr_array((area, (place, row)), shape=(len(units), len(part.points)))
     total: Any = 0.0
-    for rows, values in _values(part.points, scaling, functions, needed):
+    for rows, values in _values(part.points, scaling, functions, np.unique(row)):
         total = total + shares[:, rows] @ values
-    if not len(here):
-        total = np.zeros((0, _evaluated(functions, scaling(part.points[:0])).shape[1]))
-    return Sums(here, total, np.bincount(index, found.area, minlength=len(here)).astype(float))
+    if not len(row):
+        total = np.zeros((len(units), _evaluated(functions, scaling(part.points[:0])).shape[1]))
+    return csr_array(np.concatenate([total, np.asarray(shares.sum(1))[:, None]], 1))
 
 
 def _values(
@@ -300,10 +240,7 @@ def _evaluated(functions: Functions, x: Any) -> Any:
 
 def _shared_cells(part: Part, units: Ints) -> csr_array:
     """Numbers of fine cells of a part that every two units share."""
-    found = part.cells.memberships
-    found = found.take(np.isin(found.unit, units))
-    order = np.argsort(units)
-    place = order[np.searchsorted(units[order], found.unit)]
-    shape = (len(units), len(part.points))
-    inside = csr_array((np.ones(len(place), dtype=np.int32), (place, found.row)), shape=shape)
+    place, row, _ = _members(part, units)
+    ones = np.ones(len(place), dtype=np.int32)
+    inside = csr_array((ones, (place, row)), shape=(len(units), len(part.points)))
     return inside @ inside.T

@@ -29,9 +29,9 @@ from deconditional.fitting.interrupts import Stop, current
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
 from deconditional.models.regression import bag_gap
 from deconditional.models.variational import VariationalModel
-from deconditional.saving.foreign import LeftBehind
+from deconditional.saving.kinds import LeftBehind
 from deconditional.saving.resume import Part as CheckpointPart
-from deconditional.saving.resume import whole, within
+from deconditional.saving.resume import within
 
 __all__ = ["STAGED", "FitData", "Learner", "Learnt", "final_stage", "interrupted"]
 
@@ -212,7 +212,7 @@ class Learner:
         else:
             model = clone(model)
         try:
-            model.fit(data.bags, z, **data.arguments(), **whole(checkpoint))
+            model.fit(data.bags, z, **data.arguments(), **within(checkpoint))
         except (TypeError, ValueError) as error:
             if isinstance(error, UsageError):
                 raise

@@ -111,16 +111,21 @@ class Options(BaseEstimator):
             options=dict(self.model_options or {}),
             model=self.model,
             points_per_bag=self.points_per_bag,
+            steps=_steps(pairing),
         )
 
 
 def _inputs(pairing: Pairing, n_others: int) -> Inputs:
     """The inputs of a kernel, with so many beside position and time."""
-    clock, steps = pairing.clock, (1.0, 1.0)
-    if clock.n_inputs:
-        column, spread = pairing.n_position, pairing.spread
-        scale = spread.std[column] or 1.0
-        steps = clock.step / scale, (spread.high[column] - spread.low[column]) / scale
-    return Inputs(
-        pairing.n_position, n_others, clock.n_inputs, clock.mode == "independent", steps
-    )
+    clock = pairing.clock
+    apart = _steps(pairing)[0] if clock.mode == "independent" else None
+    return Inputs(pairing.n_position, n_others, clock.n_inputs, apart)
+
+
+def _steps(pairing: Pairing) -> tuple[float, float]:
+    """The step between times and the span of all, in their standard deviations."""
+    if not pairing.n_time:
+        return 1.0, 1.0
+    column, spread = pairing.n_position, pairing.spread
+    scale = spread.std[column] or 1.0
+    return pairing.clock.step / scale, (spread.high[column] - spread.low[column]) / scale

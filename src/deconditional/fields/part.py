@@ -159,8 +159,9 @@ class Part:
         """Positions, if these are asked for, times and covariates of the cells that are present."""
         time, cell = np.nonzero(self.cells.present)
         reader, columns = self.cells.reader, [self.covariates[time, cell]]
-        if reader.grid.times is not None:
-            columns.insert(0, reader.clock(self.cells.grid.times)[time])
+        times = self.cells.grid.times
+        if times is not None:
+            columns.insert(0, reader.clock(times)[time])
         if reader.question.position:
             columns.insert(0, self.cells.grid.positions[cell])
         return np.concatenate(columns, 1)
@@ -187,7 +188,7 @@ class Reader:
     question: Question
     unit_time: Ints
     n_unit_times: int
-    clock: Clock = Clock()
+    clock: Clock
 
     @property
     def n_units(self) -> int:

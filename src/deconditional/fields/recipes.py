@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
@@ -71,17 +72,14 @@ class Inputs:
     ----------
     n_time
         1 where there is time, 3 where the year goes round too.
-    independent
-        Whether different times have nothing to do with each other.
-    steps
-        The step between times and the span of all, in the units of the input.
+    apart
+        The step between times that have nothing to do with each other; None where they have.
     """
 
     n_position: int
     n_others: int
     n_time: int = 0
-    independent: bool = False
-    steps: tuple[float, float] = (1.0, 1.0)
+    apart: float | None = None
 
     @property
     def position(self) -> list[int]:
@@ -100,6 +98,7 @@ class Inputs:
         return list(range(self.n_position + 1, self.n_position + self.n_time))
 
 
+@eqx.filter_jit  # GPJax transforms what it is given: compiled as one, not operation by operation
 def field_kernel(inputs: Inputs, name: str = "rough") -> AbstractKernel:
     """Matérn-3/2 of position and Gaussian of the covariates, added: the kernel ``"smooth"``.
 
@@ -117,8 +116,8 @@ def field_kernel(inputs: Inputs, name: str = "rough") -> AbstractKernel:
     rough = [gk.Matern12(active_dims=inputs.position)] * bool(inputs.n_position and name == "rough")
     if not inputs.n_time:
         return _sum([*_pattern(inputs), *rough])
-    lasting = [] if inputs.independent else _pattern(inputs)
-    changing = [*_pattern(inputs, 1.0 if inputs.independent else SLOPES), *rough]
+    lasting = _pattern(inputs) if inputs.apart is None else []
+    changing = [*_pattern(inputs, SLOPES if lasting else 1.0), *rough]
     parts = [part * _of_time(inputs) for part in changing] + [_of_time(inputs, free=True)]
     if inputs.season:
         parts += [part * _of_season(inputs) for part in _pattern(inputs, SLOPES)]
@@ -126,6 +125,7 @@ def field_kernel(inputs: Inputs, name: str = "rough") -> AbstractKernel:
     return _sum([*lasting, *parts])
 
 
+@eqx.filter_jit
 def mediator_kernel(inputs: Inputs) -> AbstractKernel:
     """Matérn-3/2 of position and of time, Gaussian of the season and of the mediators, added."""
     parts = _pattern(inputs)
@@ -142,16 +142,18 @@ def _pattern(inputs: Inputs, scale: float = 1.0) -> list[AbstractKernel]:
     if inputs.n_position:
         parts.append(gk.Matern32(active_dims=inputs.position))
     if inputs.n_others:
-        parts.append(gk.RBF(active_dims=inputs.others, lengthscale=jnp.full(inputs.n_others, scale)))
+        parts.append(
+            gk.RBF(active_dims=inputs.others, lengthscale=jnp.full(inputs.n_others, scale))
+        )
     return parts
 
 
 def _of_time(inputs: Inputs, free: bool = False) -> AbstractKernel:
     """How times hang together; of variance one unless it is free."""
     dims, variance = [inputs.n_position], 1.0 if free else ONE
-    if inputs.independent:
-        apart = non_trainable(PositiveReal(inputs.steps[0] / APART))
-        return gk.RBF(active_dims=dims, lengthscale=apart, variance=variance)
+    if inputs.apart is not None:
+        scale = non_trainable(PositiveReal(inputs.apart / APART))
+        return gk.RBF(active_dims=dims, lengthscale=scale, variance=variance)
     return gk.Matern32(active_dims=dims, variance=variance)
 
 
@@ -175,18 +177,24 @@ SLOPES = 3.0
 """Standard deviations of a covariate over which an effect of it is hardly more than a slope."""
 
 
-def time_priors(kernel: AbstractKernel, inputs: Inputs, name: str) -> dict[str, Prior]:
+def time_priors(
+    kernel: AbstractKernel, inputs: Inputs, steps: tuple[float, float], name: str
+) -> dict[str, Prior]:
     """Priors of the length scales in a kernel that have to do with time, by parameter.
 
     Of time anything between the step from one time to the next and the span of all is as likely: a
     field of weather forgets itself from one year to the next, one of climate does not. Of
     covariates whose effect changes with time it is long, so that a few observations at a time tell
     how it changes.
+
+    Parameters
+    ----------
+    steps
+        The step between times and the span of all, in the units of the input.
     """
-    if not inputs.n_time or inputs.independent:
+    if not inputs.n_time or inputs.apart is not None:
         return {}
-    step, span = inputs.steps
-    span = max(span, step)
+    step, span = steps[0], max(steps)
     width = max(0.5 * float(np.log(span / step)), 1.0)
     prior = LogNormal(float(np.sqrt(step * span)), width)
     found: dict[str, Prior] = {}
@@ -262,6 +270,8 @@ class Recipe:
         As in :class:`~deconditional.Downscaler`.
     inputs, mediators
         Inputs of the kernel and of the mediator kernel.
+    steps
+        The step between times and the span of all, standardised.
     """
 
     kernel: AbstractKernel | str
@@ -275,6 +285,7 @@ class Recipe:
     options: Mapping[str, Any]
     model: Any = "auto"
     points_per_bag: int | str | None = "auto"
+    steps: tuple[float, float] = (1.0, 1.0)
 
     def takes_bags(self, name: str) -> bool:
         """Whether a model of this name, or the one that was given, can do without mediators."""
@@ -304,7 +315,7 @@ class Recipe:
             **self.options,
         }
         if name != "mediated":
-            expected = time_priors(kernel, self.inputs, "kernel")
+            expected = time_priors(kernel, self.inputs, self.steps, "kernel")
             shared["priors"] = expected | dict(shared.get("priors") or {}) or None
         try:
             if name == "mediated":

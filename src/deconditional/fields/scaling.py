@@ -51,9 +51,7 @@ class InputScaling:
     scale: Floats
 
     @classmethod
-    def of(
-        cls, spread: Spread, n_position: int, spherical: bool, n_time: int = 0
-    ) -> InputScaling:
+    def of(cls, spread: Spread, n_position: int, spherical: bool, n_time: int = 0) -> InputScaling:
         """From the spread of the values the model learns from.
 
         Where the year goes round is on a circle, which stays as it is.

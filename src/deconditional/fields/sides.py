@@ -156,7 +156,9 @@ class CoarseSide:
     @property
     def times(self) -> np.ndarray | None:
         """Times of the target; None where it has none."""
-        return self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
+        return (
+            self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
+        )
 
     def units(self, fine_times: np.ndarray | None) -> Units:
         """Target and mediators of all cells, or all cells at times."""
@@ -172,9 +174,7 @@ class CoarseSide:
             mediator[..., k] = array
         lasting = [grid.time not in self.dataset[name].dims for name in question.coarse_names]
         target = np.broadcast_to(values[0], shape)
-        return make_units(
-            fine_times, self.times, target, mediator, lasting[1:], question.time
-        )
+        return make_units(fine_times, self.times, target, mediator, lasting[1:], question.time)
 
     def _check_values(self, name: str, values: Floats) -> None:
         check_marks(values, name)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +81,7 @@ def stream(
 
 
 def regions(dataset: xr.Dataset) -> list[dict[str, slice]]:
-    """Rows of chunks, as few as make a region of a fair size.
+    """Blocks of chunks, as few as are of a fair size.
 
     Examples
     --------
@@ -89,27 +89,15 @@ def regions(dataset: xr.Dataset) -> list[dict[str, slice]]:
     >>> regions(field.to_dataset(name="mean"))
     [{'y': slice(0, 6, None), 'x': slice(0, 4, None)}]
     """
-    first = dataset["mean"]
-    dims = [str(d) for d in first.dims]
-    chunks = dict(zip(dims, first.chunks or (), strict=True))
-    *outer, rows, columns = dims
-    width = sum(chunks[columns])
-    found: list[dict[str, slice]] = []
-    for start in _slices(chunks[outer[0]]) if outer else [slice(0, 1)]:
-        above = 0
-        for row in _slices(chunks[rows]):
-            if (row.stop - above) * width * (start.stop - start.start) >= CELLS_PER_REGION:
-                found.append({**({outer[0]: start} if outer else {}), rows: slice(above, row.stop)})
-                above = row.stop
-        if above < sum(chunks[rows]):
-            rest = slice(above, sum(chunks[rows]))
-            found.append({**({outer[0]: start} if outer else {}), rows: rest})
-    return [{**region, columns: slice(0, width)} for region in found]
-
-
-def _slices(sizes: Sequence[int]) -> Iterator[slice]:
-    edges = np.concatenate([[0], np.cumsum(sizes)]).tolist()
-    return (slice(a, b) for a, b in pairwise(edges))
+    first, cells = dataset["mean"], 1
+    cuts: list[list[slice]] = []
+    for sizes in reversed(first.chunks or ()):
+        ends, most = np.cumsum(sizes), cells * max(sizes)
+        together = min(max(CELLS_PER_REGION // most, 1), len(sizes))
+        edges = np.unique([0, *ends[together - 1 :: together], ends[-1]]).tolist()
+        cuts.insert(0, [slice(a, b) for a, b in pairwise(edges)])
+        cells = together * most
+    return [dict(zip(map(str, first.dims), cut, strict=True)) for cut in product(*cuts)]
 
 
 def _uniform(dataset: xr.Dataset) -> xr.Dataset:

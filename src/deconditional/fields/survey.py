@@ -6,7 +6,7 @@ Sums over the points of a part, in a form in which those of several parts can be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,24 +54,11 @@ class UnitTable:
     @classmethod
     def of(cls, unit: Ints, area: Floats, points: Floats, others: Floats) -> UnitTable:
         """From memberships: the unit, area, point and further variables of each."""
-        units, index = np.unique(unit, return_inverse=True)
-        n = len(units)
-        count = np.bincount(index, minlength=n)
-        mean = _summed(index, points, n) / count[:, None]
-        known = np.isfinite(others)
-        return cls(
-            unit=units.astype(np.int64),
-            parts=np.ones(n, dtype=np.int64),
-            count=count,
-            area=_summed(index, area, n),
-            weighted=_summed(index, area[:, None] * points, n),
-            mean=mean,
-            squares=_summed(index, (points - mean[index]) ** 2, n),
-            low=_extreme(np.minimum, index, points, n),
-            high=_extreme(np.maximum, index, points, n),
-            other_sum=_summed(index, area[:, None] * np.where(known, others, 0.0), n),
-            other_area=_summed(index, area[:, None] * known, n),
-        )
+        one, weight, known = np.ones(len(unit), dtype=np.int64), area[:, None], np.isfinite(others)
+        seen = (weight * np.where(known, others, 0.0), weight * known)
+        spread = (points, np.zeros_like(points), points, points)
+        table = cls(unit, one, one, area, weight * points, *spread, *seen).merged()
+        return replace(table, parts=np.ones_like(table.unit))
 
     @classmethod
     def joined(cls, tables: Sequence[UnitTable]) -> UnitTable:
@@ -86,28 +73,29 @@ class UnitTable:
         >>> both.unit.tolist(), both.mean.ravel().round(3).tolist(), both.parts.tolist()
         ([1, 3], [2.667, 2.333], [2, 2])
         """
-        every = {f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(cls)}
-        units, index = np.unique(every.pop("unit"), return_inverse=True)
-        n = len(units)
-        each = every["count"][:, None].astype(float)
-        count = np.bincount(index, every["count"], minlength=n).astype(np.int64)
-        mean = _summed(index, each * every["mean"], n) / count[:, None]
-        apart = each * (every["mean"] - mean[index]) ** 2
-        return cls(
-            unit=units.astype(np.int64),
-            parts=np.bincount(index, every["parts"], minlength=n).astype(np.int64),
+        columns = ([getattr(t, f.name) for t in tables] for f in fields(cls))
+        return cls(*(np.concatenate(column) for column in columns)).merged()
+
+    def merged(self) -> UnitTable:
+        """One row for every unit, of all rows that are about it."""
+        every = self.select(np.argsort(self.unit, kind="stable"))
+        starts = np.flatnonzero(np.diff(every.unit, prepend=-1))
+        each, count = every.count[:, None], np.add.reduceat(every.count, starts)
+        mean = np.add.reduceat(each * every.mean, starts) / count[:, None]
+        apart = each * (every.mean - np.repeat(mean, np.diff([*starts, len(each)]), axis=0)) ** 2
+        sums = ("parts", "area", "weighted", "other_sum", "other_area")
+        return replace(
+            every,
+            unit=every.unit[starts],
             count=count,
             mean=mean,
-            squares=_summed(index, every["squares"] + apart, n),
-            low=_extreme(np.minimum, index, every["low"], n),
-            high=_extreme(np.maximum, index, every["high"], n),
-            **{
-                name: _summed(index, every[name], n)
-                for name in ("area", "weighted", "other_sum", "other_area")
-            },
+            squares=np.add.reduceat(every.squares + apart, starts),
+            low=np.minimum.reduceat(every.low, starts),
+            high=np.maximum.reduceat(every.high, starts),
+            **{name: np.add.reduceat(getattr(every, name), starts) for name in sums},
         )
 
-    def select(self, which: npt.NDArray[np.bool_]) -> UnitTable:
+    def select(self, which: npt.NDArray[Any]) -> UnitTable:
         """Some of the units."""
         return UnitTable(*(getattr(self, f.name)[which] for f in fields(self)))
 
@@ -162,17 +150,3 @@ def joined_surveys(found: list[Survey]) -> Survey:
     """The survey of several parts together."""
     units, *rest = zip(*found, strict=True)
     return Survey(UnitTable.joined(units), *(np.sum(column, axis=0) for column in rest))
-
-
-def _summed(index: Ints, values: Floats, n: int) -> Floats:
-    """Sums of rows by index, floats also where there are none."""
-    if values.ndim == 1:
-        return np.bincount(index, values, minlength=n).astype(np.float64)
-    columns = [_summed(index, column, n) for column in values.T]
-    return np.stack(columns, axis=1) if columns else np.zeros((n, 0))
-
-
-def _extreme(which: Any, index: Ints, values: Floats, n: int) -> Floats:
-    out = np.full((n, values.shape[1]), np.inf if which is np.minimum else -np.inf)
-    which.at(out, index, values)
-    return out

@@ -49,6 +49,7 @@ class KernelTemplate:
             leaves[position] = values[parameter.name]
         return jax.tree_util.tree_unflatten(structure, leaves)
 
+    @eqx.filter_jit
     def wrapped(self, values: Mapping[str, Any]) -> AbstractKernel:
         """The kernel at named values with GPJax's own parameter classes restored."""
         leaves, structure = _leaves(self.kernel)
@@ -59,16 +60,29 @@ class KernelTemplate:
     def own_values(self) -> dict[str, np.ndarray]:
         """The values the kernel came with."""
         leaves, _ = _leaves(self.kernel)
-        return {
-            p.name: np.asarray(val(leaves[i]), dtype=float)
-            for p, i in zip(self.parameters, self._positions, strict=True)
-        }
+        values = _values(leaves)
+        return {p.name: values[i] for p, i in zip(self.parameters, self._positions, strict=True)}
 
 
 def _rewrap(leaf: Any, value: Array) -> Any:
     if isinstance(leaf, SigmoidBounded):
         return SigmoidBounded(value, low=leaf.low, high=leaf.high)
     return type(leaf)(value) if isinstance(leaf, AbstractUnwrappable) else value
+
+
+@eqx.filter_jit
+def _opened(leaves: list[Any]) -> list[Any]:
+    """Leaves by their values: transforms are compiled as one, not operation by operation."""
+    return [val(leaf) for leaf in leaves]
+
+
+def _values(leaves: list[Any]) -> dict[int, np.ndarray]:
+    """Values of the leaves that have any, by position."""
+    return {
+        i: np.asarray(value, dtype=float)
+        for i, value in enumerate(_opened(leaves))
+        if eqx.is_array_like(value)
+    }
 
 
 def _is_held(leaf: Any) -> bool:
@@ -121,6 +135,7 @@ def kernel_template(
     pairs, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=_is_parameter)
     skip_variance = unit_variance and isinstance(kernel, StationaryKernel)
     typical = _typical_values(kernel, inputs, variance)
+    values = _values([leaf for _, leaf in pairs])
     parameters, positions = [], []
     for position, (path, leaf) in enumerate(pairs):
         if _is_held(leaf) or not (_is_parameter(leaf) or eqx.is_array(leaf)):
@@ -129,7 +144,9 @@ def kernel_template(
         if skip_variance and keys == ["variance"]:
             continue
         name = ".".join([prefix, *keys])
-        parameters.append(_kernel_parameter(name, keys, leaf, typical, length_scale_prior))
+        parameters.append(
+            _kernel_parameter(name, keys, leaf, values[position], typical, length_scale_prior)
+        )
         positions.append(position)
     return KernelTemplate(kernel, tuple(parameters), tuple(positions))
 
@@ -138,10 +155,10 @@ def _kernel_parameter(
     name: str,
     keys: list[str],
     leaf: Any,
+    current: np.ndarray,
     typical: dict[str, np.ndarray],
     length_scale_prior: Callable[[np.ndarray], Prior],
 ) -> Parameter:
-    current = np.asarray(val(leaf), dtype=float)
     if isinstance(leaf, SigmoidBounded):
         middle = Normal(0.5 * (leaf.low + leaf.high), 0.5 * (leaf.high - leaf.low))
         return Parameter(name, current, middle, Interval(leaf.low, leaf.high))
@@ -181,8 +198,9 @@ def _typical_values(
     typical = {"variance": np.asarray(variance)}
     scale = getattr(kernel, "lengthscale", None)
     if isinstance(kernel, StationaryKernel) and scale is not None:
-        active = np.asarray(kernel.slice_input(jnp.asarray(inputs)))
-        per_dimension = np.ndim(val(scale)) == 1 and np.size(val(scale)) > 1
+        active = np.asarray(kernel.slice_input(inputs))
+        shape = jax.eval_shape(val, scale).shape
+        per_dimension = len(shape) == 1 and shape[0] > 1
         typical["lengthscale"] = (
             np.array([typical_distance(column[:, None]) for column in active.T])
             * np.sqrt(active.shape[1] / 2)

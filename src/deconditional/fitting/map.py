@@ -238,8 +238,8 @@ def _starts(
 ) -> list[np.ndarray]:
     """Where restarts begin; one where there is nothing to learn."""
     n = max(1, n_restarts) if parameters.size else 1
-    drawn = (parameters.draw(key, shrink=0.5) for key in jax.random.split(jax.random.key(seed), n))
-    return [parameters.start(), *starts, *drawn][:n]
+    known = [parameters.start(), *starts][:n]
+    return known if len(known) == n else [*known, *parameters.draws(seed, n, shrink=0.5)][:n]
 
 
 class _Search:

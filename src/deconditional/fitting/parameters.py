@@ -22,6 +22,11 @@ from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
 __all__ = ["Parameter", "ParameterSet", "length_scale", "positive"]
 
 
+def library(*arrays: Any) -> Any:
+    """NumPy for what is in this process's memory, which compiles nothing; JAX for what is JAX's."""
+    return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
+
+
 class Transform(Protocol):
     """A bijection between a parameter and the unconstrained number that is optimised."""
 
@@ -41,11 +46,11 @@ class Log:
 
     def forward(self, u: Any) -> Any:
         """The parameter."""
-        return jnp.exp(u)
+        return library(u).exp(u)
 
     def inverse(self, v: Any) -> Any:
         """Its logarithm."""
-        return jnp.log(v)
+        return library(v).log(v)
 
     def log_slope(self, u: Any) -> Any:
         """The logarithm of exp(u)."""
@@ -89,7 +94,7 @@ class Interval:
     def inverse(self, v: Any) -> Any:
         """The logit of its share of the interval."""
         share = (v - self.low) / (self.high - self.low)
-        return jnp.log(share) - jnp.log1p(-share)
+        return library(v).log(share) - library(v).log1p(-share)
 
     def log_slope(self, u: Any) -> Any:
         """The logarithm of the logistic map's slope."""
@@ -206,10 +211,11 @@ class ParameterSet:
         """The prior of every learnt parameter."""
         return {p.name: p.prior for p in self.learnt}
 
-    def pack(self, values: Mapping[str, Any]) -> Float[Array, " size"]:
-        """The unconstrained vector of named values."""
-        parts = [jnp.ravel(p.transform.inverse(jnp.asarray(values[p.name]))) for p in self.learnt]
-        return jnp.concatenate(parts) if parts else jnp.zeros(0)
+    def pack(self, values: Mapping[str, Any]) -> Any:
+        """The unconstrained vector of named values; in NumPy where they are."""
+        free = [p.transform.inverse(values[p.name]) for p in self.learnt]
+        parts = [library(u).ravel(u) for u in free]
+        return library(*parts).concatenate(parts) if parts else np.zeros(0)
 
     def unpack(self, vector: Float[Array, " size"]) -> dict[str, Array]:
         """Named values, the fixed ones included."""
@@ -233,13 +239,11 @@ class ParameterSet:
         """The unconstrained vector of starting values."""
         return np.asarray(self.pack({p.name: p.start for p in self.learnt}))
 
-    def draw(self, key: Any, shrink: float = 1.0) -> np.ndarray:
-        """A start drawn from the priors, pulled towards `start` by 1 - shrink, within bounds."""
-        keys = jax.random.split(key, max(1, len(self.learnt)))
-        drawn = {p.name: _draw(p, k) for p, k in zip(self.learnt, keys, strict=False)}
-        low, high = self.bounds()
+    def draws(self, seed: int, n: int, shrink: float = 1.0) -> np.ndarray:
+        """Starts drawn from the priors, (n, size), pulled to `start` by 1 - shrink, in bounds."""
         centre = self.start()
-        return np.clip(centre + shrink * (np.asarray(self.pack(drawn)) - centre), low, high)
+        pulled = centre + shrink * (np.asarray(_draws(self, seed, n)) - centre)
+        return np.clip(pulled, *self.bounds())
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of the unconstrained vector."""
@@ -264,6 +268,18 @@ def _as_data(prior: Prior) -> Prior:
     return jax.tree.map(lambda leaf: np.float64(leaf) if type(leaf) is float else leaf, prior)
 
 
+@partial(jax.jit, static_argnums=2)
+def _draws(parameters: ParameterSet, seed: int, n: int) -> Array:
+    """Unconstrained draws of the priors, all compiled as one."""
+
+    def draw(key: Any) -> Array:
+        keys = jax.random.split(key, max(1, len(parameters.learnt)))
+        pairs = zip(parameters.learnt, keys, strict=False)
+        return jnp.asarray(parameters.pack({p.name: _draw(p, k) for p, k in pairs}))
+
+    return jax.vmap(draw)(jax.random.split(jax.random.key(seed), n))
+
+
 def _draw(parameter: Parameter, key: Any) -> Array:
     """A draw from the prior; a prior of one number serves every entry of an array."""
     drawn = parameter.prior.sample(key)
@@ -284,8 +300,8 @@ def _fixed_value(parameter: Parameter, value: Any) -> np.ndarray:
             f"fixed[{parameter.name!r}] has shape {array.shape}; the parameter has shape "
             f"{parameter.shape}."
         ) from None
-    inside = np.isfinite(np.asarray(parameter.transform.inverse(np.maximum(array, 1e-300)))).all()
-    if parameter.transform not in (LOG, IDENTITY) and not inside:
+    ends = parameter.transform
+    if isinstance(ends, Interval) and not ((ends.low < array) & (array < ends.high)).all():
         raise ValueError(
             f"fixed[{parameter.name!r}] = {value!r} lies outside the interval of the parameter."
         )

@@ -19,6 +19,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
@@ -164,9 +165,10 @@ class BasisField(eqx.Module):
             covariance = covariance + rest @ pieces.residual.covariance @ rest.T
         return mean, covariance
 
-    def left_over(self, pieces: Any) -> Float[Array, " M"]:
+    def left_over(self, pieces: Any) -> Float[np.ndarray, " M"]:
         """Observations less their posterior means."""
-        return pieces.z - pieces.mediated().T @ self.coefficients.mean
+        mediated, mean = np.asarray(pieces.mediated()), np.asarray(self.coefficients.mean)
+        return np.asarray(pieces.z) - mediated.T @ mean
 
     def jitter(self, pieces: Any) -> float:
         """Jitter of the covariance of the inducing points."""

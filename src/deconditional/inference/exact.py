@@ -119,14 +119,14 @@ class ExactProblem(BagProblem):
         noise = self.noise(values, weights, covariance, scale)
         return Pieces(gram, weights, as_matrix(noise), scale)
 
-    def observed_covariance(self, pieces: Pieces) -> Float[Array, "M M"]:
+    def observed_covariance(self, pieces: Pieces) -> Float[np.ndarray, "M M"]:
         """Prior covariance of the observations, trend and noise included."""
-        mediated = self.trend.whitened(self.trend_means)
-        smooth = pieces.gram
+        gram, noise = np.asarray(pieces.gram), np.asarray(pieces.noise)
+        trend = np.asarray(self.trend_means) * np.asarray(self.trend.prior_std)
         if pieces.weights is not None:
-            mediated = pieces.weights.T @ mediated
-            smooth = pieces.weights.T @ smooth @ pieces.weights
-        return smooth + mediated @ mediated.T + pieces.noise
+            weights = np.asarray(pieces.weights)
+            trend, gram = weights.T @ trend, weights.T @ gram @ weights
+        return gram + trend @ trend.T + noise
 
     def conditioned(self, pieces: Pieces) -> Conditioned:
         """Condition on z."""
@@ -253,7 +253,7 @@ class ExactField(eqx.Module):
         prior = with_bags @ weights + own
         return self.conditioned.mean(g), self.conditioned.covariance(prior, g)
 
-    def left_over(self, pieces: Pieces) -> Float[Array, " M"]:
+    def left_over(self, pieces: Pieces) -> Float[np.ndarray, " M"]:
         """Observations less their posterior means."""
         return self.conditioned.left_over(pieces.noise)
 

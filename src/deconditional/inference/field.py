@@ -96,7 +96,7 @@ class Field(Protocol):
             Covariance of their noise with that of the observations, and with itself.
         """
 
-    def left_over(self, pieces: Any) -> Float[Array, " M"]:
+    def left_over(self, pieces: Any) -> Float[np.ndarray, " M"]:
         """Observations less their posterior means."""
 
     def jitter(self, pieces: Any) -> float:
@@ -115,4 +115,4 @@ def square_root(covariance: Array) -> Array:
 
 def trend_means(trend: Trend, bags: Bags) -> Float[Array, "N q"]:
     """Means of the trend functions over bags."""
-    return jnp.asarray(bags.means(np.asarray(trend.features(jnp.asarray(bags.points)))))
+    return jnp.asarray(bags.means(trend.features(bags.points)))

@@ -25,6 +25,7 @@ from deconditional.inference.climbing import Options
 from deconditional.inference.field import Field
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.stochastic import maximise_elbo
+from deconditional.kernels.linalg import suitable_threads
 from deconditional.saving.resume import Part, Section
 
 __all__ = ["Fitted", "Learning", "Stages", "learn", "most_probable"]
@@ -147,7 +148,7 @@ class Fitted:
     def values(self) -> list[dict[str, Any]]:
         """Named hyper-parameters of all draws; inducing points are none."""
         every = [
-            problem.parameters.unpack(jnp.asarray(vector))
+            problem.parameters.unpack(vector)
             for problem, vector in zip(self.problems, self.vectors, strict=True)
         ]
         return [{k: np.asarray(v) for k, v in each.items() if k != "inducing"} for each in every]
@@ -184,7 +185,7 @@ def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
     if how.method == "nuts" and problem.parameters.size == 0:
         raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
     by = _learnt_by_climbing if how.climb else _learnt_by_map
-    with stoppable() as stop:
+    with stoppable() as stop, suitable_threads(len(problem.z)):
         fitted = by(problem, how, stages)
         off = 0.0 if current().used else problem.rounding(jnp.asarray(fitted.optimum.vector))
         if off > DISAGREEMENT:

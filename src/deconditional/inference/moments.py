@@ -33,6 +33,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
+import numpy as np
+import scipy.linalg as sl
 from jaxtyping import Array, Float
 
 from deconditional.kernels.linalg import (
@@ -114,9 +116,10 @@ class Conditioned(NamedTuple):
         of_trend = self._trend_error(g).T @ self._trend_error(other)
         return prior - g.explained @ other.explained.T + of_trend
 
-    def left_over(self, noise: Float[Array, "M M"]) -> Float[Array, " M"]:
+    def left_over(self, noise: Float[Array, "M M"]) -> Float[np.ndarray, " M"]:
         r"""What the posterior mean leaves of z: :math:`S A^{-1}(z - B\hat\beta)`."""
-        return noise @ jsl.solve_triangular(self.root, self.misfit, lower=True, trans=1)
+        root, misfit = np.asarray(self.root), np.asarray(self.misfit)
+        return np.asarray(noise) @ sl.solve_triangular(root, misfit, lower=True, trans=1)
 
     def _trend_error(self, g: Functionals) -> Float[Array, "q m"]:
         r""":math:`\Lambda^{-1/2}R_g^\top`, what is not known of the trend."""

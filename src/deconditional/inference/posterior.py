@@ -306,7 +306,7 @@ def outside_range(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
 def _prior_variance(kernel: AbstractKernel, x: np.ndarray) -> np.ndarray:
     """k(x, x) at every row of x, block by block unless it is the same everywhere."""
     if all(isinstance(term, RadialTerm) for term in sum_of_products(kernel)):
-        return np.broadcast_to(np.asarray(prior_variance(kernel, jnp.asarray(x[:1]))), len(x))
+        return np.broadcast_to(np.asarray(_prior(kernel, jnp.asarray(x[:1]))), len(x))
     out = np.empty(len(x))
     for rows, block in blocks(x):
         out[rows] = np.asarray(_prior(kernel, block))[: rows.stop - rows.start]

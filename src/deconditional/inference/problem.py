@@ -94,13 +94,13 @@ class BagProblem(eqx.Module):
         """What the posterior is made of at one value of the hyper-parameters, and the posterior."""
         raise NotImplementedError
 
-    def observed_covariance(self, pieces: Any) -> Float[Array, "M M"]:
+    def observed_covariance(self, pieces: Any) -> Float[np.ndarray, "M M"]:
         """Prior covariance of the observations, trend and noise included."""
         raise NotImplementedError
 
     def held_out(self, pieces: Any, folds: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of every observation, from those of the other folds."""
-        return held_out(np.asarray(self.observed_covariance(pieces)), np.asarray(self.z), folds)
+        return held_out(self.observed_covariance(pieces), np.asarray(self.z), folds)
 
     def more_data(self) -> tuple[Any, ...]:
         """Data that a checkpoint has to agree with, beside bags, mediators and observations."""

@@ -60,7 +60,7 @@ def maximise_elbo(
     climbs = Climbs(problem, options, batches, keys, (low, high))
     began = time.perf_counter()
     if section is None or not climbs.resume(section):
-        drawn = [parameters.draw(next(keys), shrink=0.5) for _ in range(n_restarts)]
+        drawn = parameters.draws(seed, n_restarts, shrink=0.5)
         climbs.begin([parameters.start(), *starts, *drawn][:n_restarts])
     if section is not None:
         section.keep(climbs.state)

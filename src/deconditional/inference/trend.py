@@ -2,9 +2,12 @@ r"""The trend :math:`m(x) = h(x)^\top\beta`, with :math:`\beta\sim N(0, \mathrm{
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from deconditional.fitting.parameters import library
 
 __all__ = ["Trend"]
 
@@ -34,14 +37,16 @@ class Trend(eqx.Module):
             raise ValueError(f"it has no {self.kind} trend")
         return self
 
-    def features(self, x: Float[Array, "m d"]) -> Float[Array, "m q"]:
-        """H at every row of x."""
+    def features(self, x: Any) -> Any:
+        """H at every row of x, (m, q); in NumPy where x is."""
+        of = library(x)
         if self.kind == "none":
-            return jnp.zeros((x.shape[0], 0), x.dtype)
-        ones = jnp.ones((x.shape[0], 1), x.dtype)
+            return of.zeros((x.shape[0], 0), x.dtype)
+        ones = of.ones((x.shape[0], 1), x.dtype)
         if self.kind == "constant":
             return ones
-        return jnp.concatenate([ones, (x - self.centre) / self.scale], axis=1)
+        centre, scale = of.asarray(self.centre), of.asarray(self.scale)
+        return of.concatenate([ones, (x - centre) / scale], axis=1)
 
     def whitened(self, features: Float[Array, "m q"]) -> Float[Array, "m q"]:
         """Features whose coefficients have unit prior variance."""

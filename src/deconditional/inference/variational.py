@@ -122,10 +122,10 @@ class VariationalProblem(BagProblem):
         noise = least_noise(noise, means if weights is None else means @ weights)
         return BasisPieces(basis, means, residual, weights, noise, scale, self.z)
 
-    def observed_covariance(self, pieces: BasisPieces) -> Float[Array, "M M"]:
+    def observed_covariance(self, pieces: BasisPieces) -> Float[np.ndarray, "M M"]:
         """Prior covariance of the observations in the basis, trend and noise included."""
-        mediated = pieces.mediated()
-        return mediated.T @ mediated + as_matrix(pieces.noise)
+        mediated = np.asarray(pieces.mediated())
+        return mediated.T @ mediated + np.asarray(as_matrix(pieces.noise))
 
     def held_out(self, pieces: BasisPieces, folds: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of every observation, from those of the other folds."""

@@ -150,9 +150,9 @@ def layout_bags(
     # Bags keep their layout: arrays made while another function is traced must not be tracers.
     with jax.ensure_compile_time_eval():
         layout = Layout(
-            points=jnp.asarray(points[source]),
-            weights=jnp.asarray(slot_weights),
-            bag=jnp.asarray(chunk_bag),
+            points=jax.device_put(points[source]),
+            weights=jax.device_put(slot_weights),
+            bag=jax.device_put(chunk_bag),
             n_bags=n_bags,
             chunk=chunk,
             row_tile=row_tile,

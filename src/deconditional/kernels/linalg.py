@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,6 +12,7 @@ import jax.scipy.linalg as jsl
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
+from threadpoolctl import threadpool_limits
 
 import deconditional.kernels.jax_setup  # noqa: F401
 
@@ -21,14 +25,25 @@ __all__ = [
     "lifted_cholesky",
     "log_determinant",
     "stable_cholesky",
+    "suitable_threads",
     "whiten",
 ]
 
 JITTER = 1e-12
 """Relative to the mean of the diagonal: far below any learnt noise, far above rounding."""
 
+THREADED_FROM = 512
+"""Rows of a matrix from which BLAS may use all its threads: below, waking them costs more."""
+
 ESCALATION = 10.0
 LARGEST_JITTER = 1e-3
+
+
+@contextmanager
+def suitable_threads(n: int) -> Iterator[None]:
+    """Keep BLAS to one thread for algebra of a size whose threads wait longer than they work."""
+    with threadpool_limits(1 if n < THREADED_FROM else None, user_api="blas"):
+        yield
 
 
 def stable_cholesky(a: Float[Array, "n n"]) -> Float[Array, "n n"]:

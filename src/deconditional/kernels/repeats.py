@@ -11,8 +11,9 @@ with u(j) the bag without them, one of a few, and s their value. So 32 cells at 
 
 from __future__ import annotations
 
-from functools import partial
 from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import jax
@@ -90,9 +91,9 @@ class Repeats:
         """Kernels of the rest and of what is shared; all that does not change in one sweep."""
         pairs = separated(kernel, self.columns)
         assert pairs is not None
-        lasting = [one for one, other in pairs if other is None]
+        lasting = [one for one, other in pairs if other is None and one is not None]
         changing = [pair for pair in pairs if pair[1] is not None]
-        return [(sum(lasting[1:], lasting[0]), None), *changing] if lasting else changing
+        return [(reduce(add, lasting), None), *changing] if lasting else changing
 
 
 def repeats_of(bags: Ragged, kernel: AbstractKernel) -> Repeats | None:
@@ -151,9 +152,7 @@ def separated(kernel: AbstractKernel, columns: tuple[int, ...]) -> list[Pair] | 
             pairs = separated(child, columns)
             if pairs is None:
                 return None
-            found = [
-                (_times(a, c), _times(b, d)) for a, b in found for c, d in pairs
-            ]
+            found = [(_times(a, c), _times(b, d)) for a, b in found for c, d in pairs]
         return found
     dims = kernel.active_dims
     if not isinstance(dims, list) or not dims:
@@ -172,6 +171,7 @@ def _values(
     kernel: AbstractKernel, x: Array, y: Array, columns: tuple[int, ...]
 ) -> Float[Array, "m k"]:
     """A kernel of the shared inputs, given these alone."""
+
     def whole(part: Array) -> Array:
         return jnp.zeros((len(part), max(columns) + 1), part.dtype).at[:, list(columns)].set(part)
 

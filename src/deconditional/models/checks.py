@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
@@ -50,13 +50,14 @@ def check_kernel(name: str, kernel: Any, inputs: np.ndarray) -> None:
             f"{name} uses input {dims}, but there are only {inputs.shape[1]}; inputs count from 0."
         )
     try:
-        value = kernel(jnp.asarray(inputs[0]), jnp.asarray(inputs[0]))
+        point = jax.ShapeDtypeStruct(inputs.shape[1:], float)
+        value = jax.eval_shape(lambda x: kernel(x, x), point)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name} does not fit inputs of {inputs.shape[1]} variable(s); give it that many "
             f"length scales, or active_dims ({str(error).splitlines()[0]})"
         ) from None
-    if jnp.shape(value) != ():
+    if value.shape != ():
         raise ValueError(f"{name} must give one number for a pair of points.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,7 @@ from deconditional.bags import Bags
 from deconditional.fitting.kernel_parameters import kernel_template
 from deconditional.fitting.parameters import Parameter, ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
+from deconditional.inference.field import trend_means
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.trend import Trend
 from deconditional.models.checks import check_kernel
@@ -67,14 +69,13 @@ def problem_parts(
     if options.fine_noise:
         parameters.append(positive("fine_noise_std", 0.3 * np.sqrt(variance), 1.0, reach=6.0))
     trend = _trend(options.trend, bags, z)
-    trend_means = bags.means(np.asarray(trend.features(jnp.asarray(bags.points))))
     return {
         "layout": bags.layout,
         "overlap": _overlap(bags) if options.fine_noise else None,
         "z": jnp.asarray(z),
         "known_noise": jnp.asarray(data.known_noise),
         "trend": trend,
-        "trend_means": jnp.asarray(trend_means),
+        "trend_means": trend_means(trend, bags),
         "kernel": template,
         "mediation": mediation,
         "parameters": ParameterSet.of(parameters, options.fixed, options.priors),
@@ -120,6 +121,7 @@ def own_starts(problem: BagProblem, options: Any) -> tuple[np.ndarray, ...]:
     return (start,)
 
 
+@eqx.filter_jit  # compiled as one, not operation by operation
 def with_length_scales(family: Any, d: int) -> AbstractKernel:
     """A kernel with a length scale for each of d inputs."""
     return family(lengthscale=jnp.ones(d)) if d > 1 else family()

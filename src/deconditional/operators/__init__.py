@@ -6,9 +6,12 @@ or set by the median heuristic. The Gaussian-process view of the same estimators
 and learnt kernels, is :class:`~deconditional.CMP`.
 """
 
-from deconditional.operators.conditional import ConditionalMeanOperator, median_kernel
-from deconditional.operators.deconditional_mean import DeconditionalMeanOperator
 from deconditional.operators.functions import Features, FiniteRankOperator, Function
+from deconditional.operators.means import (
+    ConditionalMeanOperator,
+    DeconditionalMeanOperator,
+    median_kernel,
+)
 from deconditional.operators.regressor import DeconditionalRegressor
 from deconditional.operators.ridge import Evidence, LeaveOneOut, RidgeSearch, search_ridge
 

@@ -12,6 +12,7 @@ norms are then small matrix products, exact up to rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Self
 
@@ -70,12 +71,12 @@ class Features:
 
     @property
     def n_inputs(self) -> int:
-        """How many variables a point of this space has."""
+        """Number of variables that a point of this space has."""
         return self.bags.points.shape[1]
 
     @cached_property
     def gram(self) -> Floats:
-        """Inner products of all pairs."""
+        """Gram matrix: inner products of all pairs of the features."""
         return np.asarray(_gram(self.kernel, self.bags.layout))
 
     @cached_property
@@ -86,13 +87,15 @@ class Features:
 
     def at(self, points: npt.ArrayLike) -> Floats:
         """Every feature at every point, (m, N)."""
+        return np.concatenate(list(self.blocks_at(points)))
+
+    def blocks_at(self, points: npt.ArrayLike) -> Iterator[Floats]:
+        """Every feature at the points, a block of these at a time."""
         x = self._checked_points(points)
         rows = max(256, BLOCK_ENTRIES // len(self))
-        blocks = [
-            np.asarray(_between(self.kernel, self.bags.layout, layout_points(jnp.asarray(block)))).T
-            for block in np.split(x, range(rows, len(x), rows))
-        ]
-        return np.concatenate(blocks)
+        for block in np.split(x, range(rows, len(x), rows)):
+            layout = layout_points(jnp.asarray(block))
+            yield np.asarray(_between(self.kernel, self.bags.layout, layout)).T
 
     def cross(self, other: Features) -> Floats:
         """Inner products with other features of the same space."""
@@ -102,7 +105,7 @@ class Features:
         return np.asarray(_between(self.kernel, self.bags.layout, other.bags.layout))
 
     def joined(self, other: Features) -> Features:
-        """These features, then those."""
+        """Features of both, one after the other."""
         self._check_space(other)
         a, b = self.bags, other.bags
         return Features(
@@ -144,7 +147,35 @@ class Features:
         )
 
 
-class Function:
+class Vector:
+    """Arithmetic of what can be added and scaled: `__add__` and `scaled` give the rest."""
+
+    def __add__(self, other: Any) -> Any:
+        raise NotImplementedError
+
+    __array_ufunc__ = None  # so that NumPy's numbers leave the product to __rmul__
+
+    def scaled(self, factor: float) -> Self:
+        """Product of this vector with a number."""
+        raise NotImplementedError
+
+    def __mul__(self, factor: Any) -> Self:
+        number = np.ndim(factor) == 0 and not isinstance(factor, Vector)
+        return self.scaled(float(factor)) if number else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, factor: float) -> Self:
+        return self * (1.0 / factor)
+
+    def __neg__(self) -> Self:
+        return self * -1.0
+
+    def __sub__(self, other: Any) -> Any:
+        return self + (-other) if isinstance(other, Vector) else NotImplemented
+
+
+class Function(Vector):
     r"""An element of a reproducing kernel Hilbert space, or a family of them side by side.
 
     Parameters
@@ -170,8 +201,6 @@ class Function:
     >>> round(f.norm**2, 4), round((f - f).norm, 4)
     (2.5739, 0.0)
     """
-
-    __array_ufunc__ = None
 
     def __init__(self, features: Features, coefficients: npt.ArrayLike):
         c = np.asarray(coefficients, dtype=float)
@@ -203,10 +232,8 @@ class Function:
 
     def __call__(self, points: npt.ArrayLike) -> Floats:
         """Values at points: (m,), or (m, M) of a family."""
-        x = self.features._checked_points(points)
-        rows = max(256, BLOCK_ENTRIES // len(self.features))
-        blocks = np.split(x, range(rows, len(x), rows))
-        return np.concatenate([self.features.at(block) @ self.coefficients for block in blocks])
+        blocks = self.features.blocks_at(points)
+        return np.concatenate([block @ self.coefficients for block in blocks])
 
     def inner(self, other: Function) -> Any:
         """Inner product with another element; of families, all pairs of their members."""
@@ -216,9 +243,13 @@ class Function:
     @cached_property
     def norm(self) -> Any:
         """Norm in the space; of a family, that of each member."""
-        squares = np.sum(self.coefficients * (self.features.gram @ self.coefficients), axis=0)
-        root = np.sqrt(np.maximum(squares, 0.0))
+        root = np.sqrt(np.maximum(self.squares, 0.0))
         return float(root) if np.ndim(root) == 0 else root
+
+    @property
+    def squares(self) -> Any:
+        """Inner product with itself; of a family, that of each member."""
+        return np.sum(self.coefficients * (self.features.gram @ self.coefficients), axis=0)
 
     def __add__(self, other: Any) -> Function:
         if not isinstance(other, Function):
@@ -233,28 +264,16 @@ class Function:
         both = self.features.joined(other.features)
         return Function(both, np.concatenate([self.coefficients, other.coefficients]))
 
-    def __mul__(self, factor: Any) -> Function:
-        if np.ndim(factor) != 0 or isinstance(factor, Function):
-            return NotImplemented
-        return Function(self.features, float(factor) * self.coefficients)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, factor: float) -> Function:
-        return self * (1.0 / factor)
-
-    def __neg__(self) -> Function:
-        return -1.0 * self
-
-    def __sub__(self, other: Any) -> Function:
-        return self + (-other) if isinstance(other, Function) else NotImplemented
+    def scaled(self, factor: float) -> Function:
+        """Product of the function with a number."""
+        return Function(self.features, factor * self.coefficients)
 
     def __repr__(self) -> str:
         members = "" if self.coefficients.ndim == 1 else f", family of {self.coefficients.shape[1]}"
         return f"Function({self.features._space()}, {len(self.features)} features{members})"
 
 
-class FiniteRankOperator:
+class FiniteRankOperator(Vector):
     r"""An operator :math:`T = \Phi B \Psi^\top` between two spaces.
 
     Operators are applied to functions, added, scaled, composed with ``@``, and have an adjoint and
@@ -281,8 +300,6 @@ class FiniteRankOperator:
     (0.0, 1.0)
     """
 
-    __array_ufunc__ = None
-
     def __init__(self, into: Features, matrix: npt.ArrayLike, out_of: Features):
         b = np.asarray(matrix, dtype=float)
         if b.shape != (len(into), len(out_of)):
@@ -296,7 +313,7 @@ class FiniteRankOperator:
 
     @property
     def matrix(self) -> Floats:
-        """B."""
+        """The matrix B between the two sets of features."""
         return self._matrix
 
     def _times(self, b: Floats) -> Floats:
@@ -343,18 +360,9 @@ class FiniteRankOperator:
             self.into.joined(other.into), matrix, self.out_of.joined(other.out_of)
         )
 
-    def __mul__(self, factor: Any) -> FiniteRankOperator:
-        if np.ndim(factor) != 0 or isinstance(factor, FiniteRankOperator):
-            return NotImplemented
-        return FiniteRankOperator(self.into, float(factor) * self.matrix, self.out_of)
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> FiniteRankOperator:
-        return -1.0 * self
-
-    def __sub__(self, other: Any) -> FiniteRankOperator:
-        return self + (-other) if isinstance(other, FiniteRankOperator) else NotImplemented
+    def scaled(self, factor: float) -> FiniteRankOperator:
+        """Product of the operator with a number."""
+        return FiniteRankOperator(self.into, factor * self.matrix, self.out_of)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.out_of._space()} -> {self.into._space()})"
@@ -362,7 +370,5 @@ class FiniteRankOperator:
     def squared_errors(self, targets: Features, inputs: Function) -> Floats:
         r""":math:`\lVert t_j - T u_j\rVert^2` for features :math:`t_j` and a family :math:`u_j`."""
         images = self(inputs)
-        c = images.coefficients
-        overlap = targets.cross(images.features)
-        squares = np.sum(c * (images.features.gram @ c), axis=0)
-        return np.diag(targets.gram) - 2.0 * np.sum(overlap.T * c, axis=0) + squares
+        overlaps = targets.cross(images.features).T * images.coefficients
+        return np.diag(targets.gram) - 2.0 * np.sum(overlaps, axis=0) + images.squares

@@ -8,7 +8,6 @@ import gpjax.kernels as gk
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
-from scipy.linalg import cho_solve
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import r2_score
@@ -16,17 +15,23 @@ from sklearn.metrics import r2_score
 from deconditional.bags import Bags
 from deconditional.bags.inputs import Floats
 from deconditional.models.checks import mediators, observations, query_points
-from deconditional.operators.conditional import (
-    LEAVE_ONE_OUT,
+from deconditional.models.data import Data
+from deconditional.models.options import BagOptions
+from deconditional.operators.functions import Function
+from deconditional.operators.means import (
     ConditionalMeanOperator,
-    check_bounds,
-    check_positive,
-    factorised,
+    DeconditionalMeanOperator,
+    bags_of_samples,
     median_kernel,
 )
-from deconditional.operators.deconditional_mean import DeconditionalMeanOperator
-from deconditional.operators.functions import Function
-from deconditional.operators.ridge import Evidence, LeaveOneOut, RidgeSearch
+from deconditional.operators.ridge import (
+    LEAVE_ONE_OUT,
+    Evidence,
+    LeaveOneOut,
+    RidgeSearch,
+    check_bounds,
+    check_positive,
+)
 
 __all__ = ["DeconditionalRegressor"]
 
@@ -114,7 +119,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         z: npt.ArrayLike,
         mediator: npt.ArrayLike | None = None,
     ) -> Self:
-        """Fit to bags and observations.
+        """Fit both regressions to bags and observations.
 
         Parameters
         ----------
@@ -128,13 +133,12 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         if self.trend not in ("none", "constant"):
             raise ValueError(f"trend must be 'none' or 'constant', not {self.trend!r}.")
         check_bounds("epsilon", self.epsilon, self.epsilon_bounds)
-        bags, z = _as_bags(bags), observations(z)
-        observed = _observed_mediators(bags, z, mediator)
+        data = Data.of(_as_bags(bags), z, None, None, BagOptions()).linked(mediator, None)
+        bags, z, observed = data.bags, data.z, np.asarray(data.mediator)
         mediator_kernel = self.mediator_kernel
         if mediator_kernel is None:
-            mediator_kernel = median_kernel(
-                np.concatenate([np.asarray(bags.mediator), observed]), gk.Matern32
-            )
+            both = np.concatenate([np.asarray(bags.mediator), observed])
+            mediator_kernel = median_kernel(both, gk.Matern32)
         conditional = ConditionalMeanOperator.from_bags(
             bags,
             self.kernel,
@@ -143,23 +147,24 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
             ridge=self.ridge,
             ridge_bounds=self.ridge_bounds,
         )
-        weights = conditional.weights(observed)
-        q = weights.T @ conditional.into.gram @ weights
-        drift = weights.sum(0) if self.trend == "constant" else None
+        embeddings = conditional.embedding(observed)
+        drift = embeddings.coefficients.sum(0) if self.trend == "constant" else None
         if drift is not None and np.abs(drift).max() < 1e-8:
             raise ValueError(
                 "the mediators of the observations have nothing in common with those of the bags, "
                 "so no constant can be fitted. Check the mediators and the length scale of "
                 "mediator_kernel."
             )
-        self.epsilon_search_ = self._search(q, z, drift)
+        self.epsilon_search_ = self._search(embeddings.inner(embeddings), z, drift)
         epsilon = self.epsilon if self.epsilon_search_ is None else self.epsilon_search_.best
         epsilon = check_positive("epsilon", epsilon, EVIDENCE, LEAVE_ONE_OUT)
         self.conditional_ = conditional
         self.deconditional_ = DeconditionalMeanOperator(conditional, observed, epsilon=epsilon)
-        self.intercept_ = 0.0 if drift is None else _constant(q, epsilon, drift, z)
-        offset = 0.0 if drift is None else self.intercept_ * drift
-        self.function_: Function = self.deconditional_.recover(z - offset)
+        self.intercept_ = 0.0
+        if drift is not None:  # by generalised least squares
+            self.intercept_ = self.deconditional_.drift_of(z, drift)
+            z = z - self.intercept_ * drift
+        self.function_: Function = self.deconditional_.recover(z)
         self.ridge_ = conditional.ridge
         self.ridge_search_ = conditional.search
         self.epsilon_ = self.deconditional_.epsilon
@@ -180,8 +185,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         if self.epsilon == EVIDENCE:
             return Evidence(q, z, drift).search("epsilon", self.epsilon_bounds)
         shares = np.full(len(z), 1.0 / len(z))
-        held_out = LeaveOneOut(q, np.outer(z, z), shares, drift)
-        return held_out.search("epsilon", self.epsilon_bounds)
+        return LeaveOneOut(q, np.outer(z, z), shares, drift).search("epsilon", self.epsilon_bounds)
 
     def predict(self, x: npt.ArrayLike) -> Floats:
         """The field at points x, (m,)."""
@@ -208,35 +212,8 @@ def _as_bags(bags: Any) -> Bags:
     if isinstance(bags, Bags):
         return bags
     if isinstance(bags, tuple) and len(bags) == 2:
-        x, y = bags
-        return Bags.from_points(x, np.arange(len(np.asarray(x))), mediator=y)
+        return bags_of_samples(*bags)
     raise TypeError(
         "bags must be a deconditional.Bags or a pair (x, y) of points and mediators, not "
         f"{type(bags).__name__}."
     )
-
-
-def _observed_mediators(bags: Bags, z: Floats, mediator: npt.ArrayLike | None) -> Floats:
-    """The mediators of the observations: those of the bags where none are given."""
-    if bags.mediator is None:
-        raise ValueError(
-            "the bags have no mediator, so nothing links them to the observations. Give one "
-            "to Bags.from_points(..., mediator=y)."
-        )
-    if mediator is None and len(z) != bags.n_bags:
-        raise ValueError(
-            f"{len(z)} observations came for {bags.n_bags} bags and no mediator for them. "
-            "Unmatched observations need fit(..., mediator=y_tilde)."
-        )
-    given = bags.mediator if mediator is None else mediator
-    observed = mediators(given, bags.mediator.shape[1])
-    if len(observed) != len(z):
-        raise ValueError(f"{len(z)} observations came with {len(observed)} mediators.")
-    return observed
-
-
-def _constant(q: Floats, epsilon: float, drift: Floats, z: Floats) -> float:
-    """The constant by generalised least squares."""
-    root = factorised(q + len(z) * epsilon * np.eye(len(z)), "epsilon")
-    solved = cho_solve((root, True), drift)
-    return float(solved @ z / (solved @ drift))

@@ -1,4 +1,4 @@
-r"""Ridges chosen by leaving one out or by the evidence, in closed form.
+r"""Ridge regression between two spaces, with ridges chosen in closed form.
 
 Kernel ridge regression of outputs :math:`v_j`, in any Hilbert space, on inputs with Gram matrix G
 minimises :math:`\sum_j \pi_j \lVert v_j - \hat v(u_j)\rVert^2 + \lambda\lVert\hat v\rVert^2` with
@@ -17,14 +17,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import cho_solve
 from scipy.optimize import minimize_scalar
 
 from deconditional.bags.inputs import Floats
 from deconditional.errors import FitWarning
+from deconditional.kernels.linalg import stable_cholesky
+from deconditional.operators.functions import Features, FiniteRankOperator, Function
 
 __all__ = ["Evidence", "LeaveOneOut", "RidgeSearch", "search_ridge"]
+
+LEAVE_ONE_OUT = "leave-one-out"
 
 REACH = (1e-10, 1e3)
 """Ridges searched, relative to the largest eigenvalue: from rounding to an estimate of zero."""
@@ -36,7 +43,24 @@ PER_DECADE = 4
 """Ridges tried per decade before the best is refined."""
 
 
-class LeaveOneOut:
+class RidgeScore:
+    """A number for every ridge, the less the better, and the search for its least value."""
+
+    largest: float
+    """The largest eigenvalue, on whose scale ridges are to be seen."""
+
+    def score(self, ridge: float) -> float:
+        """Score of a ridge, the less the better."""
+        raise NotImplementedError
+
+    def search(self, name: str, bounds: tuple[float, float] | None = None) -> RidgeSearch:
+        """The ridge with the least score; see :func:`search_ridge`."""
+        if bounds is None:
+            bounds = (REACH[0] * self.largest, REACH[1] * self.largest)
+        return search_ridge(self.score, bounds, name)
+
+
+class LeaveOneOut(RidgeScore):
     """Held-out squared errors of a kernel ridge regression, for any ridge.
 
     Parameters
@@ -67,16 +91,12 @@ class LeaveOneOut:
         values, vectors = np.linalg.eigh(root[:, None] * inputs * root)
         self.shares = shares
         self._values = np.maximum(values, 0.0)
+        self.largest = float(self._values[-1])
         self._vectors = vectors
         sizes, directions = np.linalg.eigh(outputs)
         kept = sizes > NEGLIGIBLE * max(sizes[-1], 0.0)
         self._outputs = vectors.T @ (root[:, None] * directions[:, kept] * np.sqrt(sizes[kept]))
         self._drift = None if drift is None else vectors.T @ (root * drift)
-
-    @property
-    def largest(self) -> float:
-        """The largest eigenvalue, on whose scale ridges are to be seen."""
-        return float(self._values[-1])
 
     def errors(self, ridge: float) -> Floats:
         """Squared norm of the held-out error of every example."""
@@ -97,12 +117,8 @@ class LeaveOneOut:
         """Mean held-out squared error, with the examples' shares."""
         return float(self.shares @ self.errors(ridge))
 
-    def search(self, name: str, bounds: tuple[float, float] | None = None) -> RidgeSearch:
-        """The ridge with the least score; see :func:`search_ridge`."""
-        return search_ridge(self.score, _bounds(self.largest, bounds), name)
 
-
-class Evidence:
+class Evidence(RidgeScore):
     r"""Evidence of a ridge: numbers z are a Gaussian vector with covariance τ²(G + MλI).
 
     The scale τ² takes its best value for every ridge. A constant with a flat prior is integrated
@@ -129,6 +145,7 @@ class Evidence:
     def __init__(self, inputs: Floats, z: Floats, drift: Floats | None = None):
         values, vectors = np.linalg.eigh(inputs)
         self._values = np.maximum(values, 0.0)
+        self.largest = float(self._values[-1]) / len(z)
         self._z = vectors.T @ z
         self._drift = None if drift is None else vectors.T @ drift
 
@@ -144,15 +161,6 @@ class Evidence:
             log_determinant += np.log(strength)
             m -= 1
         return float(np.log(misfit / m) + log_determinant / m + 1.0 + np.log(2.0 * np.pi))
-
-    def search(self, name: str, bounds: tuple[float, float] | None = None) -> RidgeSearch:
-        """The ridge with the greatest evidence; see :func:`search_ridge`."""
-        largest = float(self._values[-1]) / len(self._z)
-        return search_ridge(self.score, _bounds(largest, bounds), name)
-
-
-def _bounds(largest: float, bounds: tuple[float, float] | None) -> tuple[float, float]:
-    return (REACH[0] * largest, REACH[1] * largest) if bounds is None else bounds
 
 
 @dataclass(frozen=True)
@@ -200,42 +208,133 @@ def search_ridge(
         )
     steps = max(2, int(np.ceil(PER_DECADE * np.log10(high / low))) + 1)
     grid = np.log(np.geomspace(low, high, steps))
-    tried = {float(u): score(float(np.exp(u))) for u in grid}
-    best = int(np.argmin(list(tried.values())))
+    tried: dict[float, float] = {}
 
-    def refined(u: float) -> float:
+    def scored(u: float) -> float:
         tried[float(u)] = score(float(np.exp(u)))
         return tried[float(u)]
 
+    best = int(np.argmin([scored(u) for u in grid]))
     around = (grid[max(best - 1, 0)], grid[min(best + 1, steps - 1)])
-    minimize_scalar(refined, bounds=around, method="bounded", options={"xatol": 1e-3})
+    minimize_scalar(scored, bounds=around, method="bounded", options={"xatol": 1e-3})
     logs = np.array(sorted(tried))
     scores = np.array([tried[u] for u in logs])
     chosen = int(np.argmin(scores))
-    margin = 2e-3
+    margin = 2e-3  # as near to a bound as Brent's method comes
     at_edge = ""
     if logs[chosen] <= grid[0] + margin:
-        at_edge = "lower"
+        at_edge, meaning = "lower", "less regularisation is better as far as it was tried"
     elif logs[chosen] >= grid[-1] - margin:
-        at_edge = "upper"
-    found = RidgeSearch(
-        best=float(np.clip(np.exp(logs[chosen]), low, high)),
-        score=float(scores[chosen]),
-        ridges=np.clip(np.exp(logs), low, high),
-        scores=scores,
-        at_edge=at_edge,
-    )
+        at_edge, meaning = "upper", "the inputs say nothing about the outputs"
+    ridges = np.clip(np.exp(logs), low, high)
+    best_ridge = float(ridges[chosen])
     if at_edge:
-        meaning = (
-            "less regularisation is better as far as it was tried"
-            if at_edge == "lower"
-            else "the inputs say nothing about the outputs"
-        )
         warnings.warn(
-            f"{name} = {found.best:.3g} lies on the {at_edge} edge of the ridges searched "
+            f"{name} = {best_ridge:.3g} lies on the {at_edge} edge of the ridges searched "
             f"({low:.3g} to {high:.3g}): {meaning}. Give {name} a value, other bounds, or the "
             "kernels other length scales.",
             FitWarning,
             stacklevel=3,
         )
-    return found
+    return RidgeSearch(best_ridge, float(scores[chosen]), ridges, scores, at_edge)
+
+
+def check_positive(name: str, value: Any, *ways: str) -> float:
+    """Raise unless a ridge is a positive finite number."""
+    number = np.ndim(value) == 0 and not isinstance(value, bool | str)
+    if not number or not (0.0 < float(value) < np.inf):
+        others = "".join(f" or {way!r}" for way in ways)
+        raise ValueError(f"{name} must be a positive number{others}, not {value!r}.")
+    return float(value)
+
+
+def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> None:
+    """Raise where bounds were given for a ridge that is not searched for."""
+    if bounds is not None and not isinstance(value, str):
+        raise ValueError(
+            f"{name}_bounds are for a {name} that is searched for, but {name} is {value!r}."
+        )
+
+
+def factorised(matrix: Floats, name: str) -> Floats:
+    """Lower Cholesky factor of a Gram matrix with its ridge."""
+    root = np.asarray(stable_cholesky(jnp.asarray(matrix)))
+    if not np.isfinite(root).all():
+        raise ValueError(
+            f"the regularised Gram matrix is singular in double precision; raise {name}."
+        )
+    return root
+
+
+class RidgeOperator(FiniteRankOperator):
+    r"""The operator that regresses features on elements of another space, with a ridge.
+
+    Parameters
+    ----------
+    targets
+        The features :math:`t_j`.
+    out_of, mix
+        Features :math:`\Psi` of the other space. The elements :math:`u_j` are these or, with a
+        matrix, :math:`\Psi` times its columns.
+    shares
+        The weights :math:`\pi_j` of the examples, which sum to one.
+    name
+        What the ridge is called.
+    ridge, bounds
+        The ridge, or ``"leave-one-out"`` and where to search for it.
+    """
+
+    def __init__(
+        self,
+        targets: Features,
+        out_of: Features,
+        mix: Floats | None,
+        shares: Floats,
+        name: str,
+        ridge: float | str,
+        bounds: tuple[float, float] | None,
+    ):
+        self.into = targets
+        self.out_of = out_of
+        self.shares = shares
+        self.search: RidgeSearch | None = None
+        self._name = name
+        self._mix = mix
+        self._gram = out_of.gram if mix is None else mix.T @ out_of.gram @ mix
+        if ridge == LEAVE_ONE_OUT:
+            self.search = self._held_out(targets.gram).search(name, bounds)
+            ridge = self.search.best
+        self._ridge = check_positive(name, ridge, LEAVE_ONE_OUT)
+        self._root = factorised(self._gram + np.diag(self._ridge / shares), name)
+
+    @property
+    def matrix(self) -> Floats:
+        """The matrix between the features of the two spaces."""
+        return self._times(np.eye(len(self.out_of)))
+
+    def _solve(self, b: Floats) -> Floats:
+        return cho_solve((self._root, True), b)
+
+    def _times(self, b: Floats) -> Floats:
+        return self._solve(b if self._mix is None else self._mix.T @ b)
+
+    def _risk(self, operator: FiniteRankOperator | None, ridge: float | None) -> float:
+        """What the estimate minimises, for any operator."""
+        operator = self if operator is None else operator
+        ridge = self._ridge if ridge is None else ridge
+        mix = np.eye(len(self.out_of)) if self._mix is None else self._mix
+        errors = operator.squared_errors(self.into, Function(self.out_of, mix))
+        return float(self.shares @ errors) + ridge * operator.norm**2
+
+    def _left_out(self, ridge: float | None, outputs: Floats) -> Floats:
+        """Squared error of every example under the operator of the others."""
+        ridge = self._ridge if ridge is None else check_positive(self._name, ridge)
+        return self._held_out(outputs).errors(ridge)
+
+    def _held_out(self, outputs: Floats) -> LeaveOneOut:
+        if len(self.shares) < 2:
+            raise ValueError(
+                f"leaving one out needs two bags or more, or two observations; give {self._name} "
+                "a value instead."
+            )
+        return LeaveOneOut(self._gram, outputs, self.shares)

@@ -90,15 +90,13 @@ class Plane:
         return float(self.aspect * np.ptp(self.y_edges) / np.ptp(self.x_edges))
 
 
-def plane(field: Any, extent: tuple[float, float, float, float] | None = None) -> Plane:
+def plane(field: Any) -> Plane:
     """A field as a map; of any dimension besides the horizontal two, the first step.
 
     Parameters
     ----------
     field
         A DataArray, or an array with rows from south to north.
-    extent
-        West, east, south and north ends of an array; left out, cells count from zero.
 
     Examples
     --------
@@ -108,7 +106,8 @@ def plane(field: Any, extent: tuple[float, float, float, float] | None = None) -
     (array([[3., 4.], [1., 2.]]), array([35., 45., 55.]))
     """
     if not isinstance(field, xr.DataArray):
-        return _plain(np.asarray(field, dtype=float), extent)
+        field = xr.DataArray(np.asarray(field, dtype=float))
+        field = field.rename(dict(zip(field.dims, ("row", "column"), strict=True)))
     grid = grid_of(field)
     dims = (grid.y.name, grid.x.name)
     field = field.isel({dim: 0 for dim in field.dims if dim not in dims}).transpose(*dims)
@@ -120,25 +119,6 @@ def plane(field: Any, extent: tuple[float, float, float, float] | None = None) -
     y, x = (slice(None, None, -1 if a.centres[0] > a.centres[-1] else 1) for a in (grid.y, grid.x))
     values = np.asarray(field.values, dtype=float)[y, x]
     return Plane(values, grid.cut(slice(None), y, x), names, scale, unit)
-
-
-def _plain(values: Floats, extent: tuple[float, float, float, float] | None) -> Plane:
-    """An array as a map."""
-    if values.ndim != 2:
-        raise ValueError(f"a map has two dimensions, not the {values.ndim} of this array.")
-    rows, columns = values.shape
-    west, east, south, north = (0.0, columns, 0.0, rows) if extent is None else extent
-    y, x = (
-        _axis(name, np.linspace(low, high, n + 1))
-        for name, low, high, n in (("y", south, north, rows), ("x", west, east, columns))
-    )
-    return Plane(values, Grid(y, x, None, None, None), ("", ""), 1.0, "")
-
-
-def _axis(name: str, edges: Floats) -> Axis:
-    """The axis of a plane, from the borders of its cells."""
-    bounds = np.stack([edges[:-1], edges[1:]], axis=1)
-    return Axis(name, name, "plane", bounds.mean(1), bounds)
 
 
 def _edges(axis: Axis) -> Floats:
@@ -224,7 +204,7 @@ def _line(field: xr.DataArray, dim: str) -> Axis:
         steps = np.diff(values.astype(float))
         if np.isfinite(values).all() and (np.all(steps > 0) or np.all(steps < 0)):
             centres = values * LENGTHS.get(_about(field, dim, "units").lower(), 1.0)
-    if len(centres) == 1:
+    if len(centres) < 2:
         return Axis(dim, dim, "plane", centres, centres[:, None] + [-0.5, 0.5])
     return Axis(dim, dim, "plane", centres, inferred_bounds(centres, "plane"))
 

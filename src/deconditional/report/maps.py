@@ -115,12 +115,7 @@ def category_map(
     return figure
 
 
-def map_grid(
-    panels: Sequence[Panel],
-    columns: int,
-    extent: tuple[float, float, float, float] | None = None,
-    title: str = "",
-) -> Figure:
+def map_grid(panels: Sequence[Panel], columns: int, title: str = "") -> Figure:
     """Several maps, each with a colour bar of its own.
 
     Parameters
@@ -129,18 +124,16 @@ def map_grid(
         The maps, row by row.
     columns
         Maps beside each other.
-    extent
-        West, east, south and north ends of plain arrays.
     title
         Of the figure.
 
     Examples
     --------
-    >>> figure = map_grid([Panel(np.eye(3), "one"), Panel(np.eye(3), "two")], 2, title="both")
+    >>> figure = map_grid([Panel(np.eye(3), "one"), Panel(np.eye(3), "two")], 2, "both")
     >>> [axes.get_title() for axes in figure.axes]
     ['one', 'two']
     """
-    planes = [plane(panel.field, extent) for panel in panels]
+    planes = [plane(panel.field) for panel in panels]
     rows = -(-len(panels) // columns)
     tall = float(np.clip(max(drawn.tallness for drawn in planes), 0.4, 1.6))
     height = rows * (7.5 / columns * tall + 0.65) + 0.4
@@ -159,8 +152,6 @@ def demo_maps(
     truth: Any, coarse: Any, mean: Any, width: Any, error: Any, units: str, title: str
 ) -> Figure:
     """Truth, coarse input and posterior mean on one colour scale; interval width; error.
-
-    Plain arrays of different shapes are drawn over the same extent.
 
     Parameters
     ----------
@@ -182,8 +173,6 @@ def demo_maps(
     >>> [panel.get_title() for panel in figure.axes[:3]]
     ['truth', 'coarse input', 'posterior mean']
     """
-    rows, columns = plane(truth).values.shape
-    extent = (0.0, float(columns), 0.0, float(rows))
     common = _limits([plane(field) for field in (truth, coarse, mean)], "value")
     panels = [
         Panel(truth, "truth", units, limits=common),
@@ -192,7 +181,7 @@ def demo_maps(
         Panel(width, "width of the 95% interval", units, "spread"),
         Panel(error, "error (mean − truth)", units, "difference"),
     ]
-    return map_grid(panels, 3, extent, title)
+    return map_grid(panels, 3, title)
 
 
 # ---------------------------------------------------------------------- parts
@@ -232,15 +221,15 @@ def _limits(planes: Sequence[Plane], kind: Kind) -> tuple[float, float]:
 
     Spreads and differences beyond the scale show as an arrow at the end of its bar.
     """
-    found = np.concatenate([p.values[np.isfinite(p.values)] for p in planes])
-    if not found.size:
+    known = np.concatenate([p.values[np.isfinite(p.values)] for p in planes])
+    if not known.size:
         return (-1.0, 1.0) if kind == "difference" else (0.0, 1.0)
-    low, high = float(found.min()), float(found.max())
+    low, high = float(known.min()), float(known.max())
     if kind == "difference":
-        reach = _without_outliers(np.abs(found)) or 1.0
+        reach = _without_outliers(np.abs(known)) or 1.0
         return -reach, reach
     if kind == "spread":
-        low, high = min(low, 0.0), _without_outliers(found)
+        low, high = min(low, 0.0), _without_outliers(known)
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
 

@@ -28,12 +28,12 @@ def field(
     if not isinstance(values, xr.DataArray):
         values = result.mean.copy(data=values)
     drawn = plane(values).values
-    found = drawn[np.isfinite(drawn)]
+    known = drawn[np.isfinite(drawn)]
     alt = "no cell has a value."
-    if found.size:
+    if known.size:
         alt = (
-            f"from {number(found.min())} to {result.with_units(found.max())}, mean "
-            f"{result.with_units(found.mean())}, {number(found.size)} of {number(drawn.size)} "
+            f"from {number(known.min())} to {result.with_units(known.max())}, mean "
+            f"{result.with_units(known.mean())}, {number(known.size)} of {number(drawn.size)} "
             "cells with a value."
         )
     limits, label = (result.limits, result.label) if kind == "value" else (None, result.units)
@@ -54,11 +54,11 @@ def roles(result: Result, counts: list[int]) -> Picture:
 
 def predicted(result: Result) -> Picture:
     """A map of the fine cells that have a prediction."""
-    found = np.isfinite(result.mean)
+    known = np.isfinite(result.mean)
     names = ("not predicted", "predicted")
     return Picture.of(
-        maps.category_map(found.astype(float), names, "fine cells predicted"),
-        f"Map of the fine cells predicted: {number(int(found.sum()))} of {number(found.size)}.",
+        maps.category_map(known.astype(float), names, "fine cells predicted"),
+        f"Map of the fine cells predicted: {number(int(known.sum()))} of {number(known.size)}.",
         "Fine cells with a prediction; grey cells have none.",
     )
 
@@ -99,8 +99,8 @@ def scales(result: Result) -> Picture | None:
     planes = {name: plane(values) for name, values in fields.items() if values is not None}
     unit = planes["posterior mean"].unit
     bins = distance_bins(planes["posterior mean"])
-    found = {name: semivariogram(drawn, bins) for name, drawn in planes.items()}
-    lines = {name: (v.distance, v.semivariance) for name, v in found.items() if v.pairs.size}
+    variograms = {name: semivariogram(drawn, bins) for name, drawn in planes.items()}
+    lines = {name: (v.distance, v.semivariance) for name, v in variograms.items() if v.pairs.size}
     if not lines:
         return None
     squared = f" ({result.units})²" if result.units else ""

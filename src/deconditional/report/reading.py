@@ -49,14 +49,14 @@ def _number(value: Any) -> bool:
 
 
 def _listed(fits: Fits = _anything, least: int = 0, most: float = np.inf) -> Fits:
-    """What tells a list of so many values that each fit."""
+    """A test for lists of so many values that each fit."""
     return lambda value: (
         isinstance(value, list) and least <= len(value) <= most and all(map(fits, value))
     )
 
 
 def _object(fits: Fits = _anything, **parts: Fits) -> Fits:
-    """What tells an object whose values all fit, and named ones in a way of their own."""
+    """A test for objects whose values all fit, and named ones in a way of their own."""
     return lambda value: (
         isinstance(value, dict)
         and all(map(fits, value.values()))
@@ -82,7 +82,7 @@ FACTS: dict[str, tuple[str, Fits]] = {
 
 
 def _depth(value: Any) -> int:
-    """Lists and objects within each other."""
+    """How deep lists and objects lie within each other."""
     depth, level = 0, [value]
     while level and depth <= DEEPEST:
         parts = [v.values() if isinstance(v, dict) else v for v in level]

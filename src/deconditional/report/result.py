@@ -127,12 +127,12 @@ class Result:
     @cached_property
     def residuals(self) -> dict[str, Any]:
         """Observed minus area mean: number, mean, root mean square and largest; empty if none."""
-        found = self.facts.get("residuals")
-        if not isinstance(found, dict):
+        residuals = self.facts.get("residuals")
+        if not isinstance(residuals, dict):
             if "coarse_residual" not in self.data:
                 return {}
-            found = written.residual_summary(floats(self.data["coarse_residual"]))
-        return found if found.get("n", 1) else {}
+            residuals = written.residual_summary(floats(self.data["coarse_residual"]))
+        return residuals if residuals.get("n", 1) else {}
 
     @cached_property
     def limits(self) -> tuple[float, float] | None:
@@ -158,5 +158,5 @@ def floats(values: xr.DataArray) -> Floats:
 
 
 def _short(value: Any) -> str:
-    """A name for headings and figures."""
+    """A name cut to what headings and figures have room for."""
     return shortened(visible(str(value)), 200)

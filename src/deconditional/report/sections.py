@@ -258,8 +258,8 @@ def _scales(result: Result) -> list[Block]:
 
 
 def _agreement(result: Result) -> list[Block]:
-    found, blocks = result.residuals, list[Block]()
-    if found:
+    residuals, blocks = result.residuals, list[Block]()
+    if residuals:
         blocks.append(
             Text(
                 "A residual is a coarse observation minus the average of the posterior mean over "
@@ -268,8 +268,10 @@ def _agreement(result: Result) -> list[Block]:
             )
         )
         names = {"mean": "mean", "root mean square": "rmse", "largest in size": "largest"}
-        rows = [[name, result.with_units(found.get(key))] for name, key in names.items()]
-        over = f" over {number(found['n'])} coarse cells" if found.get("n") is not None else ""
+        rows = [[name, result.with_units(residuals.get(key))] for name, key in names.items()]
+        over = (
+            f" over {number(residuals['n'])} coarse cells" if residuals.get("n") is not None else ""
+        )
         blocks.append(Table(f"Residuals{over}", ("residual", "value"), rows))
     residual = result.data.get("coarse_residual")
     if residual is not None and np.isfinite(floats(residual)).any():

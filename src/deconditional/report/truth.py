@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
 from deconditional.errors import UsageError
@@ -42,17 +43,17 @@ def align_truth(truth: xr.DataArray | xr.Dataset, like: xr.DataArray, target: st
     """
     given = _variable(truth, target)
     single = [dim for dim in given.dims if dim not in like.dims and given.sizes[dim] == 1]
-    found = given.squeeze(single, drop=True).expand_dims(
+    placed = given.squeeze(single, drop=True).expand_dims(
         [dim for dim in like.dims if dim not in given.dims and like.sizes[dim] == 1]
     )
-    if set(found.dims) != set(like.dims):
+    if set(placed.dims) != set(like.dims):
         raise UsageError(
             f"the truth has the dimensions {_listed(given.dims)}, the result {_listed(like.dims)}; "
             "give the truth on the grid of the result."
         )
     for dim in like.dims:
-        found = found.isel({dim: _places(found, like, str(dim))})
-    values = floats(found.transpose(*like.dims))
+        placed = placed.isel({dim: _places(placed, like, str(dim))})
+    values = floats(placed.transpose(*like.dims))
     return like.copy(data=values).assign_attrs(given.attrs).rename(target)
 
 
@@ -111,18 +112,13 @@ def _nearest(have: Floats, wanted: Floats, around: bool) -> Places:
         wanted = np.unwrap(wanted, period=360.0)
         west = 0.5 * (wanted.min() + wanted.max()) - 180.0
         have, wanted = (west + (values - west) % 360.0 for values in (have, wanted))
-    order = np.argsort(have)
-    ordered = have[order]
-    right = np.minimum(np.searchsorted(ordered, wanted), len(have) - 1)
-    left = np.maximum(right - 1, 0)
-    closer = np.where(
-        np.abs(ordered[left] - wanted) <= np.abs(ordered[right] - wanted), left, right
-    )
-    steps = np.abs(np.diff(np.sort(wanted)))
-    step = float(steps[steps > 0].min()) if (steps > 0).any() else 0.0
+    steps = np.diff(np.unique(wanted))
     # Coordinates are often stored in single precision.
-    tolerance = np.maximum(1e-3 * step, 4 * np.finfo(np.float32).eps * np.abs(wanted))
-    return np.where(np.abs(ordered[closer] - wanted) <= tolerance, order[closer], -1)
+    rounding = 4 * np.finfo(np.float32).eps * np.abs(wanted)
+    tolerance = np.maximum(1e-3 * steps.min(), rounding) if steps.size else rounding
+    values, place = np.unique(have, return_index=True)
+    nearest = pd.Index(values).get_indexer(wanted, method="nearest", tolerance=tolerance)
+    return np.where(nearest < 0, -1, place[nearest])
 
 
 def _listed(names: Any) -> str:

@@ -80,14 +80,14 @@ def semivariogram(
 
 
 def _pairs(
-    found: npt.NDArray[np.bool_], rng: np.random.Generator, most: int
+    known: npt.NDArray[np.bool_], rng: np.random.Generator, most: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Flat positions of the two cells of every pair, both among those found."""
-    cells = np.flatnonzero(found)
+    """Flat positions of the two cells of every pair, both with a value."""
+    cells = np.flatnonzero(known)
     if len(cells) * (len(cells) - 1) // 2 <= most:
         one, other = np.triu_indices(len(cells), 1)
         return cells[one], cells[other]
-    rows, columns = found.shape
+    rows, columns = known.shape
     first = rng.choice(cells, most)
     # Ends drawn at random over the whole grid would leave hardly any pair of neighbours.
     length = np.exp(rng.uniform(0.0, np.log(np.hypot(rows, columns)), most))
@@ -96,5 +96,5 @@ def _pairs(
     column = first % columns + np.rint(length * np.cos(angle)).astype(int)
     inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
     first, second = first[inside], (row * columns + column)[inside]
-    kept = found.ravel()[second] & (first != second)
+    kept = known.ravel()[second] & (first != second)
     return first[kept], second[kept]

@@ -89,13 +89,16 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
         )
     facts, data = model._fitted_data()
     arrays = ArrayWriter()
-    content = Writer(arrays).write(model)
     converged = bool(model.fit_report_.converged)
     header = {
-        "versions": _versions(),
+        "versions": {
+            "deconditional": VERSION,
+            "python": platform.python_version(),
+            **{package: metadata.version(package) for package in PACKAGES},
+        },
         "class": name,
         "summary": {**facts, "converged": converged, "data_sha256": digest(*data)},
-        "content": content,
+        "content": Writer(arrays).write(model),
     }
     write(place, KIND, header, arrays)
     return place
@@ -197,21 +200,14 @@ def fingerprint(model: Savable) -> str:
     return digest(*model._fitted_data().arrays)
 
 
-def _versions() -> dict[str, str]:
-    found = {"deconditional": VERSION, "python": platform.python_version()}
-    return {**found, **{name: metadata.version(name) for name in PACKAGES}}
-
-
 def _checked_output(path: str | os.PathLike[str], overwrite: bool) -> Path:
     place = Path(path)
+    if not place.suffix and not place.is_dir():
+        place = place.with_name(f"{place.name}.npz")
     if place.is_dir():
         raise UsageError(f"{str(place)!r} is a folder; name a file.")
-    if not place.suffix:
-        place = place.with_name(f"{place.name}.npz")
     if place.suffix != ".npz":
         raise UsageError(f"the file {str(place)!r} must end in .npz; name another.")
-    if place.is_dir():
-        raise UsageError(f"{str(place)!r} is a folder; name a file.")
     if place.exists() and not overwrite:
         raise UsageError(f"{str(place)!r} exists; name another file, or use overwrite=True.")
     check_folder(place)

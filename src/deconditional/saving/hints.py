@@ -23,20 +23,20 @@ NUMBERS = {
 
 
 @cache
-def hints_of(found: type) -> dict[str, Any]:
-    """Annotations of a class by the name of the attribute; empty where they cannot be found out."""
+def hints_of(kind: type) -> dict[str, Any]:
+    """Annotations of a class by the name of the attribute; empty where they cannot be resolved."""
     try:
-        return get_type_hints(found)
+        return get_type_hints(kind)
     except (NameError, TypeError):  # of names that only type checkers see
         return {}
 
 
-def misfit(found: type, values: Mapping[str, Any]) -> str | None:
+def misfit(kind: type, values: Mapping[str, Any]) -> str | None:
     """The name of an attribute whose value does not fit its annotation; None where all do.
 
     Dimensions that have a name, as in ``Float[Array, "N M"]``, must have one size in all of them.
     """
-    hints = hints_of(found)
+    hints = hints_of(kind)
     with jaxtyped("context"):
         return next((k for k, v in values.items() if k in hints and not _fits(v, hints[k])), None)
 

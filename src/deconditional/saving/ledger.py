@@ -49,12 +49,12 @@ class Ledger:
                 self.found = True
 
     def begin(self) -> None:
-        """Nothing is written yet."""
+        """Note that no piece is written yet."""
         self.done = set()
         self._write()
 
     def add(self, piece: int) -> None:
-        """A piece is written."""
+        """Note that a piece is written."""
         self.done.add(piece)
         self._write()
 

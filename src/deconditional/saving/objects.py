@@ -1,12 +1,12 @@
 """Objects as JSON and arrays, and back, by walking their fields.
 
 An object of a class that :mod:`~deconditional.saving.registry` names is saved as that name and its
-fields: those of a dataclass, of a module of Equinox or of a named tuple, and the parameters and
-attributes of an estimator. What its fields hold is saved in the same way, down to numbers, texts
-and arrays; an object that is met twice is saved once. Reading goes the same way back: no
-constructor runs but those of estimators and distributions, which only store. Fields must fit their
-annotations (:mod:`~deconditional.saving.hints`), and a class that knows more of what its objects
-must be says so in a method ``__loaded__``, which returns the object to use, or raises.
+fields: those of a dataclass, of a module of Equinox or of a named tuple, and the attributes of an
+estimator. What its fields hold is saved in the same way, down to the values of
+:mod:`~deconditional.saving.kinds`; an object that is met twice is saved once. Reading goes the same
+way back, and no constructor runs but those of distributions, which only store. Fields must fit
+their annotations (:mod:`~deconditional.saving.hints`), and a class that knows more of what its
+objects must be says so in a method ``__loaded__``, which returns the object to use, or raises.
 
 Metadata of a dataclass's field may say that it is not saved: ``{"saved": False}`` gives it its
 default again, ``{"left_behind": "the chunked data"}`` something that raises when it is used.
@@ -19,27 +19,20 @@ import inspect
 import math
 from collections.abc import Mapping
 from functools import cache
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jax import Array
 
 from deconditional.errors import SavedModelError
-from deconditional.saving.container import INLINE, NOT_FINITE, Archive, ArrayWriter, number, refuse
-from deconditional.saving.foreign import CODECS, LeftBehind, is_key
+from deconditional.saving.container import Archive, ArrayWriter, refuse
 from deconditional.saving.hints import misfit
+from deconditional.saving.kinds import KINDS, LeftBehind
 from deconditional.saving.own_kernels import Supplied, custom_node, read_custom, role_of
 from deconditional.saving.registry import class_of, name_of_class
 
 __all__ = ["Reader", "Writer"]
-
-Path = tuple[str, ...]
-
-
-# --------------------------------------------------------------------------- writing
 
 
 class Writer:
@@ -53,70 +46,65 @@ class Writer:
         Whether kernels of classes that nobody knows may be written by their numbers.
     """
 
+    arrays: ArrayWriter
+    tried: set[str]
+    """Roles of kernels whose values at some points are in the file."""
+
     def __init__(self, arrays: ArrayWriter, own_kernels: bool = True):
-        self.arrays, self.own_kernels = arrays, own_kernels
-        self.tried: set[str] = set()
-        """Roles of kernels whose values at some points are in the file."""
+        self.arrays, self.own_kernels, self.tried = arrays, own_kernels, set()
+        self._place: list[str] = []
         self._known: dict[int, tuple[Any, int]] = {}  # the object too, so that its id stays its own
         self._open: set[int] = set()
 
-    def write(self, value: Any, path: Path = ()) -> Any:
-        """The JSON of a value; `path` is where it is, for errors and to tell kernels apart."""
+    def write(self, value: Any) -> Any:
+        """What the JSON has for a value."""
         if value is None or type(value) in (bool, str):
+            return value
+        if type(value) is float and math.isfinite(value):
             return value
         if type(value) is int:
             if not -(2**63) <= value < 2**63:
-                raise SavedModelError(f"{_named(path)} is a number too large to be saved.")
+                raise SavedModelError(f"{self._here} is a number too large to be saved.")
             return value
-        if type(value) is float:
-            return value if math.isfinite(value) else {"float": number(value)}
         if type(value) is list:
-            return [self.write(each, path) for each in value]
-        if type(value) is tuple:
-            return {"tuple": [self.write(each, path) for each in value]}
-        if isinstance(value, dict | MappingProxyType):
-            return self._mapping(value, path)
-        if _is_numeric(value):
-            kind = "jax" if isinstance(value, Array) else "numpy"
-            return {"scalar" if isinstance(value, np.generic) else kind: self.arrays.ref(value)}
+            return [self.write(each) for each in value]
         if isinstance(value, AbstractKernel) and not self._is_standard(value):
-            return {"kernel": custom_node(value, role_of(path), self)}
+            return {"kernel": custom_node(value, role_of(self._place), self)}
         name = name_of_class(type(value))
         if name is not None:
-            return self._object(value, name, path)
-        for kind, codec in CODECS.items():
-            if codec.applies(value):
-                return {kind: codec.write(value, lambda each: self.write(each, path))}
+            return self._object(value, name)
+        for word, kind in KINDS.items():
+            if kind.applies(value):
+                return {word: kind.write(value, self)}
         raise SavedModelError(
-            f"{_named(path)} is a {type(value).__name__}, which cannot be saved; only objects of "
+            f"{self._here} is a {type(value).__name__}, which cannot be saved; only objects of "
             "this package, numbers, texts and dates can."
         )
 
-    def _mapping(self, value: Mapping[Any, Any], path: Path) -> Any:
-        if all(type(key) is str for key in value):
-            return {"mapping": {k: self.write(v, (*path, k)) for k, v in value.items()}}
-        return {"pairs": [[self.write(k, path), self.write(v, path)] for k, v in value.items()]}
+    def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON of every value, each at a place of its own."""
+        nodes = {}
+        for name, value in values.items():
+            self._place.append(name)
+            nodes[name] = self.write(value)
+            self._place.pop()
+        return nodes
 
-    def _object(self, value: Any, name: str, path: Path) -> Any:
+    def _object(self, value: Any, name: str) -> Any:
         if id(value) in self._known:
             return {"same": self._known[id(value)][1]}
         if id(value) in self._open:
-            raise SavedModelError(f"{_named(path)} has itself among its parts.")
+            raise SavedModelError(f"{self._here} has itself among its parts.")
         self._open.add(id(value))
-        node: dict[str, Any]
-        if hasattr(value, "get_params"):
-            given = value.get_params(deep=False)
-            rest = {k: v for k, v in vars(value).items() if k not in given}
-            parts = [self._fields(each, path) for each in (given, rest)]
-            node = {"estimator": [name, *parts]}
-        else:
-            node = {"object": [name, self._fields(_fields_of(value), path)]}
+        node = {"object": [name, self.fields(_fields_of(value))]}
         self._open.discard(id(value))
         self._known[id(value)] = (value, len(self._known))
         return node
 
-    def _fields(self, values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-        return {k: self.write(v, (*path, k)) for k, v in values.items() if "sklearn" not in k}
+    @property
+    def _here(self) -> str:
+        """The place that is being written, in words."""
+        return ".".join(self._place) or "this"
 
     def _is_standard(self, kernel: AbstractKernel) -> bool:
         """Whether a kernel is of classes and functions that a file can name."""
@@ -129,18 +117,13 @@ class Writer:
         return True
 
 
-def _is_numeric(value: Any) -> bool:
-    if isinstance(value, Array):
-        return not is_key(value)
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiubc"
-
-
 def _fields_of(value: Any) -> dict[str, Any]:
+    """What of an object is saved, by name."""
     if hasattr(value, "_asdict"):
         return dict(value._asdict())
-    if not dataclasses.is_dataclass(value):
-        return dict(vars(value))
-    found = {}
+    if hasattr(value, "get_params") or not dataclasses.is_dataclass(value):
+        return {name: each for name, each in vars(value).items() if "sklearn" not in name}
+    fields = {}
     for field in dataclasses.fields(value):
         if field.name not in vars(value):  # a default that belongs to the class
             continue
@@ -149,16 +132,8 @@ def _fields_of(value: Any) -> dict[str, Any]:
         if left_behind is not None and content is not None:
             content = LeftBehind(left_behind, "fit again")
         if field.metadata.get("saved", True):
-            found[field.name] = content
-    return found
-
-
-def _named(path: Path) -> str:
-    """A place in words."""
-    return ".".join(path) or "this"
-
-
-# --------------------------------------------------------------------------- reading
+            fields[field.name] = content
+    return fields
 
 
 class Reader:
@@ -167,164 +142,104 @@ class Reader:
     Whatever does not fit raises: an error of this package, or one that the archive makes one of.
     """
 
+    archive: Archive
+
     def __init__(self, archive: Archive, supplied: Supplied | None = None):
         self.archive, self.supplied = archive, supplied or Supplied()
+        self._place: list[str] = []
         self._made: list[Any] = []
         self._shared: dict[str, Array] = {}
 
-    def read(self, node: Any, where: str = "content") -> Any:
-        """The value of a node."""
+    def read(self, node: Any) -> Any:
+        """The value that the JSON stands for."""
         if node is None or isinstance(node, bool | int | float | str):
             return node
         if isinstance(node, list):
-            return [self.read(each, where) for each in node]
+            return [self.read(each) for each in node]
         if not isinstance(node, dict) or len(node) != 1:
-            refuse(f"{where} is not understood")
-        ((kind, content),) = node.items()
-        if kind in CODECS:
-            return CODECS[kind].read(content, lambda each: self.read(each, where))
-        if kind not in self._READERS:
-            refuse(f"{where} has {kind[:40]!r}, which has no meaning there")
-        return self._READERS[kind](self, content, where)
+            refuse(f"{self._here} is not understood")
+        ((word, content),) = node.items()
+        if word == "object":
+            return self._object(*content)
+        if word == "kernel":
+            return read_custom(content, self)
+        if word == "same":
+            if type(content) is not int or not 0 <= content < len(self._made):
+                refuse(f"{self._here} is another object that is not there")
+            return self._made[content]
+        if word not in KINDS:
+            refuse(f"{self._here} has {word[:40]!r}, which has no meaning there")
+        return KINDS[word].read(content, self)
 
-    def _float(self, content: Any, where: str) -> float:
-        return NOT_FINITE[content]
+    def fields(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of nodes by name."""
+        values = {}
+        for name, node in nodes.items():
+            self._place.append(name[:60])
+            values[name] = self.read(node)
+            self._place.pop()
+        return values
 
-    def _tuple(self, content: Any, where: str) -> tuple[Any, ...]:
-        return tuple([self.read(each, where) for each in _checked(content, list, where)])
+    def jax_array(self, name: str) -> Array:
+        """An array of JAX; equal ones share their memory."""
+        if name not in self._shared:
+            self._shared[name] = jnp.asarray(self.archive.array(name))
+        return self._shared[name]
 
-    def _mapping(self, content: Any, where: str) -> dict[Any, Any]:
-        pairs = _checked(content, dict, where).items()
-        return {key: self.read(each, f"{where}.{key[:60]}") for key, each in pairs}
-
-    def _pairs(self, content: Any, where: str) -> dict[Any, Any]:
-        return {self.read(k, where): self.read(v, where) for k, v in content}
-
-    def _numpy(self, content: Any, where: str) -> np.ndarray:
-        return self._array(content, where).copy()
-
-    def _scalar(self, content: Any, where: str) -> np.generic:
-        value: Any = self._array(content, where)[()]
-        return value if isinstance(value, np.generic) else refuse(f"{where} is not a number")
-
-    def _jax(self, content: Any, where: str) -> Array:
-        """An array of JAX, weakly typed where it was; equal ones share their memory."""
-        values = self._array(content, where)
-        if content.get("weak") is True and values.ndim == 0:
-            return jnp.asarray(values.item())
-        name = content.get("array")
-        if name is None:
-            return jnp.asarray(values)
-        return self._shared.setdefault(name, jnp.asarray(values))
-
-    def _array(self, content: Any, where: str) -> np.ndarray:
-        keys = set(_checked(content, dict, where)) - {"weak"}
-        if keys == {"array"}:
-            return self.archive.array(content["array"])
-        if keys != {"shape", "values"} or len(content["values"]) > INLINE:
-            refuse(f"{where} is not an array")
-        values = [as_number(each, where) for each in content["values"]]
-        return np.array(values, dtype=float).reshape(content["shape"])
-
-    def _same(self, content: Any, where: str) -> Any:
-        if type(content) is not int or not 0 <= content < len(self._made):
-            refuse(f"{where} is another object that is not there")
-        return self._made[content]
-
-    def _kernel(self, content: Any, where: str) -> AbstractKernel:
-        return read_custom(content, self)
-
-    def _object(self, content: Any, where: str) -> Any:
-        name, fields = content
-        found = class_of(name)
-        values = {k: self.read(v, f"{where}.{k[:60]}") for k, v in fields.items()}
-        return self._finished(_built(found, values, where), found, values, where)
-
-    def _estimator(self, content: Any, where: str) -> Any:
-        name, *parts = content
-        found = class_of(name)
-        given, rest = (
-            {k: self.read(v, f"{where}.{k[:60]}") for k, v in part.items()} for part in parts
-        )
-        for key in rest:
-            if key.startswith("__") or callable(getattr(found, key, None)):
-                refuse(f"{where} has {key[:40]!r}, which no {name} has")
-        made = found(**given)
-        vars(made).update(rest)
-        return self._finished(made, found, {**given, **rest}, where)
-
-    def _finished(self, made: Any, found: type, values: dict[str, Any], where: str) -> Any:
-        """The object, once it is known to be one of its class."""
-        wrong = misfit(found, values)
+    def _object(self, name: str, nodes: Mapping[str, Any]) -> Any:
+        """The object of a class with these fields, once it is known to be one."""
+        kind, values = class_of(name), self.fields(nodes)
+        made = _built(kind, values)
+        if made is None:
+            refuse(f"{self._here} does not have the fields of a {kind.__name__}")
+        wrong = misfit(kind, values)
         if wrong is not None:
-            refuse(f"{where}.{wrong} is not what a {found.__name__} has there")
+            refuse(f"{self._here}.{wrong} is not what a {kind.__name__} has there")
         if hasattr(made, "__loaded__"):
             made = made.__loaded__()
         self._made.append(made)
         return made
 
-    _READERS: ClassVar[dict[str, Any]] = {
-        "float": _float,
-        "tuple": _tuple,
-        "mapping": _mapping,
-        "pairs": _pairs,
-        "numpy": _numpy,
-        "scalar": _scalar,
-        "jax": _jax,
-        "same": _same,
-        "kernel": _kernel,
-        "object": _object,
-        "estimator": _estimator,
-    }
+    @property
+    def _here(self) -> str:
+        """The place that is being read, in words."""
+        return ".".join(self._place) or "its content"
 
 
-def _checked(value: Any, wanted: type, where: str) -> Any:
-    if not isinstance(value, wanted):
-        refuse(f"{where} is not a {wanted.__name__}")
-    return value
-
-
-def as_number(value: Any, where: str) -> float:
-    """A number of the JSON."""
-    if isinstance(value, str):
-        return NOT_FINITE[value]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        refuse(f"{where} is not a number")
-    return float(value)
-
-
-def _built(found: type, values: dict[str, Any], where: str) -> Any:
-    """An object with these fields, as unpickling would make it."""
-    if issubclass(found, tuple):
-        return found(**values)
+def _built(kind: type, values: dict[str, Any]) -> Any:
+    """An object with these fields, as unpickling would make it; None where they are not its own."""
+    if issubclass(kind, tuple):
+        return kind(**values)
+    made = object.__new__(kind)
     names = set()
-    made = object.__new__(found)
-    if dataclasses.is_dataclass(found):
-        for field in dataclasses.fields(found):
+    if hasattr(kind, "_get_param_names"):  # an estimator: its options, and what it was fitted to
+        names = {n for n in values if n[:2] != "__" and not callable(getattr(kind, n, None))}
+        names |= set(kind._get_param_names())
+    elif dataclasses.is_dataclass(kind):
+        for field in dataclasses.fields(kind):
             if not field.metadata.get("saved", True):
                 object.__setattr__(made, field.name, field.default)
-            elif field.name in values or not hasattr(found, field.name):
+            elif field.name in values or not hasattr(kind, field.name):
                 names.add(field.name)
     if set(values) != names:
-        refuse(f"{where} does not have the fields of a {found.__name__}")
+        return None
     for name, value in values.items():
-        value = _usual(found, name, value)
-        object.__setattr__(made, name, value)
+        object.__setattr__(made, name, _usual(kind, name, value))
     return made
 
 
-def _usual(found: type, name: str, value: Any) -> Any:
+def _usual(kind: type, name: str, value: Any) -> Any:
     """A part without state as constructors have it, so that nothing is compiled anew for it."""
     if getattr(value, "__dict__", None) != {} or dataclasses.is_dataclass(value):
         return value
-    usual = next((d[name] for d in map(_defaults, found.__mro__) if name in d), None)
+    usual = next((d[name] for d in map(_defaults, kind.__mro__) if name in d), None)
     return usual if type(usual) is type(value) else value
 
 
 @cache
-def _defaults(found: type) -> dict[str, Any]:
+def _defaults(kind: type) -> dict[str, Any]:
     """What a constructor of the class's own has for an argument that is not given."""
-    if "__init__" not in vars(found):
+    if "__init__" not in vars(kind):
         return {}
-    parameters = inspect.signature(vars(found)["__init__"]).parameters.values()
+    parameters = inspect.signature(vars(kind)["__init__"]).parameters.values()
     return {each.name: each.default for each in parameters if each.default is not each.empty}

@@ -6,6 +6,7 @@ file, the values of the one that was saved.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ class Supplied:
                 refuse(f"it has a {role} of its own; leave {role} out")
 
 
-def role_of(path: tuple[str, ...]) -> str:
+def role_of(path: Sequence[str]) -> str:
     """What users call a kernel, by its place: the regression on mediators has theirs."""
     of_mediators = any(name.startswith(("mediat", "regress")) for name in path)
     return "mediator_kernel" if of_mediators else "kernel"

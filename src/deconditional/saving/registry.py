@@ -23,6 +23,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.models.readings": ("JointGP", "MeasuredGP", "TiltedGP", "UnlinkedGP"),
     # what they are made of
     "deconditional.bags": ("Bags",),
+    "deconditional.fitting.draws": ("WeightedDraws",),
     "deconditional.fitting.map": ("Optimum", "Standing"),
     "deconditional.fitting.nuts": ("Place",),
     "deconditional.fitting.report": ("FitReport",),
@@ -113,10 +114,10 @@ def class_of(name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def name_of_class(found: type) -> str | None:
+def name_of_class(kind: type) -> str | None:
     """The name of a class; None where the tables do not have it."""
-    for name in (found.__name__, f"nn.{found.__name__}"):
-        if name in CLASSES and class_of(name) is found:
+    for name in (kind.__name__, f"nn.{kind.__name__}"):
+        if name in CLASSES and class_of(name) is kind:
             return name
     return None
 

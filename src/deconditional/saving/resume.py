@@ -43,8 +43,7 @@ from deconditional.saving.objects import Reader, Writer
 from deconditional.saving.outputs import check_place, remove_leftovers
 
 __all__ = [
-    *("Checkpoint", "CheckpointError", "CheckpointWarning", "Part", "Section", "opened", "whole"),
-    "within",
+    *("Checkpoint", "CheckpointError", "CheckpointWarning", "Part", "Section", "opened", "within"),
 ]
 
 KIND = "deconditional checkpoint"
@@ -108,7 +107,7 @@ class Checkpoint:
         if place.is_dir():
             raise CheckpointError(f"the checkpoint {str(place)!r} is a folder; name a file.")
         check_place(place, "checkpoint")
-        if _is_there(place) and BEGINNING not in _first_bytes(place):
+        if BEGINNING not in (_first_bytes(place) or BEGINNING):
             raise CheckpointError(
                 f"{str(place)!r} exists and is no checkpoint, so it is left as it is; name another "
                 "file."
@@ -119,14 +118,13 @@ class Checkpoint:
         Path(self.path).unlink(missing_ok=True)
 
 
-def _is_there(place: Path) -> bool:
-    return place.exists() and place.stat().st_size > 0
-
-
 def _first_bytes(place: Path) -> bytes:
+    """The beginning of a file; nothing where there is none."""
     try:
         with place.open("rb") as file:
             return file.read(200)
+    except FileNotFoundError:
+        return b""
     except OSError as error:
         raise CheckpointError(
             f"cannot read the checkpoint {str(place)!r}: {error.strerror or error}."
@@ -168,7 +166,7 @@ class Part:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """The file."""
         return self.file.path
 
     def within(self, name: str) -> Part:
@@ -185,14 +183,12 @@ class Part:
         return self.file.section(f"{self.prefix}{name}", identity)
 
 
-def whole(kept: Part | None) -> dict[str, Any]:
-    """Keyword arguments of a fit that has all of the checkpoint, if there is one."""
-    return {} if kept is None else {"checkpoint": kept}
+def within(kept: Part | None, name: str = "") -> dict[str, Any]:
+    """Keyword arguments of a fit within a fit: its part of the checkpoint, if there is one.
 
-
-def within(kept: Part | None, name: str) -> dict[str, Any]:
-    """Keyword arguments of a fit within a fit: its part of the checkpoint, if there is one."""
-    return {} if kept is None else {"checkpoint": kept.within(name)}
+    Without a name that part is all of it. Models of other packages need not know of checkpoints.
+    """
+    return {} if kept is None else {"checkpoint": kept.within(name) if name else kept}
 
 
 class Section:
@@ -214,7 +210,7 @@ class Section:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """The file."""
         return self._file.path
 
     def keep(self, state: Callable[[], dict[str, Any]]) -> None:
@@ -260,7 +256,7 @@ class _File:
         self._due = time.monotonic() + settings.interval
         self._failed = False
         remove_leftovers(self.path)
-        self._found = _read(self.path) if _is_there(self.path) else {}
+        self._found = _read(self.path) if _first_bytes(self.path) else {}
 
     def section(self, name: str, identity: str) -> Section:
         if self.stopped:  # what follows an interrupted stage is made from half-learnt numbers
@@ -324,13 +320,13 @@ def _read(path: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     try:
         with Archive.opened(path, KIND) as archive:
             reader = Reader(archive)
-            found = {}
+            sections = {}
             for name, identity, state in archive.header["sections"]:
-                found[str(name)] = (str(identity), reader.read(state, f"section {name}"))
-                if not isinstance(found[name][1], dict):
+                sections[str(name)] = (str(identity), reader.read(state))
+                if not isinstance(sections[name][1], dict):
                     refuse(f"the section {name[:60]!r} has no state")
             archive.check_all_used()
-            return found
+            return sections
     except SavedModelError as error:
         aside = path.with_name(f"{path.name}.damaged")
         os.replace(path, aside)

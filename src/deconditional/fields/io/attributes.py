@@ -38,37 +38,20 @@ def understandable(dataset: xr.Dataset) -> xr.Dataset:
     >>> understandable(odd)["a"].attrs
     {'units': '1'}
     """
-    if all(_is_plain(v.attrs) for v in dataset.variables.values()) and _is_plain(dataset.attrs):
-        return dataset
     dataset = dataset.copy()
-    dataset.attrs = _texts(dataset.attrs)
-    for variable in dataset.variables.values():
-        variable.attrs = _texts(variable.attrs)
+    described: list[Any] = [dataset, *dataset.variables.values()]
+    for about in described:
+        texts = {key: _text(about.attrs[key]) for key in TEXTS if key in about.attrs}
+        about.attrs = {k: texts.get(k, v) for k, v in about.attrs.items() if texts.get(k, "") != ()}
     return dataset
 
 
-def _is_plain(attrs: Mapping[Any, Any]) -> bool:
-    return all(isinstance(attrs.get(key, ""), str) for key in TEXTS)
-
-
-def _texts(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
-    found = dict(attrs)
-    for key in (key for key in TEXTS if key in found):
-        text = _text(found[key])
-        if text is None:
-            del found[key]
-        else:
-            found[key] = text
-    return found
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+def _text(value: Any) -> Any:
+    """The text of a value; nothing, an empty tuple, where it is neither texts nor one number."""
     values = _array(value)
     if values.dtype.kind in "US" or (values.ndim == 0 and values.dtype.kind in "fiu"):
         return ", ".join(_listed(values))
-    return None
+    return ()
 
 
 def _array(value: Any) -> npt.NDArray[Any]:
@@ -96,30 +79,19 @@ def writable(attrs: Mapping[Any, Any], is_time: bool = False) -> dict[str, Any]:
     found = {}
     for key, value in attrs.items():
         name = visible(str(key)).replace("/", "_").strip()
-        if not name or name in RESERVED or (is_time and name in ("units", "calendar")):
-            continue
-        kept = _value(value)
-        if kept is not None:
+        unwanted = not name or name in RESERVED or (is_time and name in ("units", "calendar"))
+        if not unwanted and (kept := _value(value)) is not None:
             found[name] = kept
     return found
 
 
 def _value(value: Any) -> Any:
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, bytes):
-        return visible(value.decode("utf-8", "replace"))
-    if value is None:
-        return None
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if abs(value) < 2**63 else str(value)
     values = _array(value)
-    if values.size == 0:
+    if value is None or values.size == 0:
         return None
-    if values.dtype.kind in "fiu":
+    if values.dtype.kind in "fiu":  # whole numbers too large for 64 bits are objects
         return value if values.ndim < 2 else values.ravel()
     if values.dtype.kind in "US":
-        return [visible(text) for text in _listed(values)]
-    if values.dtype.kind == "b" and values.ndim == 0:
-        return "true" if values else "false"
+        texts = [visible(text) for text in _listed(values)]
+        return texts if values.ndim else texts[0]
     return visible(json.dumps(value, default=str))

@@ -10,7 +10,6 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from itertools import combinations
 from pathlib import Path
 
@@ -43,10 +42,11 @@ def open_fields(
     chunked
         Whether to leave the data in its files, as Dask arrays; None goes by its size.
     """
-    files = [file for path in _listed(paths) for file in _matching(str(path), which)]
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    files = [file for path in given for file in _matching(str(path), which)]
     if chunked is None:
         size = sum(v.nbytes for file in files for v in _declared(file, which))
-        chunked = _have_dask() and size > CHUNKED_BYTES
+        chunked = importlib.util.find_spec("dask") is not None and size > CHUNKED_BYTES
     parts = [_open(file, which, chunked) for file in files]
     if len(parts) == 1:
         return parts[0]
@@ -73,10 +73,6 @@ def open_fields(
     return combined
 
 
-def _listed(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
-    return [paths] if isinstance(paths, str | Path) else list(paths)
-
-
 def _check_cells(parts: Sequence[xr.Dataset]) -> None:
     """Raise where coordinates interleave: joined, they would be a grid that no file has."""
     for name in {str(name) for part in parts for name in part.indexes}:
@@ -91,15 +87,14 @@ def _check_cells(parts: Sequence[xr.Dataset]) -> None:
 
 def _check_together(parts: Sequence[xr.Dataset]) -> None:
     """Raise where files that each fit into memory make a grid that does not."""
-    values: dict[str, list[pd.Index]] = {}
-    for part in parts:
-        for name, index in part.indexes.items():
-            values.setdefault(str(name), []).append(index)
-    sizes = {name: len(reduce(lambda a, b: a.union(b), found)) for name, found in values.items()}
+    lines: dict[str, pd.Index] = {}
+    for name, index in (pair for part in parts for pair in part.indexes.items()):
+        lines[str(name)] = index.union(lines[str(name)]) if str(name) in lines else index
+    every = {name: variable for part in parts for name, variable in part.data_vars.items()}
     total = 0
-    for name in {name for part in parts for name in part.data_vars}:
-        like = next(part[name] for part in parts if name in part.data_vars)
-        total += 8 * math.prod(sizes.get(str(d), like.sizes[d]) for d in like.dims)
+    for variable in every.values():
+        sizes = (len(lines[str(d)]) if d in lines else n for d, n in variable.sizes.items())
+        total += 8 * math.prod(sizes)
     if total > available_memory():
         raise ValueError(f"on one grid they would take {shown_bytes(total)}")
 
@@ -129,10 +124,6 @@ def _matching(path: str, which: str) -> list[str]:
     return [path]
 
 
-def _have_dask() -> bool:
-    return importlib.util.find_spec("dask") is not None
-
-
 class UnreadableError(UsageError):
     """A file that cannot be read; `reason` is what the library that tried has said."""
 
@@ -156,11 +147,7 @@ def _declared(path: str, which: str) -> list[Declared]:
 def _open(path: str, which: str, chunked: bool) -> xr.Dataset:
     """A dataset in memory, or as Dask arrays."""
     place, is_store = os.path.abspath(path), os.path.isdir(path)
-    if is_store and importlib.util.find_spec("zarr") is None:
-        raise UsageError(
-            f"{path!r} is a Zarr store, which needs zarr: pip install 'deconditional[zarr]'."
-        )
-    check_declared(_declared(path, which), place, path, which, chunked)
+    check_declared(_declared(path, which), path, which, chunked)
     remedy = (
         "check that it is whole, and the attributes of its variables, such as units, scale_factor "
         "and _FillValue."
