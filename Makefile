@@ -34,14 +34,14 @@ demo: $(STAMP) ## downscale real global fields into demo-output/
 	@$(BIN)/deconditional demo --out demo-output
 
 # Compiling takes most of the time, and about a third less with the older emitters of XLA:CPU. What
-# users get is compiled in reliability and compat; XLA_FLAGS= make test has it here too.
+# users get is compiled in reliability and compat.
 test: export XLA_FLAGS ?= --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 test: $(STAMP) ## run the tests and every docstring example
-	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=20 $(PYTEST_ARGS)
 
 reliability: $(STAMP) ## try every fault of docs/reliability.md, as often as it says
 	@rm -rf reliability-output
-	@DECONDITIONAL_RELIABILITY=$(CURDIR)/reliability-output $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder -m reliability $(PYTEST_ARGS) tests
+	@JAX_DISABLE_MOST_OPTIMIZATIONS=0 DECONDITIONAL_RELIABILITY=$(CURDIR)/reliability-output $(BIN)/python -m pytest --numprocesses=auto --no-loadscope-reorder -m reliability $(PYTEST_ARGS) tests
 	@$(BIN)/python tests/reliability.py reliability-output
 
 compat: ## test the lowest and the newest allowed dependencies (COMPAT_ARGS: lowest, ...)

@@ -1,11 +1,15 @@
 """Settings shared by all tests and docstring examples."""
 
+import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
-# Most of the time goes into compiling. Modules and processes share what is compiled, those that
-# tests start included, and the next run finds it again. JAX reads this when it is imported.
+# Most of the time goes into compiling, so the compiler does the least it can; `make reliability`
+# and `make compat` have it do for tests what it does for users. Modules and processes share what is
+# compiled, those that tests start included, and the next run finds it again. JAX reads this when it
+# is imported.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent / ".pytest_cache" / "compiled")
 )
@@ -15,6 +19,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import jax
 import pytest
 from hypothesis import settings
+
+# Tracing makes and drops many small objects: looking for cycles after every 700 of them takes up to
+# a fifth of the time of a short fit.
+gc.set_threshold(20_000, 50, 100)
 
 # The first call of a compiled function takes longer than any deadline; the same examples every
 # time make a failure one that anybody can repeat.
@@ -71,26 +79,9 @@ def memory_maps() -> int:
         return MOST_MAPS + 1
 
 
-def compile_with_optimisation(wanted: bool) -> None:
-    """Have this process, and those it starts, optimise what they compile, or not."""
-    said = "0" if wanted else "1"
-    if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0") != said:
-        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = said
-        jax.config.update("jax_disable_most_optimizations", not wanted)
-        jax.clear_caches()  # which do not know the difference
-
-
 @pytest.fixture(scope="module", autouse=True)
-def compilation(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Examples of docstrings and pages show use; the tests have the compiler's full work."""
-    is_test = "tests" in request.path.relative_to(request.config.rootpath).parts
-    compile_with_optimisation(is_test and "quick_compilation" not in request.fixturenames)
+def memory() -> Iterator[None]:
+    """Forget what is compiled before the system runs out of memory maps."""
     yield
     if memory_maps() > MOST_MAPS:
         jax.clear_caches()
-
-
-@pytest.fixture(scope="module")
-def quick_compilation(compilation: None) -> None:
-    """For modules of many small problems, which compile for seconds and run for milliseconds."""
-    compile_with_optimisation(False)

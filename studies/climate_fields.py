@@ -15,6 +15,7 @@ import xarray as xr
 
 import deconditional as dc
 from deconditional.errors import UsageError
+from deconditional.fields.axes import Lattice
 from deconditional.fields.grids import find_grid
 from deconditional.fields.io import open_fields
 from deconditional.report.maps import Panel, map_grid
@@ -142,6 +143,7 @@ def _maps(
             f"{source} has no variable {missing[0]!r}; the experiment reads {', '.join(names)}."
         )
     grid = find_grid(dataset, names, "climate")
+    assert isinstance(grid, Lattice)
     y, x = grid.y.name, grid.x.name
     maps = {}
     for name in names:

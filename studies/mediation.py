@@ -247,7 +247,7 @@ def _fit_fields(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, s
         scaling.centre + scaling.scale * answer.component_means,
         scaling.scale**2 * answer.component_variances,
     )
-    truth = data.truth.transpose(side.grid.y.name, side.grid.x.name).values
+    truth = data.truth.transpose(*side.grid.spatial).values
     return posterior, truth.ravel()[part.cells.present.ravel()], "K"
 
 

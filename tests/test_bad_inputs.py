@@ -25,8 +25,8 @@ import deconditional as dc
 from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import UsageError, shortened, visible
-from deconditional.fields import axes
 from deconditional.fields import io as files
+from deconditional.fields import overlap
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.io import available_memory, declared, reading
 from deconditional.fields.io.classic import missing_bytes
@@ -693,8 +693,8 @@ VALUES = {
             coarse_as(mapped("rotated_latitude_longitude")),
         ),
         "",
-        "different projections",
-        "regrid",
+        "is rotated latitude longitude, the other one in latitude",
+        "give a CF grid mapping",
     ),
     "a pole in words": (
         both(
@@ -702,8 +702,8 @@ VALUES = {
             coarse_as(mapped("rotated_latitude_longitude", grid_north_pole_latitude="fifty")),
         ),
         "",
-        "grid_north_pole_latitude 'forty'",
-        "regrid",
+        "grid mapping 'rotated_latitude_longitude' cannot be understood",
+        "correct its attributes",
     ),
     # numbers
     "a target in words": (coarse_as(texts("tas")), "", "'tas' holds", "not numbers"),
@@ -1599,8 +1599,8 @@ def test_missing_bytes_of_classic_files(tmp_path, kind, records):
             "--fine a.nc b.nc",
             "on one grid they would take",
         ),
-        (axes, 1e3, nothing, "", "coarse grid has 32 cells"),
-        (axes, 6e3, nothing, "", "fine grid has 288 cells"),
+        (overlap, 1e3, nothing, "", "coarse grid has 32 cells"),
+        (overlap, 6e3, nothing, "", "fine grid has 288 cells"),
     ],
 )
 def test_too_large_for_memory(place, monkeypatch, module, free, prepare, arguments, words):

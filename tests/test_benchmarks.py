@@ -37,7 +37,6 @@ from deconditional.errors import UsageError
 from helpers import assert_close
 from studies.clock import best_seconds
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUIET = Console(quiet=True)
 ROOT = Path(__file__).parents[1]
 

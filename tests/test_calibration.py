@@ -27,7 +27,7 @@ from deconditional.inference.field import square_root
 from helpers import gram, ragged_bags, trend_features, weight_matrix
 from reliability import record, tries
 
-pytestmark = pytest.mark.usefixtures("quick_compilation", "nothing_to_learn")
+pytestmark = pytest.mark.usefixtures("nothing_to_learn")
 
 DRAWS = tries(200, 4000)
 """Fields drawn from the prior, for every model."""

@@ -26,8 +26,6 @@ from helpers import (
 )
 from reliability import record, tries
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 USELESS, SHIFT, DEGENERATE = (
     dc.UselessMediatorWarning,
     dc.MediatorShiftWarning,

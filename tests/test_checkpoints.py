@@ -39,7 +39,7 @@ from deconditional.saving.resume import Checkpoint, opened
 from helpers import problem_of
 from reliability import record, tries
 
-pytestmark = pytest.mark.usefixtures("quick_compilation", "python_handles_interrupts")
+pytestmark = pytest.mark.usefixtures("python_handles_interrupts")
 
 GROUP = "stopped fits"
 ROLL = swiss_roll(n_points=200, n_bags=16, matching="indirect", seed=0)

@@ -7,28 +7,29 @@ import pytest
 import deconditional as dc
 
 SHORT = {"n_restarts": 2, "max_iter": 3}
-INDUCING = {"n_inducing": 12, **SHORT}
+INDUCING = {"n_inducing": 6, **SHORT}
 CLIMB = {"max_steps": 12, "batch_size": 8}
 
 seen_by_the_listener = 1.0
 
 MODELS = {
-    "bagg": lambda seed: dc.BaggGP(seed=seed, **SHORT),
-    "priors": lambda seed: dc.BaggGP(
-        priors={"noise_std": dc.LogNormal(0.1 + seed, 0.5 + seed)}, seed=seed, **SHORT
-    ),
-    "fixed": lambda seed: dc.BaggGP(fixed={"noise_std": 0.1 + seed}, trend="linear", **SHORT),
     "nuts": lambda seed: dc.BaggGP(
-        method="nuts", method_options={"num_warmup": 4, "num_samples": 8}, seed=seed, **SHORT
+        method="nuts",
+        method_options={"num_warmup": 4, "num_samples": 8},
+        priors={"kernel.variance": dc.LogNormal(0.1 + seed, 0.5 + seed)},
+        fixed={"noise_std": 0.1 + seed},
+        trend="linear",
+        seed=seed,
+        **SHORT,
     ),
     "u-cmp": lambda seed: dc.CMP(uncertainty=True, seed=seed, **SHORT),
-    "vbagg": lambda seed: dc.VBagg(seed=seed, **INDUCING),
     "stochastic": lambda seed: dc.VBagg(
         inference="stochastic", inference_options=CLIMB, seed=seed, **INDUCING
     ),
     "varcmp": lambda seed: dc.VarCMP(uncertainty=True, seed=seed, **INDUCING),
     "pseudo-targets": lambda seed: dc.PseudoTarget(dc.BaggGP(seed=seed, **SHORT), seed=seed),
 }
+"""One of every observation model and every inference; priors and held values are data as well."""
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ pytest.importorskip("cf_xarray")
 from deconditional.fields import consistency  # noqa: E402
 from deconditional.fields.consistency import ConsistentPosterior  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 BLOCK = 4
 FIXED = {"kernel.lengthscale": [0.5, 0.5, 0.5, 1.5], "kernel.variance": 1.0, "noise_std": 0.2}
 WEIGHTS = np.diff(np.sin(np.radians(np.linspace(-90.0, 90.0, 17)))).reshape(4, BLOCK)
@@ -71,17 +69,17 @@ def case(data, **changes):
 
 
 @pytest.fixture(scope="module")
-def identity(quick_compilation):
+def identity():
     return case(example(1.0))
 
 
 @pytest.fixture(scope="module")
-def logarithmic(quick_compilation):
+def logarithmic():
     return case(example(1.0, "rain"), target="rain", transform="log")
 
 
 @pytest.fixture(scope="module")
-def bounded(quick_compilation):
+def bounded():
     """A dry field: the process is below zero in many cells."""
     data = example(1.0, "rain")
     dry = (data.coarse.rain / data.coarse.rain.max()) ** 3 + 1e-3

@@ -24,8 +24,6 @@ pytest.importorskip("matplotlib")
 from deconditional.fields import learn, recipes  # noqa: E402
 from deconditional.models import PseudoTarget  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 FIXED = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0, "noise_std": 0.1}
 LINKED = FIXED | {"mediator_kernel.lengthscale": 1.0, "ridge": 0.003}
 
@@ -49,7 +47,7 @@ def held(estimator):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory, quick_compilation):
+def done(tmp_path_factory):
     """Folder, and what was printed."""
     folder = tmp_path_factory.mktemp("demo") / "new [1]"
     said = io.StringIO()

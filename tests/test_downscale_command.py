@@ -25,7 +25,6 @@ from deconditional.inference.posterior import Gaussians
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
 pytest.importorskip("zarr")
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 VARIABLES = ["--target", "tas", "--covariates", "altitude,cloud", "--mediators", "water_vapour"]
 FILES = ["--fine", "fine.nc", "--coarse", "coarse.nc"]
@@ -142,7 +141,7 @@ def here(still, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def done(in_time, tmp_path_factory, quick_compilation):
+def done(in_time, tmp_path_factory):
     """A real run, with all that can be asked for."""
     folder = tmp_path_factory.mktemp("done")
     given = ["--fine", in_time.folder / "fine.nc", "--coarse", in_time.folder / "coarse.nc"]
@@ -304,14 +303,8 @@ def doubled(values):
     return values[[0, 0, *range(2, len(values))]]
 
 
-def curvilinear(data):
-    plain = without_bounds(data).rename(lat="j", lon="i").drop_vars(["j", "i"])
-    lat, lon = np.meshgrid(data.lat, data.lon, indexing="ij")
-    attrs = [{"units": "degrees_north"}, {"units": "degrees_east"}]
-    return plain.assign_coords(
-        lat2d=(("j", "i"), lat, {"standard_name": "latitude", **attrs[0]}),
-        lon2d=(("j", "i"), lon, {"standard_name": "longitude", **attrs[1]}),
-    )
+def scattered(data):
+    return without_bounds(data).stack(cell=("lat", "lon")).reset_index("cell")
 
 
 def at_times(data):
@@ -379,7 +372,7 @@ BAD = {
     ),
     "beyond the pole": (coarse_as(with_lat(moved)), "", "'lat' run to 120", "set units"),
     "repeated": (fine_as(with_lat(doubled)), "", "'lat' has repeated", "ds.drop_duplicates"),
-    "curvilinear": (fine_as(curvilinear), "", "'lat2d' is two-dimensional", "Regrid"),
+    "points of no size": (coarse_as(scattered), "", "'lat' and 'lon' are places", "corner"),
     "no coordinates": (
         fine_as(lambda f: without_bounds(f).drop_vars(["lat", "lon"])),
         "",

@@ -28,8 +28,6 @@ from helpers import (
     weighted_replicated_mediation,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KERNEL = gk.RBF(lengthscale=jnp.array([0.8, 1.3]), variance=1.4)
 MEDIATOR_KERNEL = gk.Matern32(lengthscale=0.9)
 RIDGE, NOISE, FINE = 0.02, 0.3, 0.4

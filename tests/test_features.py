@@ -33,9 +33,6 @@ P = weight_matrix(BAGS)
 SEED, SMALL, LARGE = 3, 40, 20_000
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 def features_at(x, number):
     """The features a model with this seed uses."""
     draw = jax.jit(spectral_features(KERNEL, number, jax.random.key(SEED), 2))

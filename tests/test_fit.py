@@ -24,8 +24,6 @@ from helpers import (
     weight_matrix,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 BAGS = ragged_bags([3, 1, 7, 4, 9, 2, 5, 6], d=2, weighted=True)
 RNG = np.random.default_rng(1)
 Z, Y_OBSERVED = RNG.normal(size=6), RNG.normal(size=(6, 1))

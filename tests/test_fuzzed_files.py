@@ -292,7 +292,7 @@ def as_they_are(readers, folder, whole):
 
 @pytest.mark.parametrize(
     ("form", "few", "many"),
-    [("HDF5", 8, 200), ("packed", 3, 100), ("classic", 8, 200), ("64-bit", 3, 80)],
+    [("HDF5", 4, 200), ("packed", 2, 100), ("classic", 4, 200), ("64-bit", 2, 80)],
 )
 def test_damaged_netcdf(readers, good, tmp_path, form, few, many):
     names = {which: f"{which}-{form}.nc" for which in ("fine", "coarse")}
@@ -312,7 +312,7 @@ def test_damaged_netcdf(readers, good, tmp_path, form, few, many):
     assert not (tmp_path / "out.nc").exists()
 
 
-@pytest.mark.parametrize(("form", "few", "many"), [("new", 6, 150), ("old", 4, 80)])
+@pytest.mark.parametrize(("form", "few", "many"), [("new", 3, 150), ("old", 2, 80)])
 def test_damaged_stores(readers, good, tmp_path, form, few, many):
     names = {which: f"{which}-{form}.zarr" for which in ("fine", "coarse")}
     whole = {which: str(good / name) for which, name in names.items()}
@@ -365,7 +365,7 @@ def test_altered_facts(readers, good, tmp_path):
         data.assign_attrs(deconditional=json.dumps(facts)).to_netcdf(path)
         return {"result": str(path), **about}
 
-    tried = tries(4, 60)
+    tried = tries(3, 60)
     assert count(readers, case, undamaged, tried, "facts of a result, for a report") == 0
 
 

@@ -24,8 +24,6 @@ from deconditional.fields.learn import Learner  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates  # noqa: E402
 from deconditional.models import PseudoTarget  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):

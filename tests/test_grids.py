@@ -12,9 +12,11 @@ from deconditional.errors import UsageError
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
-from deconditional.fields.axes import check_overlap, overlap, span  # noqa: E402
+from deconditional.fields.axes import span  # noqa: E402
 from deconditional.fields.grids import find_grid, values_on  # noqa: E402
+from deconditional.fields.overlap import check_overlap, overlap  # noqa: E402
 
+LON3 = [0.0, 10.0, 20.0]
 LAT, LON = [-60.0, 0.0, 60.0], [45.0, 135.0, 225.0, 315.0]
 LAT_BOUNDS = [[-90.0, -30.0], [-30.0, 30.0], [30.0, 90.0]]
 LON_BOUNDS = [[0.0, 90.0], [90.0, 180.0], [180.0, 270.0], [270.0, 360.0]]
@@ -70,14 +72,6 @@ def test_x_and_y_of_a_geographic_raster_are_degrees():
     grid = find_grid(raster, ["a"], "fine")
     assert grid.mapping == "spatial_ref" and grid.spherical
     np.testing.assert_allclose(grid.areas.sum(), 4 * np.pi, rtol=1e-14)
-
-
-def test_points_are_no_grid():
-    stations = xr.Dataset(
-        {"a": ("station", np.zeros(3))},
-        coords={"lat": ("station", LAT), "lon": ("station", LON[:3])},
-    )
-    refused(stations, "'lat' and 'lon' both lie on the dimension 'station', .* not a grid")
 
 
 @pytest.mark.parametrize("attribute", ["standard_name", "axis", "units"])
@@ -170,14 +164,18 @@ def test_projected_axes_win_over_auxiliary_latitudes(attrs):
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_curvilinear_grids_are_refused(counted):
+def test_coordinates_of_two_dimensions_are_cells(counted):
+    lat, lon = np.meshgrid([10.0, 20.0], [0.0, 10.0, 20.0], indexing="ij")
     dataset = xr.Dataset(
         {"a": (("y", "x"), np.zeros((2, 3)))},
-        coords={"lat": (("y", "x"), np.ones((2, 3))), "lon": (("y", "x"), np.ones((2, 3)))},
+        coords={"lat": (("y", "x"), lat), "lon": (("y", "x"), lon)},
     )
     if counted:  # rows and columns that are merely numbered are no projection
         dataset = dataset.assign_coords(y=np.arange(2), x=np.arange(1, 4))
-    refused(dataset, r"'lat' is two-dimensional; curvilinear .* Regrid")
+    grid, axes = find_grid(dataset, ["a"], "fine"), find_grid(field([10.0, 20.0], LON3), ["a"], "f")
+    assert (grid.spatial, grid.coordinates) == (("y", "x"), ("lat", "lon"))
+    np.testing.assert_allclose(grid.areas, axes.areas, rtol=1e-12)
+    np.testing.assert_allclose(grid.positions, axes.positions, rtol=1e-12)
 
 
 def test_nothing_that_looks_like_an_axis():
@@ -538,7 +536,3 @@ def test_grids_that_do_not_meet():
     )
     with pytest.raises(UsageError, match="do not overlap: fine 2 cells of lat from 5 to 25° by"):
         check_overlap(here, there)
-    plane = find_grid(field([10.0, 20.0], [0.0, 10.0], "y", "x"), ["a"], "fine")
-    message = "the fine grid is projected, the coarse one latitude-longitude; regrid"
-    with pytest.raises(UsageError, match=message):
-        check_overlap(plane, here)

@@ -40,8 +40,6 @@ FOLDS = np.array([2, 0, 1, 1, 2, 0, 0, 1, 2])
 PLACES = 1.2 * RNG.normal(size=(4, 2))
 OWN = np.array([-1, 2, 5, -1, 2, 0, -1, -1, 8])
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def held(kind, **options):
     fixed = FIELD | (MEDIATION if issubclass(kind, CMP) else {})

@@ -23,7 +23,7 @@ from test_report import COMPARISON, Page, fabricate
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("netCDF4")
-pytestmark = [pytest.mark.reliability, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.reliability
 
 RUN = "document.title='pwned';window.hacked=1;"
 PAYLOADS = {

@@ -12,8 +12,6 @@ from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.map import loss
 from deconditional.fitting.parameters import ParameterSet, positive
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 class Density(eqx.Module):
     """A log density of two or three unconstrained numbers."""

@@ -27,7 +27,6 @@ from deconditional.fields import mapped, part, predict, streaming  # noqa: E402
 from deconditional.fields.cluster import active_client  # noqa: E402
 from deconditional.fields.predict import Predictor  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROLES = ("tas", ["altitude", "cloud"], ["water_vapour"])
 DAYS = ["2000-01-01", "2000-01-02", "2000-01-03"]
 CHUNKS = {"lat": 5, "lon": 12}

@@ -23,8 +23,6 @@ from deconditional.models.regression import (
 )
 from deconditional.scores import coverage, crps, rmse
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 QUICK = {"n_restarts": 1, "max_iter": 60}
 
 

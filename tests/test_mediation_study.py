@@ -13,8 +13,6 @@ from studies.frame import Task
 from studies.mediation import Mediation
 from studies.records import Results
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def small_field(seed):
     return dc.datasets.noisy_mediator(0.9, n_cells=24, points_per_cell=5, seed=seed)

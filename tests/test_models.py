@@ -9,11 +9,20 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from deconditional import CMP, BaggGP, Bags, CentroidGP, DeepKernel, LogNormal, PseudoTarget
+from deconditional import (
+    CMP,
+    BaggGP,
+    Bags,
+    CentroidGP,
+    DeepKernel,
+    LogNormal,
+    PseudoTarget,
+    VarCentroidGP,
+    VarCMP,
+    VBagg,
+)
 from deconditional.fitting.map import loss_and_gradient
 from helpers import assert_close, condition, gram, ragged_bags, weight_matrix
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 BAGS = ragged_bags([3, 1, 7, 4, 9, 2, 5, 6], d=2, weighted=True)
 UNMEDIATED = Bags.from_points(BAGS.points, BAGS.bag, weights=BAGS.weights)
@@ -32,6 +41,16 @@ MODELS = {
     "BaggGP": BaggGP(gk.RBF(), trend="linear", fixed={"noise_std": 0.1}, n_restarts=2),
     "CentroidGP": CentroidGP(priors={"noise_std": LogNormal(0.1)}, precision="float64"),
     "PseudoTarget": PseudoTarget(CentroidGP(trend="none"), gk.RBF(), propagate=False, seed=5),
+    "VBagg": VBagg(
+        gk.RBF(),
+        inducing=np.ones((3, 2)),
+        learn_inducing=True,
+        inference="stochastic",
+        inference_options={"batch_size": 8},
+        seed=4,
+    ),
+    "VarCMP": VarCMP(gk.RBF(), gk.Matern32(), cmo_bags=7, features=50, centred=True, trace="auto"),
+    "VarCentroidGP": VarCentroidGP(priors={"noise_std": LogNormal(0.1)}, inducing="uniform"),
 }
 any_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 
@@ -49,6 +68,8 @@ def test_clone_copies_parameters_and_nothing_else(model):
         assert type(other[name]) is type(value)
         if isinstance(value, str | int | float | bool | type(None)):
             assert other[name] == value
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(value, other[name])
 
 
 @any_model
@@ -68,11 +89,11 @@ def test_parameters_of_a_base_model_are_reached_by_name():
     assert MODELS["PseudoTarget"].base.trend == "none"
 
 
-@pytest.mark.parametrize("kind", [CMP, BaggGP, CentroidGP, PseudoTarget])
-def test_the_constructor_only_stores(kind):
-    model = kind()
-    assert not [name for name in vars(model) if name.endswith("_")]
-    assert isinstance(repr(model), str)
+@any_model
+def test_the_constructor_only_stores(model):
+    for fresh in (clone(model), type(model)()):
+        assert not [name for name in vars(fresh) if name.endswith("_")]
+        assert isinstance(repr(fresh), str)
 
 
 @any_model
@@ -83,7 +104,7 @@ def test_an_unfitted_model_says_so(model):
         model.predict_bags(BAGS)
 
 
-@pytest.mark.parametrize("model", [CMP(), PseudoTarget()], ids=["CMP", "PseudoTarget"])
+@pytest.mark.parametrize("model", [CMP(), PseudoTarget(), VarCMP()], ids=str)
 def test_an_unfitted_model_has_no_coarse_predictions(model):
     with pytest.raises(NotFittedError, match="call fit first"):
         model.predict_coarse(Y_OBSERVED)
@@ -142,6 +163,19 @@ def fit_pseudo(**changes):
     return PseudoTarget(BaggGP(KERNEL, fixed=FIXED), n_restarts=1).fit(**arguments)
 
 
+def fit_vbagg(**changes):
+    arguments = {"bags": BAGS, "z": Z_MATCHED} | changes
+    return VBagg(KERNEL, fixed=FIXED).fit(**arguments)
+
+
+def fit_varcmp(**changes):
+    arguments = {"bags": BAGS, "z": Z, "mediator": Y_OBSERVED} | changes
+    return VarCMP(KERNEL, fixed=MEDIATED).fit(**arguments)
+
+
+every_fit = pytest.mark.parametrize("fit", [fit_bagg, fit_cmp, fit_pseudo, fit_vbagg, fit_varcmp])
+mediated_fits = pytest.mark.parametrize("fit", [fit_cmp, fit_pseudo, fit_varcmp])
+
 BAD_Z = {
     "text": (["a"] * 8, "observations z must be numbers"),
     "missing": (np.r_[Z_MATCHED[:7], np.nan], "observation 7 of z is missing or infinite"),
@@ -160,7 +194,13 @@ def test_bad_observations(name):
         fit_bagg(z=z)
 
 
-@pytest.mark.parametrize("fit", [fit_bagg, fit_cmp, fit_pseudo])
+@every_fit
+def test_every_model_checks_its_observations(fit):
+    with pytest.raises(ValueError, match="observation 0 of z is missing"):
+        fit(z=np.r_[np.nan, Z_MATCHED[1:]])
+
+
+@every_fit
 def test_bags_of_the_wrong_type(fit):
     with pytest.raises(TypeError, match=r"bags must be a deconditional\.Bags, not list"):
         fit(bags=[BAGS.points])
@@ -185,9 +225,10 @@ def test_bad_noise(name):
         BaggGP(KERNEL, fixed=FIELD, learn_noise=False).fit(BAGS, Z_MATCHED, **options)
 
 
-def test_no_noise_at_all_is_an_error():
+@pytest.mark.parametrize("kind", [BaggGP, VBagg])
+def test_no_noise_at_all_is_an_error(kind):
     with pytest.raises(ValueError, match="learn_noise=False leaves the observations without noise"):
-        BaggGP(KERNEL, learn_noise=False).fit(BAGS, Z_MATCHED)
+        kind(KERNEL, learn_noise=False).fit(BAGS, Z_MATCHED)
 
 
 BAD_MEDIATOR = {
@@ -205,15 +246,10 @@ def test_bad_mediators(name):
         fit_cmp(mediator=mediator)
 
 
-@pytest.mark.parametrize("name", BAD_MEDIATOR)
-def test_bad_mediators_of_pseudo_targets(name):
-    with pytest.raises(ValueError, match="mediator"):
-        fit_pseudo(mediator=BAD_MEDIATOR[name][0])
-
-
-def test_bad_observations_of_pseudo_targets():
-    with pytest.raises(ValueError, match="observation 0 of z is missing"):
-        fit_pseudo(z=np.r_[np.nan, Z[1:]])
+@mediated_fits
+def test_every_mediated_model_checks_its_mediators(fit):
+    with pytest.raises(ValueError, match="mediator has 1 variable"):
+        fit(mediator=np.zeros((6, 2)))
 
 
 def test_too_few_observations_for_pseudo_targets():
@@ -221,12 +257,13 @@ def test_too_few_observations_for_pseudo_targets():
         fit_pseudo(z=Z[:5])
 
 
-def test_observations_without_mediators_must_match_the_bags():
+@pytest.mark.parametrize("fit", [fit_cmp, fit_varcmp])
+def test_observations_without_mediators_must_match_the_bags(fit):
     with pytest.raises(ValueError, match=r"6 observations came for 8 bags.*mediator=y_tilde"):
-        fit_cmp(mediator=None)
+        fit(mediator=None)
 
 
-@pytest.mark.parametrize("fit", [fit_cmp, fit_pseudo])
+@mediated_fits
 def test_bags_without_a_mediator(fit):
     with pytest.raises(ValueError, match="bags have no mediator"):
         fit(bags=UNMEDIATED)

@@ -37,8 +37,6 @@ from helpers import (
     weighted_replicated_mediation,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SIZES = [3, 1, 7, 4, 5, 2]
 KERNEL = gk.RBF(lengthscale=jnp.array([0.8, 1.3]), variance=1.4)
 MEDIATOR_KERNEL = gk.Matern32(lengthscale=0.9)

@@ -5,13 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deconditional.fields.overlap import (
-    inferred_bounds,
-    lengths,
-    overlap_areas,
-    overlap_lengths,
-    unwrapped,
-)
+from deconditional.fields.axes import lengths
+from deconditional.fields.bounds import inferred_bounds, unwrapped
+from deconditional.fields.overlap import overlap_areas, overlap_lengths
 
 EXACT = 1e-12
 

@@ -39,8 +39,6 @@ Z_MATCHED = RNG.normal(size=8)
 X, Y_NEW = RNG.normal(size=(5, 2)), RNG.normal(size=(3, 1))
 PLACES = 1.2 * RNG.normal(size=(4, 2))
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def overlapping():
     rng = np.random.default_rng(6)

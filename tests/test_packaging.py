@@ -28,7 +28,6 @@ from packaging.version import Version
 
 import deconditional
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "deconditional"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -336,7 +335,10 @@ CORE_ALONE = {
     "the command report": ("command('report', 'some.nc')", "report"),
 }
 FIELDS_ALONE = {
-    "a figure": ("__import__('deconditional.report.plots')", "report"),
+    "a figure": (
+        "__import__('deconditional.report.plots').report.plots.require_matplotlib()",
+        "plots",
+    ),
     "a Zarr store": (f"command('downscale', {FILES}, '--out', 'out.zarr')", "zarr"),
     "chunks": (
         f"command('downscale', {FILES}, '--out', 'out.nc', '--chunked', 'yes')",
@@ -356,8 +358,12 @@ ABSENT = {
     "core": (
         *("xarray", "cf_xarray", "netCDF4", "cftime", "pandas", "zarr", "dask", "distributed"),
         *("matplotlib", "jinja2", "itur", "astropy", "gpytorch", "torch", "skimage", "hypothesis"),
+        "pyproj",
     ),
-    "fields": ("zarr", "dask", "distributed", "matplotlib", "jinja2", "itur", "astropy", "skimage"),
+    "fields": (
+        *("pyproj", "zarr", "dask", "distributed", "matplotlib", "jinja2", "itur", "astropy"),
+        "skimage",
+    ),
 }
 
 

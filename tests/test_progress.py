@@ -20,8 +20,6 @@ BAGS = ragged_bags([3, 1, 4, 2, 3], d=1)
 Z = np.random.default_rng(1).normal(size=5)
 X = np.linspace(-2, 2, 7)
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def quiet(capfd):
     """Whether nothing was written, to either stream."""

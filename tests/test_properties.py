@@ -29,8 +29,6 @@ from deconditional.inference import learn
 from helpers import gram, trend_features
 from reliability import record, tries
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 HOME = Path(deconditional.__file__).parent
 EPS = np.finfo(float).eps
 

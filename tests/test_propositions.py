@@ -20,8 +20,6 @@ from deconditional.operators import (
 )
 from helpers import assert_close, gram, ragged_bags, replicated_mediation
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 RNG = np.random.default_rng(7)
 KERNEL = gk.Matern32(lengthscale=jnp.array([0.8, 1.3]), variance=1.4)
 MEDIATOR_KERNEL = gk.Matern32(lengthscale=0.9)

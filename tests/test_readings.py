@@ -16,8 +16,6 @@ from deconditional.kernels.sweeps import bag_gram
 from deconditional.models.readings import MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.regression import LEAST_EXPLAINED, Unmatched
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 FIXED = {"kernel.lengthscale": [0.9, 1.3], "kernel.variance": 1.4, "bag_noise_std": 0.2}
 
 

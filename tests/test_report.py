@@ -499,11 +499,11 @@ def test_a_result_without_any_prediction_still_has_a_page(tmp_path):
 @pytest.mark.parametrize("text", [r"$\frac$", "$a$ and $b$", r"\$5", "a\nb"])
 def test_texts_of_figures_are_no_formulas(text):
     assert not is_math_text(plots.plain_text(text))
-    assert plots.png(maps.field_map(np.eye(3), text, text)).startswith(b"\x89PNG")
+    assert plots.png(maps.field_map(maps.Panel(np.eye(3), text, text))).startswith(b"\x89PNG")
 
 
 def test_letters_that_the_font_lacks_do_not_stop_a_figure():
-    assert plots.png(maps.field_map(np.eye(3), "降水量")).startswith(b"\x89PNG")
+    assert plots.png(maps.field_map(maps.Panel(np.eye(3), "降水量"))).startswith(b"\x89PNG")
 
 
 # ---------------------------------------------------------------------- files and truth
@@ -638,7 +638,9 @@ def test_maps_put_values_where_their_coordinates_are():
         np.testing.assert_array_equal(drawn.values, values)
         np.testing.assert_array_equal(drawn.y_edges, [5.0, 15.0, 25.0])
         np.testing.assert_array_equal(drawn.x_edges, [345.0, 355.0, 370.0, 390.0])
-    mesh = maps.field_map(field(values[::-1], [20.0, 10.0], [350.0, 0.0, 20.0]), "").axes[0]
+    mesh = maps.field_map(
+        maps.Panel(field(values[::-1], [20.0, 10.0], [350.0, 0.0, 20.0]), "")
+    ).axes[0]
     corners = mesh.collections[0].get_coordinates()
     np.testing.assert_array_equal(corners[0, 0], [345.0, 5.0])
     np.testing.assert_array_equal(corners[-1, -1], [390.0, 25.0])
@@ -652,7 +654,7 @@ def test_latitudes_end_at_the_poles():
 
 def test_long_axes_are_thinned():
     values = np.tile(np.arange(2500.0), (2, 1))
-    drawn = maps.field_map(values, "").axes[0].collections[0]
+    drawn = maps.field_map(maps.Panel(values, "")).axes[0].collections[0]
     assert drawn.get_array().shape == (2, 834)
     corners = drawn.get_coordinates()
     np.testing.assert_array_equal(corners[0, :3, 0], [-0.5, 2.5, 5.5])
@@ -754,7 +756,7 @@ def test_demo_maps_share_a_scale(scored):
 
 
 def test_values_beyond_the_scale_are_marked_on_it():
-    figure = maps.field_map(np.array([[0.0, 5.0]]), "", limits=(0.0, 1.0))
+    figure = maps.field_map(maps.Panel(np.array([[0.0, 5.0]]), "", limits=(0.0, 1.0)))
     assert figure.axes[0].collections[0].colorbar.extend == "max"
 
 

@@ -11,8 +11,6 @@ from studies.frame import Task
 from studies.records import Results
 from studies.ridges import Ridges
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def test_errors_are_those_of_the_regressor(tmp_path, monkeypatch):
     monkeypatch.setattr(ridges, "SIZES", {120: 12})

@@ -104,7 +104,6 @@ MODELS: dict[str, Any] = {
 
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compilation"),
     # Nothing here is fitted until it converges.
     pytest.mark.filterwarnings("ignore::deconditional.errors.FitWarning"),
 ]
@@ -243,7 +242,6 @@ def test_a_new_process_predicts_the_same_to_the_bit(fitted: Any, tmp_path: Path)
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
     )
     assert done.stdout.split() == expected
     assert len(set(expected)) == len(names)

@@ -47,7 +47,6 @@ def test_the_same_device_twice():
 def found():
     """What a process with four virtual devices found; see the module it runs."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    cache = HERE.parent / ".pytest_cache" / "compiled"
     run = subprocess.run(
         [sys.executable, str(HERE / "four_devices.py")],
         env={
@@ -55,10 +54,6 @@ def found():
             "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
             "XLA_FLAGS": flags.strip(),
             "JAX_PLATFORMS": "cpu",
-            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            "JAX_COMPILATION_CACHE_DIR": str(cache),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         },
         capture_output=True,
         text=True,

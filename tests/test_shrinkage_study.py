@@ -12,7 +12,6 @@ from studies import shrinkage, shrinkage_estimators
 from studies.shrinkage import Shrinkage
 from studies.shrinkage_estimators import dense_coefficients, embeddings, median_distance
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 SIZES = [4, 1, 9, 2, 6]
 UNEQUAL = shrinkage_toy(5, SIZES, seed=2)
 EQUAL = shrinkage_toy(5, 4, seed=2)

@@ -43,9 +43,6 @@ M, BATCH = 5, 2
 KEY = jax.random.key(0)
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 COMMON = {"kernel": gk.RBF(lengthscale=jnp.ones(2)), "inducing": PLACES}
 MODELS = {
     "matched": (VBagg(trend="none", fine_noise=True, **COMMON), {}),

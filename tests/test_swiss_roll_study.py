@@ -12,8 +12,6 @@ from studies import swiss_roll
 from studies.frame import Task
 from studies.swiss_roll import SwissRoll
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KEYS = [
     *("experiment", "matching", "model", "seed"),
     *("rmse", "mae", "crps", "coverage95", "nll"),

@@ -72,7 +72,6 @@ def dense_answers(which):
     return values_and_gradients(dense, bags)
 
 
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize(
     ("which", "tiles"),
     [

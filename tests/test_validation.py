@@ -29,8 +29,6 @@ from deconditional.fields.validation import (  # noqa: E402
 )
 from pairs import pair  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROLES = ("tas", ["cloud"], ["water_vapour"])
 KERNEL, LINK = gk.RBF(lengthscale=jnp.ones(4)), gk.RBF(lengthscale=jnp.ones(4))
 FIXED = {"kernel.lengthscale": [0.7, 0.7, 0.7, 1.5], "kernel.variance": 1.3, "noise_std": 0.1}

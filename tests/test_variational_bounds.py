@@ -46,9 +46,6 @@ X = RNG.normal(size=(5, 2))
 PLACES = 1.2 * RNG.normal(size=(12, 2))
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 def overlapping():
     rng = np.random.default_rng(6)
     membership = rng.uniform(size=(12, 8)) * (rng.uniform(size=(12, 8)) < 0.5)

@@ -29,9 +29,6 @@ every_estimate = pytest.mark.parametrize("name", ESTIMATES)
 whole_or_not = pytest.mark.parametrize("diagonal", [True, False], ids=["diagonal", "whole"])
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 @eqx.filter_jit
 def basis_at(places, jitter=None):
     basis = InducingBasis.at(KERNEL, places, jnp.float64)

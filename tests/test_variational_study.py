@@ -13,7 +13,6 @@ from studies.frame import Task
 from studies.records import Results
 from studies.variational import Variational
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 QUIET = Console(quiet=True)
 
 

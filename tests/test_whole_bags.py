@@ -15,8 +15,6 @@ from deconditional.fields.sides import two_sides
 from pairs import pair
 from tests.helpers import assert_close
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NAMES = ("tas", ["altitude", "cloud"], ["water_vapour"])
 
 

@@ -45,9 +45,6 @@ KERNELS = {
 every_kernel = pytest.mark.parametrize("name", KERNELS)
 
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 # Chunks of four: some bags have one chunk, one has two and one has three.
 RAGGED = ragged_bags([3, 1, 7, 4, 9, 2], weighted=True)
 

@@ -75,6 +75,7 @@ def logged(command: Sequence[str | Path], log: Path) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=ROOT,
+        env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"},
         check=False,
     )
     with log.open("a") as file:

@@ -264,14 +264,10 @@ def side_of(on: xr.Dataset, downscaler: Downscaler) -> FineSide:
 
 def check_on(side: FineSide, problem: Problem) -> None:
     """Raise now rather than after the fit where nothing can be predicted on a grid."""
-    if side.grid.spherical != problem.pairing.coarse.spherical:
-        raise UsageError(
-            "--on: its grid is in other coordinates than those of the fine and coarse files; give "
-            "one of the same projection."
-        )
     try:
-        if not side.chunked:
-            parts_of(side, problem).only.check_known()
+        parts = parts_of(side, problem)
+        if not parts.lazy:
+            parts.only.check_known()
     except UsageError as error:
         raise UsageError(f"--on: {error}") from None
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from deconditional.fields.axes import AxisKind, lengths
 from deconditional.fields.bounds import cell_bounds, cell_centres
-from deconditional.fields.overlap import AxisKind, lengths
 
 __all__ = ["FieldsExample", "cell_axis", "coarsen", "split_cells"]
 

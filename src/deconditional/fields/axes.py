@@ -1,38 +1,38 @@
-"""Rectilinear grids: where their cells end, how large they are, and what two grids share."""
+"""Grids: where their cells are, where they end, and how large they are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
 
-from deconditional.errors import UsageError
-from deconditional.fields.io import available_memory, shown_bytes
-from deconditional.fields.overlap import (
-    AxisKind,
-    lengths,
-    overlap_areas,
-    overlap_lengths,
-    unit_vectors,
-)
+from deconditional.fields.frames import PLANE, Frame
+from deconditional.fields.polygons import Polygons
 
-__all__ = [
-    "Axis",
-    "Grid",
-    "check_cells",
-    "check_overlap",
-    "meet",
-    "overlap",
-    "shared_lengths",
-    "span",
-    "time_label",
-]
+__all__ = ["Axis", "AxisKind", "Grid", "Lattice", "lengths", "measured", "span", "time_label"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+AxisKind = Literal["latitude", "longitude", "plane"]
+
+FULL_CIRCLE = 360.0
+
+
+def measured(bounds: Floats, kind: AxisKind) -> Floats:
+    """Bounds in the coordinate in which area is length."""
+    if kind == "plane":
+        return bounds
+    if kind == "latitude":
+        return np.sin(np.radians(bounds))
+    return np.radians(bounds)
+
+
+def lengths(bounds: Floats, kind: AxisKind) -> Floats:
+    """The factor of a cell's area that belongs to one axis: unit sphere, or plane."""
+    return np.diff(measured(bounds, kind), axis=1)[:, 0]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,16 @@ class Axis:
         """Number of cells."""
         return len(self.centres)
 
+    def holding(self, values: Floats) -> Ints:
+        """The cell that holds each of some values; -1 where none does."""
+        order = np.argsort(self.bounds[:, 0])
+        low, high = self.bounds[order].T
+        if self.kind == "longitude":
+            values = low[0] + np.mod(values - low[0] + self.tolerance, FULL_CIRCLE)
+        cell = np.searchsorted(low, values + self.tolerance, side="right") - 1
+        inside = (cell >= 0) & (values <= high[cell] + self.tolerance)
+        return np.where(inside, order[cell], -1)
+
     def cut(self, cells: slice) -> Axis:
         """The axis of some of its cells."""
         return replace(self, centres=self.centres[cells], bounds=self.bounds[cells])
@@ -72,9 +82,8 @@ class Axis:
         return f"{self.size} cells of {self.coordinate} from {low:.6g} to {high:.6g}{unit}"
 
 
-@dataclass(frozen=True)
 class Grid:
-    """A rectilinear grid and the times on it.
+    """Cells on the globe or on a plane, and the times at which something is known of them.
 
     Attributes
     ----------
@@ -84,33 +93,55 @@ class Grid:
         Values of its coordinate; None where there is no time.
     mapping
         Name of the grid-mapping variable, if there is one.
+    frame
+        What the coordinates of cells are.
+    seen
+        The frame of positions and areas; None is that of the coordinates.
+    spatial, coordinates
+        Dimensions of the cells, and variables that say where they are, y before x.
+    shape
+        Rows and columns of cells; cells in no order are one row.
+    centres : (cells, 2)
+        Coordinates of the cells, y before x.
+    there : (cells,)
+        Which cells have a place.
     """
 
-    y: Axis
-    x: Axis
     time: str | None
     times: np.ndarray | None
     mapping: str | None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Cells along y and x."""
-        return self.y.size, self.x.size
+    frame: Frame
+    seen: Frame | None
+    spatial: tuple[str, ...]
+    coordinates: tuple[str, str]
+    shape: tuple[int, int]
+    centres: Floats
+    there: npt.NDArray[np.bool_]
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The dimensions: time, if there is one, then y and x."""
-        return tuple(d for d in (self.time, self.y.name, self.x.name) if d is not None)
+        """The dimensions: time, if there is one, then those of the cells."""
+        return (*(() if self.time is None else (self.time,)), *self.spatial)
 
     @property
     def n_cells(self) -> int:
         """Number of cells."""
-        return self.y.size * self.x.size
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def n_times(self) -> int:
+        """Number of times, one where there is no time."""
+        return 1 if self.times is None else len(self.times)
+
+    @property
+    def view(self) -> Frame:
+        """The frame of positions and areas."""
+        return self.frame if self.seen is None else self.seen
 
     @property
     def spherical(self) -> bool:
-        """Whether the coordinates are latitude and longitude."""
-        return self.y.kind == "latitude"
+        """Whether positions are places on a sphere."""
+        return self.view.spherical
 
     @property
     def n_position(self) -> int:
@@ -118,45 +149,148 @@ class Grid:
         return 3 if self.spherical else 2
 
     @cached_property
-    def areas(self) -> Floats:
-        """Cell areas, row by row: on the unit sphere, or in square metres."""
-        return np.outer(
-            lengths(self.y.bounds, self.y.kind), lengths(self.x.bounds, self.x.kind)
-        ).ravel()
-
-    @cached_property
     def positions(self) -> Floats:
         """Cell centres, row by row: on the unit sphere, (n, 3), or in metres, (n, 2)."""
-        y, x = np.meshgrid(self.y.centres, self.x.centres, indexing="ij")
-        if not self.spherical:
-            return np.stack([y.ravel(), x.ravel()], axis=1)
-        return unit_vectors(y.ravel(), x.ravel())
+        return self.view.place(self.frame.into(self.view, self.centres))
+
+    @cached_property
+    def areas(self) -> Floats:
+        """Cell areas, row by row: on the unit sphere, or in square metres."""
+        raise NotImplementedError
+
+    def corners(self) -> Floats | None:
+        """Coordinates of the corners of cells, (n, k, 2); None where cells are points."""
+        raise NotImplementedError
+
+    def within(self, cells: Ints, steps: int) -> tuple[Floats, Floats]:
+        """Coordinates of points in some cells, (n, p, 2), and the share of the cell of each."""
+        corners = self.corners()
+        assert corners is not None
+        return Polygons(corners[cells], self.frame).within(steps)
+
+    def holding(self, yx: Floats, guess: Ints | None = None) -> Ints:
+        """The cell that holds each of some places, by coordinates (m, 2); -1 where none does.
+
+        Cells that are guessed, (m, g), are asked first.
+        """
+        raise NotImplementedError
 
     def cut(self, times: slice, y: slice, x: slice) -> Grid:
+        """The grid of some of its rows, columns and times."""
+        raise NotImplementedError
+
+    def at(self, time: str | None, times: np.ndarray | None) -> Any:
+        """The grid of the same cells at other times."""
+        return replace(self, time=time, times=times)  # type: ignore[type-var]
+
+    def same_as(self, other: Grid) -> bool:
+        """Whether two grids have the same cells at the same times."""
+        raise NotImplementedError
+
+    def sized_by(self, coarse: Grid) -> Grid:
+        """The grid with sizes for points that have none, from the coarse cells they lie in."""
+        return self
+
+    def describe_cells(self) -> str:
+        """The cells in words."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """The grid in words."""
+        text = self.describe_cells()
+        if self.times is None:
+            return text
+        return f"{text}, {len(self.times)} time{'s' * (len(self.times) > 1)} {span(self.times)}"
+
+    def full(self, array: Any) -> Any:
+        """An array (..., time, y, x) of one along the dimensions of the grid."""
+        array = array if len(self.spatial) == 2 else array[..., None, :]
+        return array if self.time is not None else array[..., None, :, :]
+
+    def bare(self, array: Any) -> Any:
+        """An array along the dimensions of the grid of one (..., time, y, x)."""
+        array = array if self.time is not None else array[..., 0, :, :]
+        return array if len(self.spatial) == 2 else array[..., 0, :]
+
+
+@dataclass(frozen=True)
+class Lattice(Grid):
+    """Cells between two values of y and two values of x: the product of two axes."""
+
+    y: Axis
+    x: Axis
+    time: str | None = None
+    times: np.ndarray | None = None
+    mapping: str | None = None
+    frame: Frame = PLANE
+    seen: Frame | None = None
+
+    @property
+    def spatial(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Dimensions of y and x."""
+        return self.y.name, self.x.name
+
+    @property
+    def coordinates(self) -> tuple[str, str]:  # type: ignore[override]
+        """Variables with the values of y and x."""
+        return self.y.coordinate, self.x.coordinate
+
+    @property
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]
+        """Cells along y and x."""
+        return self.y.size, self.x.size
+
+    @property
+    def there(self) -> npt.NDArray[np.bool_]:  # type: ignore[override]
+        """Every cell has a place."""
+        return np.ones(self.n_cells, dtype=bool)
+
+    @property
+    def centres(self) -> Floats:  # type: ignore[override]
+        """Coordinates of all cells, row by row."""
+        return _product(self.y.centres, self.x.centres)
+
+    @cached_property
+    def areas(self) -> Floats:
+        """Cell areas, row by row: on the unit sphere, or in square metres."""
+        if self.seen is not None:
+            return Polygons(self.frame.into(self.seen, self.corners()), self.seen).areas
+        sides = (lengths(axis.bounds, axis.kind) for axis in (self.y, self.x))
+        return np.outer(*sides).ravel()
+
+    def corners(self) -> Floats:
+        """Coordinates of the four corners of all cells."""
+        y, x = self.y.bounds, self.x.bounds
+        ends = ((0, 0), (0, 1), (1, 1), (1, 0))
+        return np.stack([_product(y[:, i], x[:, j]) for i, j in ends], axis=1)
+
+    def holding(self, yx: Floats, guess: Ints | None = None) -> Ints:
+        """The cell that holds each of some places, found along each axis."""
+        rows, columns = self.y.holding(yx[:, 0]), self.x.holding(yx[:, 1])
+        return np.where((rows >= 0) & (columns >= 0), rows * self.x.size + columns, -1)
+
+    def cut(self, times: slice, y: slice, x: slice) -> Lattice:
         """The grid of some of its rows, columns and times."""
         inside = None if self.times is None else self.times[times]
         return replace(self, y=self.y.cut(y), x=self.x.cut(x), times=inside)
 
     def same_as(self, other: Grid) -> bool:
         """Whether two grids have the same cells at the same times."""
+        if not isinstance(other, Lattice) or not self.frame.same_as(other.frame):
+            return False
         pairs: list[tuple[Any, Any]] = [(self.times, other.times)]
         for one, two in ((self.y, other.y), (self.x, other.x)):
-            if one.kind != two.kind:
-                return False
             pairs += [(one.centres, two.centres), (one.bounds, two.bounds)]
         return all(np.array_equal(one, two) for one, two in pairs)
 
-    @property
-    def n_times(self) -> int:
-        """Number of times, one where there is no time."""
-        return 1 if self.times is None else len(self.times)
+    def describe_cells(self) -> str:
+        """The cells in words."""
+        return f"{self.y.describe()} by {self.x.describe()}"
 
-    def describe(self) -> str:
-        """The grid in words."""
-        text = f"{self.y.describe()} by {self.x.describe()}"
-        if self.times is None:
-            return text
-        return f"{text}, {len(self.times)} time{'s' * (len(self.times) > 1)} {span(self.times)}"
+
+def _product(y: Floats, x: Floats) -> Floats:
+    """All pairs of values, y by y."""
+    return np.stack([np.repeat(y, len(x)), np.tile(x, len(y))], axis=1)
 
 
 def span(times: np.ndarray) -> str:
@@ -169,57 +303,3 @@ def time_label(time: Any) -> str:
     """A time as people write it."""
     text = str(time)
     return text.split("T00:00:00")[0].split(" 00:00:00")[0]
-
-
-def overlap(fine: Grid, coarse: Grid) -> csr_array:
-    """Areas that fine cells (rows) and coarse cells (columns) share."""
-    return overlap_areas(*shared_lengths(fine, coarse))
-
-
-def meet(fine: Grid, coarse: Grid) -> bool:
-    """Whether two grids have cells in common."""
-    same_kind = fine.spherical == coarse.spherical
-    return same_kind and all(shared.any() for shared in shared_lengths(fine, coarse))
-
-
-def shared_lengths(fine: Grid, coarse: Grid) -> tuple[Floats, Floats]:
-    """What rows of the two grids share along y, and columns along x."""
-    for a, b in ((fine.y, coarse.y), (fine.x, coarse.x)):
-        needed = 48 * a.size * b.size
-        if needed > available_memory():
-            raise UsageError(
-                f"the fine {a.describe()} and the coarse {b.describe()} are too many to compare: "
-                f"that takes {shown_bytes(needed)} of memory. Cut both to the region needed."
-            )
-    rows, columns = (
-        overlap_lengths(a.bounds, b.bounds, a.kind, a.tolerance + b.tolerance)
-        for a, b in ((fine.y, coarse.y), (fine.x, coarse.x))
-    )
-    return rows, columns
-
-
-def check_cells(grid: Grid, n_values: int, which: str) -> None:
-    """Raise where a grid has more cells than memory can hold so many values of, and positions."""
-    n = grid.n_cells * grid.n_times
-    needed = 8 * n * (n_values + 6)
-    if needed > available_memory():
-        raise UsageError(
-            f"the {which} grid has {n} cells ({grid.y.describe()} by {grid.x.describe()}), which "
-            f"take {shown_bytes(needed)} of memory; cut it to the region that is needed, or, of "
-            "fine data, use chunks (--chunked yes)."
-        )
-
-
-def check_overlap(fine: Grid, coarse: Grid) -> None:
-    """Raise where two grids have nothing in common."""
-    if fine.spherical != coarse.spherical:
-        kinds = [("projected", "latitude-longitude")[grid.spherical] for grid in (fine, coarse)]
-        raise UsageError(
-            f"the fine grid is {kinds[0]}, the coarse one {kinds[1]}; regrid one of them to the "
-            "coordinates of the other."
-        )
-    if not meet(fine, coarse):
-        raise UsageError(
-            f"the grids do not overlap: fine {fine.y.describe()} by {fine.x.describe()}, coarse "
-            f"{coarse.y.describe()} by {coarse.x.describe()}. Check the units of their coordinates."
-        )

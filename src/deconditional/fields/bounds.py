@@ -1,15 +1,26 @@
-"""Centres and bounds of the cells along one axis, as datasets give them: checked or inferred."""
+"""Centres and bounds of cells as datasets give them: checked, or inferred."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.overlap import AxisKind, inferred_bounds, unwrapped
+from deconditional.fields.axes import FULL_CIRCLE, AxisKind
 
-__all__ = ["cell_bounds", "cell_centres"]
+__all__ = [
+    "boxes",
+    "cell_bounds",
+    "cell_centres",
+    "cell_corners",
+    "cell_places",
+    "inferred_bounds",
+    "unwrapped",
+]
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,20 +42,10 @@ def cell_centres(variable: xr.DataArray, kind: AxisKind, unit: float, which: str
     """
     name = str(variable.name)
     centres = np.asarray(variable.values, dtype=float) * unit
-    if not len(centres):
-        raise UsageError(
-            f"{which} data: the coordinate {name!r} has no values at all, so there are no cells; "
-            "check how the file was cut."
-        )
+    _check_somewhere(centres, name, kind, which)
     if not np.isfinite(centres).all():
         raise UsageError(
             f"{which} data: the coordinate {name!r} has missing values, or infinite; drop them."
-        )
-    farthest = centres[np.abs(centres).argmax()]
-    if abs(farthest) > FARTHEST[kind]:
-        raise UsageError(
-            f"{which} data: the coordinate {name!r} runs to {farthest:.4g}, which is nowhere; "
-            "correct it, or mark the value as missing and drop it."
         )
     if len(np.unique(centres)) < len(centres):
         raise UsageError(
@@ -53,11 +54,6 @@ def cell_centres(variable: xr.DataArray, kind: AxisKind, unit: float, which: str
         )
     if kind == "longitude":
         return _longitudes(centres, name, which)
-    if kind == "latitude" and abs(farthest) > 90 + 1e-6:
-        raise UsageError(
-            f"{which} data: latitudes in {name!r} run to {farthest:.6g}, beyond a pole; if the "
-            "grid is projected, set units of 'm' and no latitude name."
-        )
     steps = np.diff(centres)
     if len(steps) and not (np.all(steps > 0) or np.all(steps < 0)):
         raise UsageError(
@@ -65,6 +61,62 @@ def cell_centres(variable: xr.DataArray, kind: AxisKind, unit: float, which: str
             f"ds.sortby({name!r})."
         )
     return centres
+
+
+def _check_somewhere(values: Floats, name: str, kind: AxisKind, which: str) -> None:
+    """Raise where no value is there, or one is nowhere."""
+    known = values[np.isfinite(values)]
+    if not values.size:
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} has no values at all, so there are no cells; "
+            "check how the file was cut."
+        )
+    if not known.size:
+        raise UsageError(f"{which} data: the coordinate {name!r} has missing values only.")
+    farthest = known[np.abs(known).argmax()]
+    if abs(farthest) > FARTHEST[kind]:
+        raise UsageError(
+            f"{which} data: the coordinate {name!r} runs to {farthest:.4g}, which is nowhere; "
+            "correct it, or mark the value as missing and drop it."
+        )
+    if kind == "latitude" and abs(farthest) > 90 + 1e-6:
+        raise UsageError(
+            f"{which} data: latitudes in {name!r} run to {farthest:.6g}, beyond a pole; if the "
+            "grid is projected, set units of 'm' and no latitude name."
+        )
+
+
+def cell_places(
+    variable: xr.DataArray, dims: Sequence[Any], kind: AxisKind, unit: float, which: str
+) -> Floats:
+    """Values of a coordinate that every cell has by itself; NaN where one has no place."""
+    values = np.asarray(variable.transpose(*dims).values, dtype=float) * unit
+    _check_somewhere(values, str(variable.name), kind, which)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def cell_corners(
+    dataset: xr.Dataset, name: str, dims: Sequence[Any], unit: float, which: str
+) -> Floats | None:
+    """The coordinate of the corners of every cell, one axis more than `dims`; None without any."""
+    found = _bounds_name(dataset, name)
+    if found is None:
+        return None
+    corners = dataset[found].transpose(*dims, ..., missing_dims="ignore")
+    fits = corners.ndim == len(dims) + 1 and corners.dims[:-1] == tuple(dims)
+    if not fits or corners.dtype.kind not in "fiu" or corners.shape[-1] < 2:
+        raise UsageError(
+            f"{which} data: the bounds {found!r} must hold the corners of every cell of {name!r}, "
+            f"on {(*map(str, dims), 'corner')}; they lie on {tuple(map(str, corners.dims))}."
+        )
+    return np.asarray(corners.values, dtype=float) * unit
+
+
+def boxes(y: Floats, x: Floats) -> tuple[Floats, Floats]:
+    """Corners of cells; where cells have two ends along each coordinate, those of the box."""
+    if y.shape[-1] > 2:
+        return y, x
+    return y[..., [0, 0, 1, 1]], x[..., [0, 1, 1, 0]]
 
 
 def _longitudes(centres: Floats, name: str, which: str) -> Floats:
@@ -110,6 +162,7 @@ def _bounds_name(dataset: xr.Dataset, name: str) -> str | None:
     variable = dataset[name]
     named = [variable.attrs.get("bounds"), variable.encoding.get("bounds")]
     named += [f"{name}_bnds", f"{name}_bounds", f"bounds_{name}"]
+    named += [f"{name}_vertices", f"vertices_{name}"]
     return next((n for n in named if n in dataset.variables), None)
 
 
@@ -173,3 +226,69 @@ def _around(centres: Floats, bounds: Floats, slack: float) -> Floats:
     turn = westward & (~eastward | (width > 180.0))
     low = centres - beyond(np.where(turn, second, first))
     return np.stack([low, low + np.where(turn, 360.0 - width, width)], axis=1)
+
+
+def unwrapped(longitude: npt.ArrayLike) -> Floats:
+    """Longitudes as a monotonic sequence, wherever the seam is.
+
+    Raises ValueError where they go around the globe more than once, as unsorted ones do.
+
+    Examples
+    --------
+    >>> unwrapped([350.0, 355.0, 0.0, 5.0]).tolist()
+    [350.0, 355.0, 360.0, 365.0]
+    >>> unwrapped([0.0, -90.0, 180.0]).tolist()
+    [0.0, -90.0, -180.0]
+    """
+    lon = np.asarray(longitude, dtype=float)
+    if len(lon) < 2:
+        return lon
+    eastward = np.mod(np.diff(lon), FULL_CIRCLE)
+    steps = eastward if eastward.sum() < FULL_CIRCLE else eastward - FULL_CIRCLE
+    if len(steps) == 1 and steps[0] > FULL_CIRCLE / 2:
+        steps = steps - FULL_CIRCLE  # both ways are possible; this one is shorter
+    if not (np.all(steps != 0) and np.abs(steps).sum() < FULL_CIRCLE):
+        raise ValueError("longitudes go around the globe more than once")
+    straight = lon[0] + np.concatenate([[0.0], np.cumsum(steps)])
+    # Whole turns leave the values themselves free of the rounding of a long sum.
+    return lon + FULL_CIRCLE * np.round((straight - lon) / FULL_CIRCLE)
+
+
+def inferred_bounds(centres: npt.ArrayLike, kind: AxisKind) -> Floats:
+    """Cell bounds half-way between centres, (n, 2); the outermost cells are symmetric.
+
+    Latitudes end at the poles. Longitudes must be unwrapped; they have no first and no last, so the
+    seam of the data does not matter: cells meet all around the globe, except across a gap at least
+    twice as wide as the steps beside it, where they are symmetric.
+
+    Examples
+    --------
+    >>> inferred_bounds([90.0, 60.0, 30.0], "latitude").tolist()
+    [[75.0, 90.0], [45.0, 75.0], [15.0, 45.0]]
+    >>> inferred_bounds([0.0, 10.0, 350.0], "longitude").tolist()
+    [[-5.0, 5.0], [5.0, 15.0], [345.0, 355.0]]
+    """
+    c = np.asarray(centres, dtype=float)
+    if len(c) < 2:
+        raise ValueError("the bounds of a single cell cannot be inferred")
+    if c[0] > c[-1]:
+        return inferred_bounds(c[::-1], kind)[::-1]
+    if kind == "longitude":
+        return _around_the_globe(c)
+    middle = 0.5 * (c[1:] + c[:-1])
+    edges = np.concatenate([[2 * c[0] - middle[0]], middle, [2 * c[-1] - middle[-1]]])
+    if kind == "latitude":
+        edges = np.clip(edges, -90.0, 90.0)
+    return np.stack([edges[:-1], edges[1:]], axis=1)
+
+
+def _around_the_globe(c: Floats) -> Floats:
+    """Bounds of ascending longitudes."""
+    gaps = np.diff(c, append=c[0] + FULL_CIRCLE)
+    before = np.roll(gaps, 1)
+    apart = gaps >= 2 * np.maximum(before, np.roll(gaps, -1))
+    east = c + 0.5 * np.where(apart, before, gaps)
+    west = np.roll(east, 1)
+    west[0] -= FULL_CIRCLE
+    west = np.where(np.roll(apart, 1), c - 0.5 * gaps, west)
+    return np.stack([west, east], axis=1)

@@ -7,7 +7,7 @@ user names them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cf_xarray  # noqa: F401  (gives datasets their .cf)
@@ -17,10 +17,12 @@ import pandas as pd
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Axis, Grid
-from deconditional.fields.bounds import cell_bounds, cell_centres
+from deconditional.fields.axes import Axis, AxisKind, Grid, Lattice
+from deconditional.fields.bounds import boxes, cell_bounds, cell_centres, cell_corners, cell_places
+from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.io import understandable
-from deconditional.fields.overlap import AxisKind
+from deconditional.fields.polygons import estimated_corners
+from deconditional.fields.surface import Surface
 
 __all__ = ["find_grid", "laid_out", "values_on"]
 
@@ -56,7 +58,11 @@ PLAIN_NAMES: dict[AxisKind, tuple[str, ...]] = {
 
 
 def find_grid(
-    dataset: xr.Dataset, names: Sequence[str], which: str, dims: Mapping[str, str] | None = None
+    dataset: xr.Dataset,
+    names: Sequence[str],
+    which: str,
+    dims: Mapping[str, str] | None = None,
+    globe: bool = False,
 ) -> Grid:
     """The grid that some variables of a dataset lie on.
 
@@ -72,6 +78,8 @@ def find_grid(
         Dimensions by role, ``{"y": ..., "x": ..., "time": ...}``, where CF attributes are absent
         or mislead. What this dataset does not have is ignored, for two datasets may share one
         mapping.
+    globe
+        Take latitude and longitude where there are these beside other coordinates.
 
     Examples
     --------
@@ -86,18 +94,15 @@ def find_grid(
         raise UsageError(f"dims has no role {unknown[0]!r}; its roles are y, x and time.")
     search = Search(understandable(dataset), tuple(names), which, dims or {})
     candidates = search.candidates()
-    lines = [search.coordinate(role, candidates[role]) for role in "yx"]
-    search.check_lines(*lines)
     mapping = search.mapping()
-    y, x = (search.axis(n, role, mapping) for n, role in zip(lines, "yx", strict=True))
-    if (y.kind == "plane") != (x.kind == "plane"):
-        raise UsageError(
-            f"{which} data: {y.coordinate!r} and {x.coordinate!r} are not coordinates of one kind; "
-            "both must be degrees, or both lengths. Correct their units."
-        )
-    time, times = search.time(candidates["time"], {y.name, x.name})
-    search.check_rest({y.name, x.name, time})
-    return Grid(y, x, time, times, mapping)
+    pair = search.scattered(candidates, globe)
+    if pair is not None:
+        cells: Grid = search.surface(*pair, mapping)
+    else:
+        cells = search.lattice([search.coordinate(r, candidates[r]) for r in "yx"], mapping)
+    time, times = search.time(candidates["time"], set(cells.spatial))
+    search.check_rest({*cells.spatial, time})
+    return replace(cells, time=time, times=times, mapping=mapping)  # type: ignore[type-var]
 
 
 def check_names(dataset: Any, names: Sequence[str], which: str) -> None:
@@ -156,21 +161,46 @@ class Search:
             found[role] = list(dict.fromkeys(map(str, names)))
         return found
 
+    @property
+    def used(self) -> set[str]:
+        """Dimensions of the variables of interest."""
+        names = self.names or self.dataset.data_vars
+        return {str(d) for name in names for d in self.dataset[name].dims}
+
+    def lines(self, candidates: Sequence[str]) -> list[str]:
+        """Candidates with one dimension, the likeliest first."""
+        found = {n: self.dataset[n] for n in candidates}
+        lines = [n for n, v in found.items() if v.ndim == 1 and v.dtype.kind in "fiu"]
+        lines.sort(
+            key=lambda n: (
+                found[n].dims[0] not in self.used,
+                _bare(found[n]),
+                n != found[n].dims[0],
+            )
+        )
+        return lines
+
+    def scattered(
+        self, candidates: Mapping[str, Sequence[str]], globe: bool
+    ) -> tuple[str, str] | None:
+        """Coordinates that give every cell a place of its own; None where there are axes."""
+        dataset = self.dataset
+        y, x = ([n for n in candidates[role] if dataset[n].ndim == 2] for role in "yx")
+        pairs = [(a, b) for a in y for b in x if set(dataset[a].dims) == set(dataset[b].dims)]
+        pairs = [p for p in pairs if set(map(str, dataset[p[0]].dims)) <= self.used]
+        lines = [self.lines(candidates[role]) for role in "yx"]
+        if pairs and (globe or any(not n or _counts(dataset[n[0]]) for n in lines)):
+            return pairs[0]
+        if all(lines) and lines[0][0] != lines[1][0]:
+            pair = lines[0][0], lines[1][0]
+            if dataset[pair[0]].dims == dataset[pair[1]].dims:
+                return pair
+        return None
+
     def coordinate(self, role: str, candidates: Sequence[str]) -> str:
         """The variable that has the values of an axis."""
         dataset, which = self.dataset, self.which
-        found = {n: dataset[n] for n in candidates}
-        used = {d for name in self.names or dataset.data_vars for d in dataset[name].dims}
-        lines = [n for n, v in found.items() if v.ndim == 1 and v.dtype.kind in "fiu"]
-        lines.sort(
-            key=lambda n: (found[n].dims[0] not in used, _bare(found[n]), n != found[n].dims[0])
-        )
-        surface = next((n for n, v in found.items() if v.ndim == 2 and set(v.dims) <= used), None)
-        if surface is not None and (not lines or _counts(found[lines[0]])):
-            raise UsageError(
-                f"{which} data: {surface!r} is two-dimensional; curvilinear grids are not "
-                "supported. Regrid to a rectilinear grid first."
-            )
+        lines = self.lines(candidates)
         if lines:
             return lines[0]
         given = self.dims.get(role)
@@ -186,20 +216,6 @@ class Search:
             f"or name the dimension with dims={{'{role}': ...}} (--dims {role}=...)."
         )
 
-    def check_lines(self, y: str, x: str) -> None:
-        """Raise unless two coordinates lie on two dimensions."""
-        if y == x:
-            raise UsageError(
-                f"{self.which} data: {y!r} cannot be both the y and the x axis; name two "
-                "dimensions."
-            )
-        if self.dataset[y].dims == self.dataset[x].dims:
-            raise UsageError(
-                f"{self.which} data: {y!r} and {x!r} both lie on the dimension "
-                f"{self.dataset[y].dims[0]!r}, so they are places of points and not a grid; grid "
-                "the data first."
-            )
-
     def mapping(self) -> str | None:
         """The name of the grid-mapping variable, if there is one."""
         for name in self.names or self.dataset.data_vars:
@@ -211,15 +227,53 @@ class Search:
                 return mapping
         return None
 
-    def axis(self, coordinate: str, role: str, mapping: str | None) -> Axis:
-        """The axis of a coordinate."""
-        variable = self.dataset[coordinate]
-        about = {} if mapping is None else self.dataset[mapping].attrs
+    def kinds(self, pair: Sequence[str], about: Mapping[str, Any]) -> list[tuple[AxisKind, float]]:
+        """What two coordinates measure, and their units; raises where they are not of one kind."""
+        y, x = pair
+        if y == x:
+            raise UsageError(
+                f"{self.which} data: {y!r} cannot be both the y and the x axis; name two "
+                "dimensions."
+            )
         degrees = about.get("grid_mapping_name") == "latitude_longitude"
-        kind, unit = self.kind(variable, role, degrees)
-        centres = cell_centres(variable, kind, unit, self.which)
-        bounds, off = cell_bounds(self.dataset, coordinate, centres, kind, unit, self.which)
-        return Axis(str(variable.dims[0]), coordinate, kind, centres, bounds, off)
+        found = [self.kind(self.dataset[n], r, degrees) for n, r in zip(pair, "yx", strict=True)]
+        if (found[0][0] == "plane") != (found[1][0] == "plane"):
+            raise UsageError(
+                f"{self.which} data: {y!r} and {x!r} are not coordinates of one kind; both must be "
+                "degrees, or both lengths. Correct their units."
+            )
+        return found
+
+    def lattice(self, pair: Sequence[str], mapping: str | None) -> Lattice:
+        """The grid of two axes."""
+        about = {} if mapping is None else self.dataset[mapping].attrs
+        axes = []
+        for name, (kind, unit) in zip(pair, self.kinds(pair, about), strict=True):
+            centres = cell_centres(self.dataset[name], kind, unit, self.which)
+            bounds, off = cell_bounds(self.dataset, name, centres, kind, unit, self.which)
+            line = str(self.dataset[name].dims[0])
+            axes.append(Axis(line, name, kind, centres, bounds, off))
+        turned = self.dataset[pair[0]].attrs.get("standard_name") == "grid_latitude"
+        y, x = axes
+        return Lattice(y, x, frame=Frame.of(about, y.kind != "plane", turned))
+
+    def surface(self, y: str, x: str, mapping: str | None) -> Surface:
+        """The grid of cells that each have a place."""
+        about = {} if mapping is None else self.dataset[mapping].attrs
+        (kind, _), _ = found = self.kinds((y, x), about)
+        frame = GEOGRAPHIC if kind == "latitude" else Frame.of(about, False, False)
+        dims = self.dataset[y].dims
+        pairs = list(zip((y, x), found, strict=True))
+        places = [cell_places(self.dataset[n], dims, *k, self.which) for n, k in pairs]
+        corners = [cell_corners(self.dataset, n, dims, k[1], self.which) for n, k in pairs]
+        lines = np.stack(places, axis=-1).reshape(-1, places[0].shape[-1], 2)
+        given = None
+        if corners[0] is not None and corners[1] is not None:
+            ends = boxes(corners[0], corners[1])
+            given = np.stack(ends, axis=-1).reshape(*lines.shape[:2], -1, 2)
+        elif len(dims) == 2 and min(lines.shape[:2]) > 1:
+            given = estimated_corners(lines, frame)
+        return Surface(tuple(map(str, dims)), (y, x), lines, given, frame)
 
     def kind(self, variable: xr.DataArray, role: str, degrees: bool) -> tuple[AxisKind, float]:
         """Latitude, longitude or plane, and the unit in degrees or metres.
@@ -334,7 +388,7 @@ def laid_out(grid: Grid, array: xr.DataArray) -> xr.DataArray:
     extra = [d for d in array.dims if d not in grid.dims]
     array = array.squeeze([*single, *extra], drop=True)
     array = array.drop_vars([str(name) for name in array.coords])
-    sizes = {grid.y.name: grid.y.size, grid.x.name: grid.x.size}
+    sizes = dict(zip(reversed(grid.spatial), reversed(grid.shape), strict=False))
     array = array.expand_dims({d: n for d, n in sizes.items() if d not in array.dims})
     return array.transpose(*(d for d in grid.dims if d in array.dims))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
@@ -9,7 +11,7 @@ from scipy.interpolate import RegularGridInterpolator, griddata
 from scipy.spatial import QhullError
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Axis, Grid
+from deconditional.fields.axes import Axis, Grid, Lattice
 from deconditional.fields.grids import find_grid, values_on
 
 __all__ = ["bilinear"]
@@ -41,6 +43,8 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     values = values_on(grid, given, "field")[0].reshape(grid.shape)
     if np.isnan(values).all():
         raise UsageError("the coarse field is missing everywhere, so there is nothing between.")
+    if not isinstance(grid, Lattice) or not isinstance(fine, Lattice):
+        return _over_triangles(grid, values, fine, like)
     (y, x), values = _padded(grid, values)
     at = np.stack(
         [
@@ -70,7 +74,32 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     )
 
 
-def _padded(grid: Grid, values: Floats) -> tuple[tuple[Floats, Floats], Floats]:
+def _over_triangles(grid: Grid, values: Floats, fine: Grid, like: xr.DataArray) -> xr.DataArray:
+    """A field between places in no rows and columns, seen from above the middle of them."""
+    known = np.isfinite(values.ravel()) & grid.there
+    at = grid.frame.place(fine.frame.into(grid.frame, fine.centres))
+    maps = _from_above(grid.positions[known])
+    given, wanted = maps(grid.positions[known]), maps(np.nan_to_num(at))
+    out = griddata(given, values.ravel()[known], wanted, "linear")
+    gaps = np.isnan(out)
+    out[gaps] = griddata(given, values.ravel()[known], wanted[gaps], "nearest")
+    field = like.transpose(..., *fine.spatial)
+    shape = [field.sizes[d] for d in fine.spatial]
+    coords = {n: v for n, v in field.coords.items() if set(v.dims) <= set(fine.spatial)}
+    return xr.DataArray(out.reshape(shape), coords, fine.spatial)
+
+
+def _from_above(places: Floats) -> Callable[[Floats], Floats]:
+    """A map on which triangles are looked for: that of a plane, or a stereographic projection."""
+    if places.shape[1] == 2:
+        return lambda p: p
+    middle = places.mean(0)
+    turn = np.linalg.svd(np.eye(3) - np.outer(middle, middle) / (middle @ middle))[0][:, :2]
+    up = middle / np.linalg.norm(middle)
+    return lambda p: (p @ turn) / np.maximum(1.0 + p @ up, 1e-6)[:, None]
+
+
+def _padded(grid: Lattice, values: Floats) -> tuple[tuple[Floats, Floats], Floats]:
     """Ascending axes; all around the globe a copy of the columns on either side."""
     y, values = _ascending(grid.y, values, 0)
     x, values = _ascending(grid.x, values, 1)

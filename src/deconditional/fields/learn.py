@@ -122,6 +122,10 @@ class Learner:
         Of the comparison of candidates; None where there are too few observations.
     seconds
         The time that all of this took to prepare.
+    series
+        Both sides at all times, where the problem is a sample of them.
+    matched
+        Whether observations without a bag of their own are left out however many they are.
     """
 
     problem: Problem
@@ -129,6 +133,8 @@ class Learner:
     folds: Folds | None
     bags: FineBags | LeftBehind = field(metadata={"left_behind": "the fine data of the fit"})
     seconds: float = 0.0
+    series: Any = field(default=None, metadata={"left_behind": "the series that was fitted to"})
+    matched: bool = False
 
     @classmethod
     def of(cls, problem: Problem, recipe: Recipe, bags: FineBags, n_folds: int) -> Learner:
@@ -159,7 +165,8 @@ class Learner:
 
     def is_matched(self, name: str) -> bool:
         """Whether a model sees observations as means of bags, and none but these."""
-        return self.recipe.takes_bags(name) and self.problem.pairing.mostly_matched
+        matched = self.matched or self.problem.pairing.mostly_matched
+        return self.recipe.takes_bags(name) and matched
 
     def data(self, name: str) -> FitData:
         """What a model is fitted to."""
@@ -192,7 +199,9 @@ class Learner:
         if size is None:
             return None
         if size == "auto":
-            return condensed_size(name, self.problem.pairing.n_bags)
+            p = self.problem.pairing
+            n_bags = len(np.unique(p.bag_unit % p.coarse.n_cells)) if p.repeated else p.n_bags
+            return condensed_size(name, n_bags, p.n_time > 0 and not self.matched)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UsageError(f"points_per_bag must be 'auto', None or a number, not {size!r}.")
         return size

@@ -11,8 +11,9 @@ from sklearn.base import BaseEstimator
 from deconditional.errors import UsageError
 from deconditional.fields.pair import Pairing
 from deconditional.fields.question import Question, listed
-from deconditional.fields.recipes import Inputs, Recipe, check_model
-from deconditional.fields.sides import FineSide
+from deconditional.fields.recipes import BASELINES, Inputs, Recipe, check_model
+from deconditional.fields.series import Series, series_of
+from deconditional.fields.sides import CoarseSide, FineSide
 
 __all__ = ["Options"]
 
@@ -88,6 +89,22 @@ class Options(BaseEstimator):
             dims=self.dims,
             time=self.time,
         )
+
+    def series(self, fine: FineSide, coarse: CoarseSide) -> Series | None:
+        """The series that two sides are, where models of bags are to learn from one."""
+        if isinstance(self.model, str):
+            takes_bags = self.model == "auto" or self.model in BASELINES
+        else:
+            takes_bags = "mediator_kernel" not in self.model.get_params(deep=False)
+        found = series_of(fine, coarse) if takes_bags else None
+        method = dict(self.model_options or {}).get("method", getattr(self.model, "method", "map"))
+        if found is not None and method != "map":
+            raise UsageError(
+                f"method={method!r} averages over the parameters of one fit, and "
+                f"{len(found.times)} times with {int(found.known.sum())} observations are "
+                "conditioned one after the other; use method='map', or fewer times."
+            )
+        return found
 
     def check_consistency(self, fine: FineSide) -> None:
         """Raise where area means cannot be made consistent on this data; no fit is needed."""

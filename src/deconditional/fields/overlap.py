@@ -1,113 +1,129 @@
-r"""Areas that cells of two rectilinear grids share.
+"""What the cells of two grids share.
 
 The area of a cell between two latitudes and two longitudes is proportional to the difference in
 longitude times the difference in sin(latitude), so the overlap of two cells is a product of two
-one-dimensional overlaps, and all overlaps of two grids are a Kronecker product. On a plane the same
-holds with plain lengths.
+one-dimensional overlaps, and all overlaps of two lattices are a Kronecker product. On a plane the
+same holds with plain lengths. Cells of any other form are shared out by points within them.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, kron
 
+from deconditional.errors import UsageError
+from deconditional.fields.axes import FULL_CIRCLE, AxisKind, Grid, Lattice, measured
+from deconditional.fields.io import available_memory, shown_bytes
+
 __all__ = [
-    "AxisKind",
-    "inferred_bounds",
-    "lengths",
+    "check_cells",
+    "check_overlap",
+    "meet",
+    "overlap",
     "overlap_areas",
     "overlap_lengths",
-    "unit_vectors",
-    "unwrapped",
+    "shared_lengths",
 ]
 
-AxisKind = Literal["latitude", "longitude", "plane"]
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
-FULL_CIRCLE = 360.0
+SUBDIVISION = 5
+"""Cells that lie in several others are shared out by so many points squared for every side."""
 
 
-def unwrapped(longitude: npt.ArrayLike) -> Floats:
-    """Longitudes as a monotonic sequence, wherever the seam is.
+def overlap(fine: Grid, coarse: Grid) -> csr_array:
+    """Areas that fine cells (rows) and coarse cells (columns) share.
 
-    Raises ValueError where they go around the globe more than once, as unsorted ones do.
-
-    Examples
-    --------
-    >>> unwrapped([350.0, 355.0, 0.0, 5.0]).tolist()
-    [350.0, 355.0, 360.0, 365.0]
-    >>> unwrapped([0.0, -90.0, 180.0]).tolist()
-    [0.0, -90.0, -180.0]
+    Exact for two lattices in one frame. Else a fine cell whose corners and centre lie in one coarse
+    cell belongs to it, and others are shared out by points within them; a cell without corners
+    belongs to where its centre is.
     """
-    lon = np.asarray(longitude, dtype=float)
-    if len(lon) < 2:
-        return lon
-    eastward = np.mod(np.diff(lon), FULL_CIRCLE)
-    steps = eastward if eastward.sum() < FULL_CIRCLE else eastward - FULL_CIRCLE
-    if len(steps) == 1 and steps[0] > FULL_CIRCLE / 2:
-        steps = steps - FULL_CIRCLE  # both ways are possible; this one is shorter
-    if not (np.all(steps != 0) and np.abs(steps).sum() < FULL_CIRCLE):
-        raise ValueError("longitudes go around the globe more than once")
-    straight = lon[0] + np.concatenate([[0.0], np.cumsum(steps)])
-    # Whole turns leave the values themselves free of the rounding of a long sum.
-    return lon + FULL_CIRCLE * np.round((straight - lon) / FULL_CIRCLE)
+    if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
+        return overlap_areas(*shared_lengths(fine, coarse))
+    place = partial(_held, fine, coarse)
+    at, corners, n = place(fine.centres), fine.corners(), fine.n_cells
+    at[~fine.there] = -1
+    shape = (n, coarse.n_cells)
+    if corners is None:
+        inside = np.flatnonzero(at >= 0)
+        return csr_array((fine.areas[inside], (inside, at[inside])), shape=shape)
+    around = np.column_stack([place(corners.reshape(-1, 2)).reshape(n, -1), at])
+    around[~fine.there] = -1
+    whole = (around == at[:, None]).all(1)
+    inside, cut = np.flatnonzero(whole & (at >= 0)), np.flatnonzero(~whole)
+    points, shares = fine.within(cut, SUBDIVISION)
+    guess = np.repeat(around[cut], shares.shape[1], axis=0)
+    held = place(points.reshape(-1, 2), guess).reshape(shares.shape)
+    rows = np.broadcast_to(cut[:, None], held.shape)
+    there = held >= 0
+    return csr_array(
+        (
+            np.concatenate([fine.areas[inside], (shares * fine.areas[rows])[there]]),
+            (
+                np.concatenate([inside, rows[there]]),
+                np.concatenate([at[inside], held[there]]),
+            ),
+        ),
+        shape=shape,
+    )
 
 
-def inferred_bounds(centres: npt.ArrayLike, kind: AxisKind) -> Floats:
-    """Cell bounds half-way between centres, (n, 2); the outermost cells are symmetric.
-
-    Latitudes end at the poles. Longitudes must be unwrapped; they have no first and no last, so the
-    seam of the data does not matter: cells meet all around the globe, except across a gap at least
-    twice as wide as the steps beside it, where they are symmetric.
-
-    Examples
-    --------
-    >>> inferred_bounds([90.0, 60.0, 30.0], "latitude").tolist()
-    [[75.0, 90.0], [45.0, 75.0], [15.0, 45.0]]
-    >>> inferred_bounds([0.0, 10.0, 350.0], "longitude").tolist()
-    [[-5.0, 5.0], [5.0, 15.0], [345.0, 355.0]]
-    """
-    c = np.asarray(centres, dtype=float)
-    if len(c) < 2:
-        raise ValueError("the bounds of a single cell cannot be inferred")
-    if c[0] > c[-1]:
-        return inferred_bounds(c[::-1], kind)[::-1]
-    if kind == "longitude":
-        return _around_the_globe(c)
-    middle = 0.5 * (c[1:] + c[:-1])
-    edges = np.concatenate([[2 * c[0] - middle[0]], middle, [2 * c[-1] - middle[-1]]])
-    if kind == "latitude":
-        edges = np.clip(edges, -90.0, 90.0)
-    return np.stack([edges[:-1], edges[1:]], axis=1)
+def _held(fine: Grid, coarse: Grid, yx: Floats, guess: Ints | None = None) -> Ints:
+    """The coarse cells that hold places given in coordinates of the fine grid."""
+    return coarse.holding(fine.frame.into(coarse.frame, yx), guess)
 
 
-def _around_the_globe(c: Floats) -> Floats:
-    """Bounds of ascending longitudes."""
-    gaps = np.diff(c, append=c[0] + FULL_CIRCLE)
-    before = np.roll(gaps, 1)
-    apart = gaps >= 2 * np.maximum(before, np.roll(gaps, -1))
-    east = c + 0.5 * np.where(apart, before, gaps)
-    west = np.roll(east, 1)
-    west[0] -= FULL_CIRCLE
-    west = np.where(np.roll(apart, 1), c - 0.5 * gaps, west)
-    return np.stack([west, east], axis=1)
+def _aligned(fine: Lattice, coarse: Lattice) -> bool:
+    """Whether rows and columns of two lattices run along each other."""
+    return fine.y.kind == coarse.y.kind and fine.frame.same_as(coarse.frame)
 
 
-def _measured(bounds: Floats, kind: AxisKind) -> Floats:
-    """Bounds in the coordinate in which area is length."""
-    if kind == "plane":
-        return bounds
-    if kind == "latitude":
-        return np.sin(np.radians(bounds))
-    return np.radians(bounds)
+def meet(fine: Grid, coarse: Grid) -> bool:
+    """Whether two grids have cells in common."""
+    if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
+        return all(shared.any() for shared in shared_lengths(fine, coarse))
+    return overlap(fine, coarse).nnz > 0
 
 
-def lengths(bounds: Floats, kind: AxisKind) -> Floats:
-    """The factor of a cell's area that belongs to one axis: unit sphere, or plane."""
-    return np.diff(_measured(bounds, kind), axis=1)[:, 0]
+def shared_lengths(fine: Lattice, coarse: Lattice) -> tuple[Floats, Floats]:
+    """What rows of the two grids share along y, and columns along x."""
+    for a, b in ((fine.y, coarse.y), (fine.x, coarse.x)):
+        needed = 48 * a.size * b.size
+        if needed > available_memory():
+            raise UsageError(
+                f"the fine {a.describe()} and the coarse {b.describe()} are too many to compare: "
+                f"that takes {shown_bytes(needed)} of memory. Cut both to the region needed."
+            )
+    rows, columns = (
+        overlap_lengths(a.bounds, b.bounds, a.kind, a.tolerance + b.tolerance)
+        for a, b in ((fine.y, coarse.y), (fine.x, coarse.x))
+    )
+    return rows, columns
+
+
+def check_cells(grid: Grid, n_values: int, which: str) -> None:
+    """Raise where a grid has more cells than memory can hold so many values of, and positions."""
+    n = grid.n_cells * grid.n_times
+    needed = 8 * n * (n_values + 6)
+    if needed > available_memory():
+        raise UsageError(
+            f"the {which} grid has {n} cells ({grid.describe_cells()}), which "
+            f"take {shown_bytes(needed)} of memory; cut it to the region that is needed, or, of "
+            "fine data, use chunks (--chunked yes)."
+        )
+
+
+def check_overlap(fine: Grid, coarse: Grid) -> None:
+    """Raise where two grids have nothing in common."""
+    if not meet(fine, coarse):
+        raise UsageError(
+            f"the grids do not overlap: fine {fine.describe_cells()}, coarse "
+            f"{coarse.describe_cells()}. Check the units of their coordinates."
+        )
 
 
 def overlap_lengths(
@@ -136,7 +152,7 @@ def overlap_lengths(
     for turn in turns:
         lower = np.maximum(first[:, None, 0], second[None, :, 0] + turn)
         upper = np.minimum(first[:, None, 1], second[None, :, 1] + turn)
-        shared = _measured(upper, kind) - _measured(lower, kind)
+        shared = measured(upper, kind) - measured(lower, kind)
         total += np.where(upper - lower > tolerance, shared, 0.0)
     return total
 
@@ -153,15 +169,3 @@ def overlap_areas(rows: Floats, columns: Floats) -> csr_array:
     [[2.0, 0.0], [1.0, 0.0]]
     """
     return csr_array(kron(csr_array(rows), csr_array(columns), format="csr"))
-
-
-def unit_vectors(latitude: npt.ArrayLike, longitude: npt.ArrayLike) -> Floats:
-    """Places on the unit sphere, (..., 3), from degrees.
-
-    Examples
-    --------
-    >>> unit_vectors([0.0, 90.0], [90.0, 0.0]).round(12).tolist()
-    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    """
-    y, x = np.radians(latitude), np.radians(longitude)
-    return np.stack([np.cos(y) * np.cos(x), np.cos(y) * np.sin(x), np.sin(y)], axis=-1)

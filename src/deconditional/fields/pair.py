@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid, check_overlap, span
+from deconditional.fields.axes import Grid, span
 from deconditional.fields.clock import Clock
 from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.overlap import check_overlap
 from deconditional.fields.part import ROUNDING, check_known
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
@@ -59,6 +60,8 @@ class Pairing:
         Target of every unit, NaN where missing.
     understood
         What was found, in words: pairs of label and text.
+    repeated
+        Whether covariates have no time, so that a cell has the same points at all times.
     """
 
     question: Question
@@ -76,6 +79,7 @@ class Pairing:
     clock: Clock
     target: Floats
     understood: tuple[tuple[str, str], ...]
+    repeated: bool = False
 
     @property
     def n_position(self) -> int:
@@ -109,8 +113,10 @@ class Pairing:
         return "matched" if share == 1 else "unmatched" if share == 0 else "partly matched"
 
 
-def pair(fine: FineSide, coarse: CoarseSide) -> tuple[Pairing, FineBags]:
+def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pairing, FineBags]:
     """Make bags and observations, or say in the user's words why not.
+
+    Where nothing is learnt from them they may be as `few` as they are.
 
     Examples
     --------
@@ -155,7 +161,10 @@ def pair(fine: FineSide, coarse: CoarseSide) -> tuple[Pairing, FineBags]:
         clock=units.clock,
         target=units.target,
         understood=(),
+        repeated=fine.lasting,
     )
+    if few:
+        return pairing, bags
     _check_link(pairing, grid.times)
     return replace(pairing, understood=_understood(pairing, about, units.how)), bags
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid, shared_lengths
+from deconditional.fields.axes import Grid
 from deconditional.fields.clock import Clock
-from deconditional.fields.overlap import overlap_areas
+from deconditional.fields.overlap import overlap
 from deconditional.fields.question import Question
 
 __all__ = ["Cells", "Memberships", "Part", "Place", "Reader", "check_known", "check_marks"]
@@ -90,7 +90,7 @@ class Cells:
 
         What lies beyond the fine grid counts: nothing is known of a mask there.
         """
-        shared = overlap_areas(*shared_lengths(self.grid, self.reader.coarse))
+        shared = overlap(self.grid, self.reader.coarse)
         counted = shared.multiply(self.share[:, None]).tocsr()
         masked = np.asarray(shared.sum(0) - counted.sum(0)).ravel()
         return counted, masked
@@ -125,9 +125,9 @@ class Cells:
     def numbers(self) -> Ints:
         """The number of every point in the whole fine data, times in turn."""
         time, cell = np.nonzero(self.present)
-        width, whole = self.grid.x.size, self.reader.grid
+        width, whole = self.grid.shape[1], self.reader.grid
         row, column = cell // width + self.place.y.start, cell % width + self.place.x.start
-        return (time + self.place.times.start) * whole.n_cells + row * whole.x.size + column
+        return (time + self.place.times.start) * whole.n_cells + row * whole.shape[1] + column
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Reader:
     def cells(self, place: Place, known: Flags, mask: Floats | None) -> Cells:
         """The cells of a part where something is known, and a mask, if there is one, counts."""
         share = np.ones(known.shape[1]) if mask is None else self._share(mask)
-        return Cells(self, place, known & (share > 0), share)
+        return Cells(self, place, known & (share > 0) & self.grid.cut(*place).there, share)
 
     def _share(self, mask: Floats) -> Floats:
         """Shares of cells from the values of the mask; raises where they are none."""

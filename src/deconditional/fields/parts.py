@@ -69,7 +69,8 @@ class Parts:
             return cls(reader, tuple((n,) for n in sizes), (place,), (arrays,), False)
         import dask.array as da
 
-        sizes_of = dict(zip(grid.dims, (grid.n_times, *grid.shape)[-len(grid.dims) :], strict=True))
+        sizes_of = dict(zip(grid.spatial[::-1], grid.shape[::-1], strict=False))
+        sizes_of |= {} if grid.time is None else {grid.time: grid.n_times}
         given = [
             v.expand_dims({d: n for d, n in sizes_of.items() if d not in v.dims}).transpose(
                 *grid.dims
@@ -77,7 +78,7 @@ class Parts:
             for v in given
         ]
         chunked = xr.unify_chunks(*(v if v.chunks is not None else v.chunk() for v in given))
-        data = [v.data if grid.time is not None else v.data[None] for v in chunked]
+        data = [grid.full(v.data) for v in chunked]
         chunks = data[0].chunks
         _check_size(chunks, len(given))
         edges = [np.concatenate([[0], np.cumsum(c)]).tolist() for c in chunks]

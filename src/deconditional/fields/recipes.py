@@ -54,6 +54,9 @@ WHOLE_BAGS = 1_000_000
 EXACT_POINTS = 8_000
 """Points of all bags together that an exact model is given by default."""
 
+POINTS_IN_TIME = 3_000
+"""The same while a kernel of time is learnt, which has more than twice as many parts."""
+
 EXACT_OBSERVATIONS = 3_000
 """Bags or observations beyond which "auto" turns to inducing points."""
 
@@ -251,13 +254,13 @@ def candidates(matching: str, n_bags: int, n_observations: int) -> tuple[str, ..
     return ("mediated",) if exact else ("vbagg", "varcmp")
 
 
-def condensed_size(name: str, n_bags: int) -> int:
-    """Points that every bag is condensed to by default."""
+def condensed_size(name: str, n_bags: int, in_time: bool = False) -> int:
+    """Points that every bag is condensed to by default; fewer where a kernel has time to learn."""
     if name in ("gpr", "vargpr"):
         return WHOLE_BAGS
     if name in VARIATIONAL:
         return 64
-    return int(np.clip(EXACT_POINTS // n_bags, 4, 64))
+    return int(np.clip((POINTS_IN_TIME if in_time else EXACT_POINTS) // n_bags, 4, 64))
 
 
 @dataclass(frozen=True)

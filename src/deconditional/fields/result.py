@@ -14,7 +14,6 @@ import xarray as xr
 
 from deconditional.errors import VERSION
 from deconditional.fields.axes import Grid
-from deconditional.fields.parts import Parts
 from deconditional.fields.predict import NOT_PREDICTED
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide
@@ -49,8 +48,7 @@ def fine_part(side: FineSide, named: Mapping[str, tuple[tuple[str, ...], Any]]) 
     """
     grid, out = side.grid, xr.Dataset()
     for name, (leading, values) in named.items():
-        flat = values if grid.time is not None else values[..., 0, :, :]
-        out[name] = ((*leading, *grid.dims), flat)
+        out[name] = ((*leading, *grid.dims), grid.bare(values))
     return out.assign_coords(_coordinates(side.dataset, grid))
 
 
@@ -59,7 +57,7 @@ def _coordinates(fine: xr.Dataset, grid: Grid) -> dict[str, xr.DataArray]:
     kept: dict[str, xr.DataArray] = {}
     wanted = [n for n in fine.variables if n in fine.coords and set(fine[n].dims) <= set(grid.dims)]
     bounds = [fine[n].attrs.get("bounds") or fine[n].encoding.get("bounds") for n in wanted]
-    bounds += [f"{axis.coordinate}_bnds" for axis in (grid.y, grid.x)]
+    bounds += [f"{name}_bnds" for name in grid.coordinates]
     for name in [*wanted, *bounds, grid.mapping]:
         if name is not None and name in fine.variables:
             kept[str(name)] = fine[name].reset_coords(drop=True)
@@ -69,19 +67,24 @@ def _coordinates(fine: xr.Dataset, grid: Grid) -> dict[str, xr.DataArray]:
 def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
     """Observed values, area means, their difference and the role of every unit."""
     pairing, grid = problem.pairing, problem.pairing.coarse
-    dims, coords = [], {}
-    for axis in (grid.y, grid.x):
-        name, given = f"coarse_{axis.name}", problem.coarse[axis.coordinate]
-        dims.append(name)
+    dims = [f"coarse_{name}" for name in grid.spatial]
+    coords: dict[str, Any] = {}
+    for coordinate in grid.coordinates:
+        given = problem.coarse[coordinate]
+        on = [f"coarse_{name}" for name in given.dims]
         attributes = {k: v for k, v in given.attrs.items() if k != "bounds"}
-        coords[name] = (name, given.values, attributes)
-    shape: tuple[int, ...] = grid.shape
+        name = on[0] if len(on) == 1 and len(dims) == 2 else f"coarse_{coordinate}"
+        coords[name] = (on, given.values, attributes)
+    shape: tuple[int, ...] = grid.shape[-len(dims) :]
     if pairing.times is not None:
         dims.insert(0, "coarse_time")
         coords["coarse_time"] = ("coarse_time", pairing.times, {"standard_name": "time"})
         shape = (len(pairing.times), *shape)
     role = 2 * np.isfinite(pairing.target).astype(np.int8)
-    role[pairing.bag_unit] += 1
+    if pairing.bag_unit.size:
+        role[pairing.bag_unit] += 1
+    elif isinstance(means, np.ndarray):  # of a series, whose bags are made window by window
+        role += np.isfinite(means)
     out = xr.Dataset(coords=coords)
     out["coarse_observed"] = (dims, pairing.target.reshape(shape))
     out["coarse_mean"] = (dims, means.reshape(shape))
@@ -95,10 +98,8 @@ def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
     return out
 
 
-def with_area_means(coarse: xr.Dataset, mean: xr.DataArray, parts: Parts) -> xr.Dataset:
-    """The coarse part of a result, of a mean on the fine grid that was computed and written."""
-    field = mean if parts.reader.grid.time is not None else mean.expand_dims("one")
-    found = parts.area_means(field.data.rechunk(parts.chunks)).compute()
+def with_area_means(coarse: xr.Dataset, found: Floats) -> xr.Dataset:
+    """The coarse part of a result, once its area means are known."""
     means = found.reshape(coarse["coarse_mean"].shape)
     left = coarse["coarse_observed"].values - means
     return coarse.assign(

@@ -11,9 +11,11 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid, check_cells
-from deconditional.fields.clock import Clock
+from deconditional.fields.axes import Grid
+from deconditional.fields.clock import Clock, comparable
+from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.grids import find_grid, values_on
+from deconditional.fields.overlap import check_cells
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question
@@ -24,31 +26,23 @@ __all__ = ["CoarseSide", "FineSide", "two_sides"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-NAME = "grid_mapping_name"
-PROJECTION = (
-    NAME,
-    "grid_north_pole_latitude",
-    "grid_north_pole_longitude",
-    "north_pole_grid_longitude",
-    "standard_parallel",
-    "longitude_of_central_meridian",
-    "longitude_of_projection_origin",
-    "latitude_of_projection_origin",
-    "straight_vertical_longitude_from_pole",
-)
-"""Attributes of a grid mapping that say where it is put on the globe, the last ones in degrees."""
-
-
 # ---------------------------------------------------------------------- fine
 
 
 @dataclass(frozen=True)
 class FineSide:
-    """A dataset with covariates, and its grid."""
+    """A dataset with covariates, and its grid.
+
+    Attributes
+    ----------
+    lasting
+        Whether its covariates have no time and were repeated.
+    """
 
     dataset: xr.Dataset
     question: Question
     grid: Grid
+    lasting: bool = False
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> FineSide:
@@ -56,6 +50,11 @@ class FineSide:
         return cls(
             dataset, question, find_grid(dataset, question.covariates, "fine", question.dims)
         )
+
+    def beside(self, coarse: Grid) -> FineSide:
+        """The side with positions and areas in the frame of those of a coarse grid."""
+        grid = seen_from(coarse.view, self, "fine")
+        return replace(self, grid=grid.sized_by(coarse))
 
     @property
     def chunked(self) -> bool:
@@ -73,7 +72,19 @@ class FineSide:
             for covariate in self.question.covariates
         }
         data = data.assign(values).assign_coords({name: (name, times, {"standard_name": "time"})})
-        return replace(self, dataset=data, grid=replace(self.grid, time=name, times=times))
+        return replace(self, dataset=data, grid=self.grid.at(name, times), lasting=True)
+
+    def known(self) -> npt.NDArray[np.bool_]:
+        """Where all covariates are known."""
+        found = [np.isfinite(self.dataset[name].values) for name in self.question.covariates]
+        return np.logical_and.reduce(found) if found else np.ones(1, dtype=bool)
+
+    def at(self, times: Ints) -> FineSide:
+        """The side at some of its times."""
+        grid = self.grid
+        assert grid.times is not None
+        data = self.dataset.isel({str(grid.time): times})
+        return replace(self, dataset=data, grid=grid.at(grid.time, grid.times[times]))
 
     def check_size(self) -> None:
         """Raise where the data is in memory and there is no room for what is made of it."""
@@ -115,7 +126,7 @@ class FineSide:
 
     def _mediator(self, name: str) -> xr.DataArray | None:
         grid, data = self.grid, self.dataset
-        if name not in data.data_vars or not {grid.y.name, grid.x.name} <= set(data[name].dims):
+        if name not in data.data_vars or not set(grid.spatial) <= set(data[name].dims):
             return None
         own = find_grid(data, [name], "fine", self.question.dims)
         array = data[name]
@@ -126,7 +137,7 @@ class FineSide:
     def _check_mask(self, mask: str) -> None:
         """Raise where the mask lies on another grid, or has times."""
         own, grid = find_grid(self.dataset, [mask], "fine", self.question.dims), self.grid
-        if (own.y.name, own.x.name) != (grid.y.name, grid.x.name):
+        if own.spatial != grid.spatial:
             raise UsageError(f"the mask {mask!r} and the covariates lie on different dimensions.")
         if own.n_times > 1:
             raise UsageError(
@@ -140,18 +151,31 @@ class FineSide:
 
 @dataclass(frozen=True)
 class CoarseSide:
-    """A dataset with target and mediators, and its grid."""
+    """A dataset with target and mediators, and its grid.
+
+    Attributes
+    ----------
+    clock
+        What times are as inputs, of all times of both sides; None where they are none.
+    """
 
     dataset: xr.Dataset
     question: Question
     grid: Grid
+    clock: Clock | None = None
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> CoarseSide:
         """The side of a dataset; raises where its variables lie on no grid."""
-        return cls(
-            dataset, question, find_grid(dataset, question.coarse_names, "coarse", question.dims)
-        )
+        grid = find_grid(dataset, question.coarse_names, "coarse", question.dims)
+        if grid.corners() is None:
+            y, x = grid.coordinates
+            raise UsageError(
+                f"coarse data: {y!r} and {x!r} are places of points, so nothing is known of the "
+                f"size of cells; give the corners of each, as in {y}_bnds on "
+                f"{(*grid.spatial, 'corner')}, and the same of {x!r}."
+            )
+        return cls(dataset, question, grid)
 
     @property
     def times(self) -> np.ndarray | None:
@@ -159,6 +183,19 @@ class CoarseSide:
         return (
             self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
         )
+
+    def at(self, times: Ints) -> CoarseSide:
+        """The side at some of its times."""
+        grid = self.grid
+        assert grid.times is not None
+        data = self.dataset.isel({str(grid.time): times})
+        return replace(self, dataset=data, grid=grid.at(grid.time, grid.times[times]))
+
+    def thinned(self, cells: npt.NDArray[np.bool_]) -> CoarseSide:
+        """The side with the target in some of its cells."""
+        name, dims = self.question.target, self.grid.spatial
+        kept = xr.DataArray(cells.reshape([self.dataset.sizes[d] for d in dims]), dims=dims)
+        return replace(self, dataset=self.dataset.assign({name: self.dataset[name].where(kept)}))
 
     def units(self, fine_times: np.ndarray | None) -> Units:
         """Target and mediators of all cells, or all cells at times."""
@@ -174,7 +211,7 @@ class CoarseSide:
             mediator[..., k] = array
         lasting = [grid.time not in self.dataset[name].dims for name in question.coarse_names]
         target = np.broadcast_to(values[0], shape)
-        return make_units(fine_times, self.times, target, mediator, lasting[1:], question.time)
+        return make_units(fine_times, self.times, target, mediator, lasting[1:], self.clock)
 
     def _check_values(self, name: str, values: Floats) -> None:
         check_marks(values, name)
@@ -207,45 +244,35 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"dims names {name!r} as {role}, but neither dataset has it; correct it (--dims "
                 f"{role}=...), or leave it out."
             )
-    sides = FineSide.of(fine, question), CoarseSide.of(coarse, question)
-    _check_projections(*sides)
-    if question.time == "ignore" or sides[1].times is None:
-        return sides
-    return sides[0].repeated(sides[1].grid), sides[1]
+    met, other = _meeting(FineSide.of(fine, question), CoarseSide.of(coarse, question))
+    if question.time == "ignore" or other.times is None:
+        return met, other
+    met = met.repeated(other.grid)
+    if met.grid.times is None:
+        return met, other
+    every = np.concatenate(comparable(met.grid.times, other.times))
+    return met, replace(other, clock=Clock.of(np.unique(every), question.time))
 
 
-def _check_projections(fine: FineSide, coarse: CoarseSide) -> None:
-    """Raise where two grids are put on the globe in different ways."""
-    one, other = _projection(fine.dataset, fine.grid), _projection(coarse.dataset, coarse.grid)
-    if NAME not in one or NAME not in other or fine.grid.spherical != coarse.grid.spherical:
-        return
-    for key in (key for key in PROJECTION if key in one and key in other):
-        if not _same(key, one[key], other[key]):
-            which = "" if key == NAME else f"{key} "
-            raise UsageError(
-                f"the grids have different projections: {which}{one[key]!r} in the fine data, "
-                f"{other[key]!r} in the coarse data; regrid one of them first."
-            )
+def _meeting(fine: FineSide, coarse: CoarseSide) -> tuple[FineSide, CoarseSide]:
+    """Two sides in one frame: their own if it is the same, else latitude and longitude."""
+    if not fine.grid.frame.same_as(coarse.grid.frame):
+        coarse = replace(coarse, grid=seen_from(GEOGRAPHIC, coarse, "coarse"))
+    return fine.beside(coarse.grid), coarse
 
 
-def _projection(dataset: xr.Dataset, grid: Grid) -> dict[str, Any]:
-    """What is known of the projection of a grid, without the figure of the Earth."""
-    about = {} if grid.mapping is None else dict(dataset[grid.mapping].attrs)
-    if NAME not in about and grid.spherical:
-        turned = dataset[grid.y.coordinate].attrs.get("standard_name") == "grid_latitude"
-        about[NAME] = "rotated_latitude_longitude" if turned else "latitude_longitude"
-    return {k: v for k, v in about.items() if k in PROJECTION}
-
-
-def _same(key: str, one: Any, other: Any) -> bool:
-    if key == NAME:
-        return str(one) == str(other)
-    try:
-        first, second = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
-    except (TypeError, ValueError):  # an angle in words
-        return str(one) == str(other)
-    if first.shape != second.shape:
-        return False
-    apart = np.abs(first - second)
-    turned = np.minimum(apart % 360.0, -apart % 360.0)
-    return bool(np.all(turned < 1e-4))
+def seen_from(frame: Frame, side: FineSide | CoarseSide, which: str) -> Grid:
+    """The grid of a side with its positions and areas in a frame."""
+    grid, own = side.grid, side.grid.frame
+    if own.same_as(frame) or (own.known and frame.known):
+        seen = None if own.same_as(frame) else frame
+        return replace(grid, seen=seen)  # type: ignore[type-var]
+    names = side.question.covariates if which == "fine" else side.question.coarse_names
+    found = find_grid(side.dataset, names, which, side.question.dims, globe=True)
+    if not found.frame.geographic or not frame.known:
+        raise UsageError(
+            f"the {which} grid is {own.describe()}, the other one {frame.describe()}, and nothing "
+            "says where on the globe both are; give a CF grid mapping, or latitude and longitude "
+            "as coordinates with two dimensions."
+        )
+    return replace(found, seen=None if frame.geographic else frame)  # type: ignore[type-var]

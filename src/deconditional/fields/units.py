@@ -59,11 +59,11 @@ def make_units(
     target: Floats,
     mediator: Floats,
     lasting: Sequence[bool],
-    mode: str = "ignore",
+    clock: Clock | None = None,
 ) -> Units:
     """The units; `lasting` mediators have no time, so they belong to all times.
 
-    `mode` says how times hang together; see :class:`~deconditional.fields.clock.Clock`.
+    `clock` says what times are as inputs, if they are some.
     """
     n_fine = 1 if fine_times is None else len(fine_times)
     if fine_times is None or coarse_times is None:
@@ -105,7 +105,7 @@ def make_units(
         all_target.reshape(-1),
         all_mediator.reshape(len(times) * n_cells, mediator.shape[-1]),
         times,
-        Clock.of(times, mode),
+        clock or Clock(),
         np.arange(len(fine_times), dtype=np.int64),
         how,
     )

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError, visible
-from deconditional.fields.axes import Axis, Grid
+from deconditional.fields.axes import Axis, Lattice
+from deconditional.fields.bounds import inferred_bounds
 from deconditional.fields.grids import LENGTHS, find_grid
-from deconditional.fields.overlap import inferred_bounds
 
 __all__ = ["Plane", "area_weights", "grid_of", "plane", "time_dim"]
 
@@ -46,7 +46,7 @@ class Plane:
     """
 
     values: Floats
-    grid: Grid
+    grid: Lattice
     names: tuple[str, str]
     scale: float
     unit: str
@@ -62,14 +62,7 @@ class Plane:
         return _edges(self.grid.y) * self.scale
 
     def distance(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Floats:
-        """Distances between cells given by their flat positions, along great circles on Earth.
-
-        Examples
-        --------
-        >>> cells = plane(np.zeros((2, 3)))
-        >>> cells.distance([0, 0], [2, 5])
-        array([2.   , 2.236])
-        """
+        """Distances between cells given by their flat positions, along great circles on Earth."""
         places = self.grid.positions
         chord = np.linalg.norm(places[np.asarray(first)] - places[np.asarray(second)], axis=-1)
         if self.grid.spherical:
@@ -136,27 +129,13 @@ def _label(field: xr.DataArray, axis: Axis, unit: str) -> str:
 
 
 def area_weights(field: xr.DataArray) -> xr.DataArray:
-    """Areas of the cells, up to a factor.
-
-    Examples
-    --------
-    >>> axes = {"lat": [0.0, 60.0], "lon": [0.0, 20.0]}
-    >>> weights = area_weights(xr.DataArray(np.zeros((2, 2)), axes, ("lat", "lon")))
-    >>> (weights / weights[0, 0]).values.tolist()  # the northern cells end at the pole
-    [[1.0, 1.0], [0.5, 0.5]]
-    """
+    """Areas of the cells, up to a factor."""
     grid = grid_of(field)
     return xr.DataArray(grid.areas.reshape(grid.shape), dims=(grid.y.name, grid.x.name))
 
 
 def time_dim(field: xr.DataArray) -> str | None:
-    """The dimension that is time, if there is one.
-
-    Examples
-    --------
-    >>> time_dim(xr.DataArray(np.zeros((2, 3)), dims=("month", "y"))) is None
-    True
-    """
+    """The dimension that is time, if there is one."""
     for dim in map(str, field.dims):
         dates = dim in field.coords and np.issubdtype(field[dim].dtype, np.datetime64)
         said = _about(field, dim, "standard_name") == "time" or _about(field, dim, "axis") == "T"
@@ -165,7 +144,7 @@ def time_dim(field: xr.DataArray) -> str | None:
     return None
 
 
-def grid_of(field: xr.DataArray) -> Grid:
+def grid_of(field: xr.DataArray) -> Lattice:
     """The grid that a field lies on; where its axes cannot be told, its last two dimensions.
 
     Examples
@@ -180,6 +159,8 @@ def grid_of(field: xr.DataArray) -> Grid:
         grid = find_grid(bare.to_dataset(name="a field"), (), "drawn")
     except ValueError:  # what it lacks is no matter for a picture
         return _counted(field)
+    if not isinstance(grid, Lattice):
+        return _counted(field)
     y, x = (
         replace(axis, name=given.get(axis.name, axis.name), coordinate=given[axis.coordinate])
         for axis in (grid.y, grid.x)
@@ -187,14 +168,14 @@ def grid_of(field: xr.DataArray) -> Grid:
     return replace(grid, y=y, x=x)
 
 
-def _counted(field: xr.DataArray) -> Grid:
+def _counted(field: xr.DataArray) -> Lattice:
     """The last two dimensions as the axes of a plane, by their values where these are in order."""
     flat = [str(dim) for dim in field.dims if dim != time_dim(field)]
     if len(flat) < 2:
         raise UsageError(
             f"a map needs two horizontal dimensions; this field has {tuple(map(str, field.dims))}."
         )
-    return Grid(_line(field, flat[-2]), _line(field, flat[-1]), None, None, None)
+    return Lattice(_line(field, flat[-2]), _line(field, flat[-1]))
 
 
 def _line(field: xr.DataArray, dim: str) -> Axis:

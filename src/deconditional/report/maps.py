@@ -64,38 +64,18 @@ class Panel:
     limits: tuple[float, float] | None = None
 
 
-def field_map(
-    field: Any,
-    title: str,
-    label: str = "",
-    kind: Kind = "value",
-    limits: tuple[float, float] | None = None,
-) -> Figure:
-    r"""One field as a map with its colour bar; the arguments are those of a :class:`Panel`.
-
-    Examples
-    --------
-    >>> figure = field_map(np.eye(3), "cost in $ per $", "EUR")
-    >>> figure.axes[0].get_title(), len(figure.axes)
-    ('cost in \\$ per \\$', 1)
-    """
-    drawn = plane(field)
+def field_map(panel: Panel) -> Figure:
+    """One map with its colour bar."""
+    drawn = plane(panel.field)
     figure = new_figure(4.8, _height(drawn, 4.8))
-    _draw(figure.add_subplot(), drawn, Panel(field, title, label, kind, limits))
+    _draw(figure.add_subplot(), drawn, panel)
     return figure
 
 
 def category_map(
     field: Any, names: Sequence[str], title: str, colours: Sequence[str] = CATEGORIES
 ) -> Figure:
-    """A field of the values 0, 1, 2, ... as a map, with the name and number of each as legend.
-
-    Examples
-    --------
-    >>> figure = category_map(np.eye(3), ["off", "on"], "example")
-    >>> [text.get_text() for text in figure.legends[0].get_texts()]
-    ['off (6)', 'on (3)']
-    """
+    """A field of the values 0, 1, 2, ... as a map, with the name and number of each as legend."""
     drawn = plane(field)
     figure = new_figure(4.8, _height(drawn, 4.8) + 0.3)
     from matplotlib.colors import BoundaryNorm, ListedColormap
@@ -126,12 +106,6 @@ def map_grid(panels: Sequence[Panel], columns: int, title: str = "") -> Figure:
         Maps beside each other.
     title
         Of the figure.
-
-    Examples
-    --------
-    >>> figure = map_grid([Panel(np.eye(3), "one"), Panel(np.eye(3), "two")], 2, "both")
-    >>> [axes.get_title() for axes in figure.axes]
-    ['one', 'two']
     """
     planes = [plane(panel.field) for panel in panels]
     rows = -(-len(panels) // columns)
@@ -165,13 +139,6 @@ def demo_maps(
         Mean minus truth.
     units, title
         Of the field and of the figure.
-
-    Examples
-    --------
-    >>> fine, coarse = np.random.default_rng(0).normal(size=(6, 6)), np.full((2, 2), np.nan)
-    >>> figure = demo_maps(fine, coarse, fine, fine**2, 0 * fine, "K", "example")
-    >>> [panel.get_title() for panel in figure.axes[:3]]
-    ['truth', 'coarse input', 'posterior mean']
     """
     common = _limits([plane(field) for field in (truth, coarse, mean)], "value")
     panels = [

@@ -156,13 +156,7 @@ def _legible(value: Any) -> Any:
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number for reading: a few digits, thousands apart, a dash where there is none.
-
-    Examples
-    --------
-    >>> number(0.123456), number(12), number(float("nan"))
-    ('0.1235', '12', '–')
-    """
+    """A number for reading: a few digits, thousands apart, a dash where there is none."""
     if isinstance(value, int) and abs(value) >= 2**63:
         return shortened(str(value), 30)
     if value is None or not np.isfinite(value):

@@ -37,7 +37,7 @@ def field(
             "cells with a value."
         )
     limits, label = (result.limits, result.label) if kind == "value" else (None, result.units)
-    figure = maps.field_map(values, title, label, kind, limits)
+    figure = maps.field_map(maps.Panel(values, title, label, kind, limits))
     return Picture.of(figure, f"Map of {result.name}, {title}: {alt}", caption)
 
 

@@ -33,13 +33,6 @@ def align_truth(truth: xr.DataArray | xr.Dataset, like: xr.DataArray, target: st
         A variable on the result's grid.
     target
         Name of the target.
-
-    Examples
-    --------
-    >>> like = xr.DataArray(np.zeros(2), {"lat": [10.0, 20.0]}, ("lat",))
-    >>> truth = xr.DataArray([3.0, 2.0, 1.0], {"lat": [30.0, 20.0, 10.0]}, ("lat",))
-    >>> align_truth(truth, like, "t2m").values
-    array([1., 2.])
     """
     given = _variable(truth, target)
     single = [dim for dim in given.dims if dim not in like.dims and given.sizes[dim] == 1]

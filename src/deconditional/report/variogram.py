@@ -28,14 +28,7 @@ class Semivariogram:
 
 
 def distance_bins(grid: Plane, n: int = 15) -> Floats:
-    """Borders of `n` bins in equal ratio, from neighbouring cells to half way across the grid.
-
-    Examples
-    --------
-    >>> from deconditional.report.grids import plane
-    >>> distance_bins(plane(np.zeros((20, 20))), 3).round(1)
-    array([ 0.9, 2.2, 5.5, 13.4])
-    """
+    """Borders of `n` bins in equal ratio, from neighbouring cells to half way across the grid."""
     rows, columns = grid.values.shape
     middle = (rows // 2) * columns + columns // 2
     beside = [middle - 1] if columns > 1 else []
@@ -54,13 +47,6 @@ def semivariogram(
 
     All pairs of cells are used where there are at most `most` of them, else that many random ones,
     whose distances are spread evenly over the orders of magnitude.
-
-    Examples
-    --------
-    >>> from deconditional.report.grids import plane
-    >>> slope = plane(np.tile(np.arange(6.0), (6, 1)))
-    >>> semivariogram(slope, [0.9, 1.1, 1.5]).semivariance  # along rows 1/2, along columns 0
-    array([0.25, 0.5 ])
     """
     edges = np.asarray(bins, dtype=float)
     first, second = _pairs(np.isfinite(grid.values), np.random.default_rng(seed), most)

@@ -25,17 +25,6 @@ class Ledger:
     ----------
     found, done
         Whether the file was of this work, and the pieces that are written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as here:
-    ...     Ledger(Path(here) / "done.json", "of these data").add(3)
-    ...     again, other = (
-    ...         Ledger(Path(here) / "done.json", f"of {x} data") for x in ("these", "no")
-    ...     )
-    >>> again.done, other.done
-    ({3}, set())
     """
 
     def __init__(self, path: Path, identity: str):

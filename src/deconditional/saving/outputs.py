@@ -27,14 +27,7 @@ ROOM = 40
 
 
 def output_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder, made if need be, once it is known that files can be written there.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as here:
-    ...     output_folder(Path(here) / "new").is_dir()
-    True
-    """
+    """The folder, made if need be, once it is known that files can be written there."""
     folder = Path(path)
     check_name(folder, "output folder")
     try:
@@ -62,14 +55,6 @@ def check_place(path: Path, what: str) -> None:
         The file.
     what
         What to call it in errors.
-
-    Examples
-    --------
-    >>> check_place(Path("two\nlines.nc"), "output")
-    Traceback (most recent call last):
-    ...
-    deconditional.errors.UsageError: the output 'two\nlines.nc' has a character in its name that
-    cannot be seen; name another.
     """
     check_name(path, what)
     check_folder(path)
@@ -124,14 +109,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
     The file is, at every moment, either what it was or the new one. Where the block raises, what
     was written is removed.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as here:
-    ...     with replacing(Path(here) / "a.txt") as part:
-    ...         _ = part.write_text("whole")
-    ...     [(file.name, file.read_text()) for file in Path(here).iterdir()]
-    [('a.txt', 'whole')]
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)

@@ -52,7 +52,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.kernels.within_bags": ("BagPairs",),
     # fields
     "deconditional.fields.downscaler": ("Downscaler",),
-    "deconditional.fields.axes": ("Axis", "Grid"),
+    "deconditional.fields.axes": ("Axis", "Lattice"),
+    "deconditional.fields.frames": ("Frame",),
+    "deconditional.fields.surface": ("Surface",),
     "deconditional.fields.learn": ("FitData", "Learner"),
     "deconditional.fields.pair": ("Pairing",),
     "deconditional.fields.clock": ("Clock",),

@@ -4,18 +4,6 @@ A fit has stages: the optimiser, its repetition in double precision, sampling by
 that a fit is made of. Each has a section of the file with a state of its own and the identity of
 what it was made from. The file is a zip archive of plain arrays and JSON, as saved models are, and
 is replaced as a whole.
-
-Examples
---------
->>> import tempfile
->>> import numpy as np
->>> with tempfile.TemporaryDirectory() as here:
-...     settings = Checkpoint(f"{here}/fit.checkpoint", interval=0, keep=True)
-...     with opened(settings) as kept:
-...         kept.section("map", "of these data").keep(lambda: {"steps": np.arange(3.0)})
-...     with opened(settings) as kept:
-...         print(kept.section("map", "of these data").found["steps"])
-[0. 1. 2.]
 """
 
 from __future__ import annotations
