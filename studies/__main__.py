@@ -18,6 +18,7 @@ from studies.climate import Climate
 from studies.command import Parser, add_options, answer, made, positive, require
 from studies.convergence import Convergence
 from studies.deep_kernel import DeepKernels
+from studies.first_files import FirstFiles
 from studies.frame import Study
 from studies.global_fields import GlobalFields
 from studies.mediation import Mediation
@@ -38,6 +39,7 @@ STUDIES: dict[str, type[Study]] = {
         SwissRoll,
         Climate,
         GlobalFields,
+        FirstFiles,
         Mediation,
         Variational,
         DeepKernels,

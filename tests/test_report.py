@@ -266,9 +266,9 @@ def test_sections_are_in_order_and_the_contents_lead_to_them(scored):
     *_, page = scored
     anchors = [attrs["id"] for attrs in page.all("section")]
     assert anchors == [
+        "posterior",
         "asked",
         "coverage",
-        "posterior",
         "calibration",
         "scales",
         "agreement",
@@ -365,7 +365,7 @@ def test_tables_repeat_the_file(scored):
     fit = page.table("Fit")
     assert (fit["converged"], fit["log evidence"]) == (["yes"], ["-41.25"])
     assert fit["restarts that agree"] == ["3"]
-    assert "Warning: a length scale is at the end" in page.texts["parameters"]
+    assert "Warning: a length scale is at the end" in page.texts["posterior"]
     assert page.table("Time taken")["fit"] == ["12.3 s"]
     assert page.table("Versions")["jax"] == ["0.6.2"]
     assert "not compared" in page.texts["comparison"]
@@ -401,10 +401,19 @@ def test_chosen_may_be_a_position(tmp_path, undrawn):
     assert "nothing to hold the intervals against" in page.texts["calibration"]
 
 
+def test_skill_and_doubt_come_first(tmp_path, undrawn):
+    doubt = "bilinear interpolation would have been as good: RMSE 1 against 2 K."
+    told = {"skill": "RMSE 2 K, bilinear interpolation 1", "doubt": doubt}
+    page = page_of(fabricate(comparison=COMPARISON | told)[0], tmp_path)
+    assert f"Take care: {doubt}" in page.texts["top"]
+    assert f"Warning: {doubt}" in page.texts["posterior"]
+    assert told["skill"] in page.texts["posterior"]
+
+
 def test_a_fit_that_did_not_converge_is_said_so(tmp_path, undrawn):
     result, _ = fabricate(fit={"converged": False})
     page = page_of(result, tmp_path)
-    assert "Warning: The fit did not converge" in page.texts["parameters"]
+    assert "Warning: The fit did not converge" in page.texts["posterior"]
 
 
 @pytest.mark.parametrize(
@@ -424,7 +433,9 @@ def test_summary_leaves_out_what_is_unknown(residuals):
 
 
 @pytest.mark.parametrize("calendar", ["standard", "noleap"])
-def test_time(tmp_path, calendar):
+def test_time(tmp_path, calendar, request):
+    if calendar != "standard":  # whose axis has dates to be drawn
+        request.getfixturevalue("undrawn")
     result, truth = fabricate(times=3, calendar=calendar)
     path = tmp_path / "result.nc"
     result.to_netcdf(path)

@@ -7,7 +7,7 @@ xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
 import deconditional as dc  # noqa: E402
-from deconditional.datasets import split_cells, synthetic_fields  # noqa: E402
+from deconditional.datasets import coarsen, split_cells, synthetic_fields  # noqa: E402
 from deconditional.errors import UsageError  # noqa: E402
 from deconditional.fields.frames import GEOGRAPHIC, Frame  # noqa: E402
 from deconditional.fields.grids import find_grid  # noqa: E402
@@ -270,3 +270,49 @@ def test_chunks_of_curved_cells_change_nothing(data):
     fine, coarse = curved(data.fine), curved(data.coarse)
     expected = pair(fine, coarse, QUESTION)
     assert_same_bags(pair(fine.chunk(j=5, i=7), coarse, QUESTION), expected)
+
+
+# --- blocks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turns", [0, 2], ids=["corners estimated", "corners in another order"])
+def test_blocks_of_curved_cells_are_those_of_the_same_cells_on_axes(turns):
+    fields = synthetic_fields(12, 24)
+    expected, cells = coarsen(fields, (3, 4)), curved(fields, 0.0)
+    if turns:
+        corners = find_grid(fields, ["tas"], "fine").corners().reshape(12, 24, 4, 2)
+        for k, name in enumerate(("nav_lat", "nav_lon")):
+            cells[f"{name}_bnds"] = (("j", "i", "v"), np.roll(corners[:, :, ::-1, k], turns, 2))
+    found = coarsen(cells, (3, 4))
+    np.testing.assert_allclose(found.tas, expected.tas, rtol=1e-12)
+    grid = find_grid(found, ["tas"], "coarse")
+    np.testing.assert_allclose(grid.areas, find_grid(expected, ["tas"], "coarse").areas, rtol=1e-12)
+    fine = find_grid(fields, ["tas"], "fine")
+    np.testing.assert_allclose(overlap(fine, grid).sum(0), grid.areas, rtol=1e-12)
+    examples = [split_cells(f, *ROLES, (3, 4), matched=0.5) for f in (cells, fields)]
+    np.testing.assert_allclose(examples[0].coarse.tas, examples[1].coarse.tas, rtol=1e-12)
+    found = [pair(e.fine, e.coarse, QUESTION) for e in examples]
+    np.testing.assert_array_equal(*(p.bag_unit for p in found))
+    np.testing.assert_array_equal(*(p.bag_sizes for p in found))
+
+
+# --- maps ---------------------------------------------------------------------------------------
+
+
+def test_maps_draw_cells_where_they_are():
+    pytest.importorskip("matplotlib")
+    from deconditional.report.grids import area_weights, plane
+    from deconditional.report.maps import Panel, field_map
+
+    fields = synthetic_fields(6, 8, extent=(20.0, 50.0, 150.0, 210.0))
+    drawn, axes = plane(curved(fields, -180.0).tas), plane(fields.tas)
+    np.testing.assert_allclose(drawn.y_edges, axes.y_edges[[0, -1]])
+    np.testing.assert_allclose(np.mod(drawn.x_edges, 360.0), axes.x_edges[[0, -1]])
+    np.testing.assert_allclose(drawn.values, axes.values)
+    weights = area_weights(curved(fields).tas).values
+    np.testing.assert_allclose(weights, area_weights(fields.tas).values)
+    (image,) = field_map(Panel(curved(fields).tas, "cells")).axes[0].collections
+    assert len(image.get_paths()) == 48
+    points = scattered(fields).drop_vars(["nav_lat_corners", "nav_lon_corners"])
+    (dots,) = field_map(Panel(points.tas, "points")).axes[0].collections
+    assert len(dots.get_offsets()) == 48

@@ -20,7 +20,7 @@ from deconditional.kernels.repeats import repeats_of, separated  # noqa: E402
 from deconditional.kernels.sweeps import bag_cross, bag_gram  # noqa: E402
 
 MONTHS = [f"2001-{month:02d}-15" for month in range(1, 7)]
-QUICK = {"n_restarts": 1, "model_options": {"max_iter": 5}}
+QUICK = {"model": "bagg-gp", "n_restarts": 1, "model_options": {"max_iter": 5}}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_repeated_bags_cost_what_distinct_ones_cost_and_agree():
 
 def parameters_held(downscaler):
     values = downscaler.model_.fitted_.values()[0]
-    return {"n_restarts": 1, "model_options": {"fixed": values}}
+    return {"model": "bagg-gp", "n_restarts": 1, "model_options": {"fixed": values}}
 
 
 def test_a_window_of_all_times_is_the_exact_posterior(data, together, monkeypatch):
@@ -102,7 +102,7 @@ def test_a_window_of_all_times_is_the_exact_posterior(data, together, monkeypatc
     assert same.learner_.series.reach == len(MONTHS)
     # The sample has scalings of its own; with those of all data the posterior is that of all data.
     same.learner_ = type(learner)(
-        learner.problem, same.learner_.recipe, None, learner.bags, series=same.learner_.series
+        learner.problem, same.learner_.recipe, None, 5, learner.bags, series=same.learner_.series
     )
     found = same.predict(data.fine, quantiles=[0.1])
     for name in ("mean", "std", "quantiles", "coarse_mean", "coarse_observed"):

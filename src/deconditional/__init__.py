@@ -43,6 +43,7 @@ _HOME = {
     "LogNormal": "fitting.priors",
     "MediatedGP": "models",
     "MediatorShiftWarning": "errors",
+    "NoSkillWarning": "errors",
     "Normal": "fitting.priors",
     "Posterior": "inference.posterior",
     "PseudoTarget": "models",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from deconditional.errors import JitterWarning as JitterWarning
     from deconditional.errors import LeakageWarning as LeakageWarning
     from deconditional.errors import MediatorShiftWarning as MediatorShiftWarning
+    from deconditional.errors import NoSkillWarning as NoSkillWarning
     from deconditional.errors import SampleWarning as SampleWarning
     from deconditional.errors import SavedModelError as SavedModelError
     from deconditional.errors import SliceWarning as SliceWarning

@@ -21,6 +21,7 @@ __all__ = [
     "JitterWarning",
     "LeakageWarning",
     "MediatorShiftWarning",
+    "NoSkillWarning",
     "SampleWarning",
     "SavedModelError",
     "SliceWarning",
@@ -148,6 +149,16 @@ class UselessMediatorWarning(FitWarning):
 
 class MediatorShiftWarning(FitWarning):
     """Many observations have mediators that no bag is near to."""
+
+
+class NoSkillWarning(DeconditionalWarning):
+    """A result that is no better than bilinear interpolation of the coarse field, as far as seen.
+
+    Examples
+    --------
+    >>> issubclass(NoSkillWarning, DeconditionalWarning)
+    True
+    """
 
 
 class ExtrapolationWarning(DeconditionalWarning):

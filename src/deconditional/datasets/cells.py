@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from deconditional.fields.axes import AxisKind, lengths
-from deconditional.fields.bounds import cell_bounds, cell_centres
+from deconditional.fields.axes import Grid, Lattice
+from deconditional.fields.grids import LENGTHS, find_grid
+from deconditional.fields.polygons import Polygons
+from deconditional.fields.surface import Surface
 
 __all__ = ["FieldsExample", "cell_axis", "coarsen", "split_cells"]
 
@@ -75,9 +77,9 @@ def coarsen(
     """Area-weighted means over blocks of cells.
 
     Every data variable on both axes is averaged over the fine cells where it has a value. A cell
-    counts with its area: on a globe the difference of the sines of its latitudes times that of its
-    longitudes, on a projected grid its sides' product. Bounds are taken from the fields, and lie
-    halfway between the cells if there are none. Variables on neither axis are kept; other
+    counts with its area. Axes, bounds and corners are found as :func:`~deconditional.downscale`
+    finds them; where every cell has a place of its own (latitude and longitude on two dimensions),
+    so has every block, with all corners of its outline. Variables on neither axis are kept; other
     variables are left out.
 
     Parameters
@@ -87,7 +89,7 @@ def coarsen(
     block
         Fine cells to a coarse cell, along both axes or along each.
     lat, lon
-        Names of the two axes. Without axes of the default names, ``y`` and ``x`` are taken.
+        Names of the two axes; where there are none of the default names, axes are looked for.
 
     Examples
     --------
@@ -99,20 +101,17 @@ def coarsen(
     >>> coarse.lat_bnds.values[0]
     array([-90., -45.])
     """
-    axes = _axes(fields, lat, lon)
-    blocks = _blocks(fields, axes, block)
-    coords: dict[Any, Any] = {k: v for k, v in fields.coords.items() if not set(axes) & set(v.dims)}
-    sides = []
-    for axis, kind in zip(axes, _kinds(fields, axes[0]), strict=True):
-        bounds, size = _bounds(fields, axis, kind), blocks[axis]
-        outer = np.stack([bounds[::size, 0], bounds[size - 1 :: size, 1]], 1)
-        coords |= cell_axis(axis, outer.mean(1), outer, fields[axis].attrs)
-        sides.append(np.abs(lengths(bounds, kind)))
-    area = xr.DataArray(np.outer(*sides), dims=axes)
+    grid = _grid(fields, lat, lon)
+    blocks = _blocks(grid, block)
+    over, bounds = set(grid.spatial), _bounds_names(fields, grid)
+    coords: dict[Any, Any] = {k: v for k, v in fields.coords.items() if not over & set(v.dims)}
+    coords |= _of_axes(fields, grid, blocks) if isinstance(grid, Lattice) else {}
+    coords |= _of_outlines(fields, grid, blocks) if isinstance(grid, Surface) else {}
+    area = xr.DataArray(grid.areas.reshape(grid.shape), dims=grid.spatial)
     coarse = {
-        name: _block_mean(field, area, blocks) if set(axes) <= set(field.dims) else field
+        name: _block_mean(field, area, blocks) if over <= set(field.dims) else field
         for name, field in fields.data_vars.items()
-        if set(axes) <= set(field.dims) or not set(axes) & set(field.dims)
+        if name not in bounds and (over <= set(field.dims) or not over & set(field.dims))
     }
     return xr.Dataset(coarse, coords=coords, attrs=fields.attrs)
 
@@ -169,10 +168,11 @@ def split_cells(
         raise ValueError(f"matched is a share of the cells, 0 to 1, not {matched!r}.")
     if not noise_std >= 0.0:
         raise ValueError(f"noise_std must not be negative; it is {noise_std!r}.")
-    axes = _axes(fields, lat, lon)
-    rows, columns = _blocks(fields, axes, block).values()
-    everywhere = _pick(fields, covariates, axes)
-    coarse = coarsen(_pick(fields, [target, *mediators], axes), block, *axes)
+    grid = _grid(fields, lat, lon)
+    axes = grid.spatial
+    rows, columns = _blocks(grid, block).values()
+    everywhere = _pick(fields, covariates, grid)
+    coarse = coarsen(_pick(fields, [target, *mediators], grid), block, lat, lon)
 
     known = np.array(True)
     for name in covariates:
@@ -198,44 +198,57 @@ def split_cells(
     return FieldsExample(fine, coarse, fields[target], everywhere)
 
 
-def _axes(fields: xr.Dataset, lat: str, lon: str) -> tuple[str, str]:
-    pairs = [(lat, lon), ("y", "x")] if (lat, lon) == ("lat", "lon") else [(lat, lon)]
-    for pair in pairs:
-        if set(pair) <= set(fields.dims):
-            return pair
-    raise ValueError(
-        f"the fields have no axes {lat!r} and {lon!r}; name two of {sorted(map(str, fields.dims))} "
-        "as lat and lon."
-    )
+def _grid(fields: xr.Dataset, lat: str, lon: str) -> Grid:
+    if (lat, lon) != ("lat", "lon") and not {lat, lon} <= set(fields.dims):
+        raise ValueError(
+            f"the fields have no axes {lat!r} and {lon!r}; name two of "
+            f"{sorted(map(str, fields.dims))} as lat and lon."
+        )
+    named = (lat, lon) != ("lat", "lon") and {lat, lon} <= set(fields.coords)
+    found = find_grid(fields, (), "fine", {"y": lat, "x": lon} if named else None)
+    if len(found.spatial) < 2:
+        raise ValueError("the cells are in no order, so there are no blocks of neighbours.")
+    return found
 
 
-def _blocks(
-    fields: xr.Dataset, axes: tuple[str, str], block: int | tuple[int, int]
-) -> dict[str, int]:
+def _blocks(grid: Grid, block: int | tuple[int, int]) -> dict[str, int]:
     """Cells of a block along each axis."""
-    blocks = dict(zip(axes, block if isinstance(block, tuple) else (block, block), strict=True))
-    for axis, size in blocks.items():
-        if size < 1 or fields.sizes[axis] % size:
+    sizes = block if isinstance(block, tuple) else (block, block)
+    for axis, size, n in zip(grid.spatial, sizes, grid.shape, strict=True):
+        if size < 1 or n % size:
             raise ValueError(
-                f"a block of {size} does not divide the {fields.sizes[axis]} cells along {axis}; "
-                "choose another block or cut the fields."
+                f"a block of {size} does not divide the {n} cells along {axis}; choose another "
+                "block or cut the fields."
             )
-    return blocks
+    return dict(zip(grid.spatial, sizes, strict=True))
 
 
-def _bounds(fields: xr.Dataset, axis: str, kind: AxisKind) -> np.ndarray:
-    """The ``(n, 2)`` bounds of the cells along an axis, in the order of the axis."""
-    centres = cell_centres(fields[axis], kind, 1.0, "fine")
-    bounds, _ = cell_bounds(fields, axis, centres, kind, 1.0, "fine")
-    rising = len(centres) < 2 or centres[1] > centres[0]
-    return bounds[:, :: 1 if rising else -1]
+def _of_axes(fields: xr.Dataset, grid: Lattice, blocks: dict[str, int]) -> dict[Any, Any]:
+    """The coordinates of blocks of a lattice, in the units and the order of those of its cells."""
+    coords: dict[Any, Any] = {}
+    for axis in (grid.y, grid.x):
+        attrs = fields[axis.coordinate].attrs
+        unit = 1.0 if axis.kind != "plane" else LENGTHS.get(str(attrs.get("units")), 1.0)
+        ends = axis.bounds.reshape(-1, blocks[axis.name], 2) / unit
+        outer = np.stack([ends[..., 0].min(1), ends[..., 1].max(1)], axis=1)
+        falling = axis.centres[0] > axis.centres[-1]
+        coords |= cell_axis(axis.name, outer.mean(1), outer[:, :: -1 if falling else 1], attrs)
+    return coords
 
 
-def _kinds(fields: xr.Dataset, lat: str) -> tuple[AxisKind, AxisKind]:
-    """Latitude and longitude, be they those of a rotated pole, or two axes of a plane."""
-    units = fields[lat].attrs.get("units")
-    degrees = lat in ("lat", "latitude") if units is None else str(units).startswith("degree")
-    return ("latitude", "longitude") if degrees else ("plane", "plane")
+def _of_outlines(fields: xr.Dataset, grid: Surface, blocks: dict[str, int]) -> dict[Any, Any]:
+    """The coordinates of blocks of cells that each have corners, in the units of the cells'."""
+    rows, columns = blocks.values()
+    outlines = grid.outlines(rows, columns)
+    cells = Polygons(outlines.reshape(-1, *outlines.shape[2:]), grid.frame)
+    middles = cells.middles.reshape(*outlines.shape[:2], 2)
+    coords: dict[Any, Any] = {}
+    for k, name in enumerate(grid.coordinates):
+        attrs = dict(fields[name].attrs, bounds=f"{name}_bnds")
+        unit = 1.0 if grid.frame.spherical else LENGTHS.get(str(attrs.get("units")), 1.0)
+        coords[name] = (grid.spatial, middles[..., k] / unit, attrs)
+        coords[f"{name}_bnds"] = ((*grid.spatial, "corner"), outlines[..., k] / unit)
+    return coords
 
 
 def _block_mean(field: xr.DataArray, area: xr.DataArray, blocks: dict[str, int]) -> xr.DataArray:
@@ -263,8 +276,15 @@ def _check_names(fields: xr.Dataset, names: Sequence[str], role: str) -> None:
         )
 
 
-def _pick(fields: xr.Dataset, names: Sequence[str], axes: tuple[str, str]) -> xr.Dataset:
+def _bounds_names(fields: xr.Dataset, grid: Grid) -> set[str]:
+    """Variables that hold the bounds of the cells."""
+    about = [(name, fields[name]) for name in grid.coordinates]
+    said = {str(v.attrs.get("bounds") or v.encoding.get("bounds")) for _, v in about}
+    return said | {f"{name}_bnds" for name in grid.coordinates}
+
+
+def _pick(fields: xr.Dataset, names: Sequence[str], grid: Grid) -> xr.Dataset:
     """Some variables, with all coordinates and the bounds and grid mapping they refer to."""
-    kept = {*names, *(fields[axis].attrs.get("bounds", f"{axis}_bnds") for axis in axes)}
-    kept |= {fields[name].attrs.get("grid_mapping") for name in names}
+    kept = {*names, *_bounds_names(fields, grid)}
+    kept |= {str(fields[name].attrs.get("grid_mapping")) for name in names}
     return fields.drop_vars([name for name in fields.data_vars if name not in kept])

@@ -21,7 +21,13 @@ from deconditional.fields.downscaling import new_downscaler
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.learn import STAGED, FitData, Learner, final_stage
 from deconditional.fields.sides import two_sides
-from deconditional.fields.validation import Comparison, HeldOut, compared, folds_of, sharing
+from deconditional.fields.validation import (
+    Comparison,
+    Predicted,
+    Tried,
+    folds_of,
+    sharing,
+)
 from deconditional.fitting.interrupts import aborting
 from deconditional.fitting.progress import show
 from deconditional.inference.posterior import Gaussians
@@ -48,6 +54,8 @@ def cross_validate(
     **options: Any,
 ) -> Comparison:
     """Compare models on coarse observations they have not seen, held out in blocks.
+
+    Bilinear interpolation of the other observations is compared with them.
 
     An observation with a bag of its own is predicted as the mean of the field over that bag;
     another one through its mediators. Observations that share fine cells with those held out are
@@ -103,19 +111,22 @@ def cross_validate(
             else:
                 stage(f"learning {name}")
                 predicted = one.fit(name, data, data.z).predict_held_out(fold)
-            found.append(HeldOut(name, predicted, data.z, time.perf_counter() - began))
+            found.append((name, Predicted(predicted, data.z), time.perf_counter() - began))
             used.append(data.used)
             leaks.append(int((among.sum(1) > 0).sum()))
     # Models that need mediators cannot use all observations; all are compared on the same ones.
     common = reduce(np.intersect1d, used)
-    found = [each.of(np.isin(own, common)) for each, own in zip(found, used, strict=True)]
+    tried = [
+        Tried(name, predicted.of(np.isin(own, common)), seconds)
+        for (name, predicted, seconds), own in zip(found, used, strict=True)
+    ]
     how = ", parameters held"
     if refit:
         how = ", parameters learnt without the fold"
         how += " and the cells that share fine ones with it" if shared.nnz else ""
     tell_of(leaking(max(leaks), len(pairing.z)))
-    divided = replace(divided, how=divided.how + how).of(common)
-    return compared(found, learner.problem.target.scale, divided)
+    divided = replace(divided, how=divided.how + how)
+    return replace(learner, folds=divided).judged([*tried, learner.interpolated(common, divided)])
 
 
 def _learners(

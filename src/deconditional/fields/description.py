@@ -85,6 +85,7 @@ def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr
         "source": f"deconditional {results.versions()['deconditional']}, {account.model_name}",
         "history": f"{line}\n{past}" if past else line,
         **{f"fit_{row['name'].replace('.', '_')}": row["value"] for row in account.parameters},
+        **_skill(account),
         "deconditional": results.as_json(_facts(account) | _of_result(out)),
     }
     return out
@@ -123,19 +124,31 @@ def _facts(account: Account) -> dict[str, Any]:
             "notes": list(report.notes),
             "details": dict(report.details),
         },
-        "comparison": None if account.comparison is None else _table(account.comparison),
+        "comparison": None if account.comparison is None else _table(account),
         "timings": {name: round(value, 2) for name, value in account.timings.items()},
         "versions": results.versions(),
     }
 
 
-def _table(comparison: Comparison) -> dict[str, Any]:
+def _skill(account: Account) -> dict[str, str]:
+    """How the model does beside bilinear interpolation, and a doubt where it is no better."""
+    if account.comparison is None:
+        return {}
+    name, comparison = account.model_name, account.comparison
+    found = {"skill": comparison.skill(name), "doubt": comparison.doubt(name)}
+    return {key: text for key, text in found.items() if text is not None}
+
+
+def _table(account: Account) -> dict[str, Any]:
+    comparison = account.comparison
+    assert comparison is not None
     return {
         "columns": list(comparison.columns),
         "rows": [list(row.values()) for row in comparison.rows],
-        "chosen": comparison.chosen,
+        "chosen": account.model_name,
         "folds": comparison.how,
-        "pit": comparison.pit[comparison.chosen],
+        "pit": comparison.pit.get(account.model_name),
+        **_skill(account),
     }
 
 

@@ -181,6 +181,7 @@ class Downscaler(Savable, Options):
             self.candidates_, self.data_ = learnt.models, learnt.data
             self.comparison_ = learnt.comparison
             self.timings_ = {"pairing": learner.seconds, **learnt.seconds}
+            tell_of([] if learnt.comparison is None else learnt.comparison.cautions)
             if self.target_scaling_.log:
                 stage("correcting for the logarithm")
             self._adopt(learnt.chosen, kept)

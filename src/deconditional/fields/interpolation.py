@@ -14,7 +14,7 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Axis, Grid, Lattice
 from deconditional.fields.grids import find_grid, values_on
 
-__all__ = ["bilinear"]
+__all__ = ["bilinear", "scattered"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,7 +43,9 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     values = values_on(grid, given, "field")[0].reshape(grid.shape)
     if np.isnan(values).all():
         raise UsageError("the coarse field is missing everywhere, so there is nothing between.")
-    if not isinstance(grid, Lattice) or not isinstance(fine, Lattice):
+    if not (
+        isinstance(grid, Lattice) and isinstance(fine, Lattice) and grid.frame.same_as(fine.frame)
+    ):
         return _over_triangles(grid, values, fine, like)
     (y, x), values = _padded(grid, values)
     at = np.stack(
@@ -59,14 +61,8 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     if known.all():
         out = RegularGridInterpolator((y, x), values)(at)
     else:
-        rows, columns = np.meshgrid(y, x, indexing="ij")
-        centres = np.stack([rows[known], columns[known]], axis=1)
-        try:
-            out = griddata(centres, values[known], at, "linear")
-        except QhullError:  # no triangles: all that is there lies on one line
-            out = np.full(len(at), np.nan)
-        gaps = np.isnan(out)
-        out[gaps] = griddata(centres, values[known], at[gaps], "nearest")
+        centres = np.stack([part[known] for part in np.meshgrid(y, x, indexing="ij")], axis=1)
+        out = scattered(centres, values[known], at)
     order = [fine.y.name, fine.x.name]
     field = like.transpose(..., *order)
     return xr.DataArray(
@@ -78,15 +74,25 @@ def _over_triangles(grid: Grid, values: Floats, fine: Grid, like: xr.DataArray) 
     """A field between places in no rows and columns, seen from above the middle of them."""
     known = np.isfinite(values.ravel()) & grid.there
     at = grid.frame.place(fine.frame.into(grid.frame, fine.centres))
-    maps = _from_above(grid.positions[known])
-    given, wanted = maps(grid.positions[known]), maps(np.nan_to_num(at))
-    out = griddata(given, values.ravel()[known], wanted, "linear")
-    gaps = np.isnan(out)
-    out[gaps] = griddata(given, values.ravel()[known], wanted[gaps], "nearest")
+    out = scattered(grid.positions[known], values.ravel()[known], np.nan_to_num(at))
     field = like.transpose(..., *fine.spatial)
     shape = [field.sizes[d] for d in fine.spatial]
     coords = {n: v for n, v in field.coords.items() if set(v.dims) <= set(fine.spatial)}
     return xr.DataArray(out.reshape(shape), coords, fine.spatial)
+
+
+def scattered(places: Floats, values: Floats, at: Floats) -> Floats:
+    """Values at positions, linear over the triangles between others; beyond, the nearest."""
+    maps = _from_above(places)
+    given, wanted = maps(places), maps(at)
+    try:
+        out = griddata(given, values, wanted, "linear")
+    except (QhullError, ValueError):  # no triangles: too few places, or all of them on one line
+        out = np.full(len(at), np.nan)
+    gaps = np.isnan(out)
+    if gaps.any():
+        out[gaps] = griddata(given, values, wanted[gaps], "nearest")
+    return out
 
 
 def _from_above(places: Floats) -> Callable[[Floats], Floats]:

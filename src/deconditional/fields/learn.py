@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,19 @@ from sklearn.base import clone
 from sklearn.neighbors import KNeighborsRegressor
 
 from deconditional.bags import Bags
-from deconditional.errors import Caution, FitWarning, UsageError
+from deconditional.errors import Caution, FitWarning, UsageError, shortened, visible
 from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.opponents import BILINEAR, Trial, detail, interpolated, others
 from deconditional.fields.problem import Problem
 from deconditional.fields.recipes import Recipe, candidates, condensed_size
-from deconditional.fields.validation import Comparison, Folds, HeldOut, compared, folds_of
+from deconditional.fields.validation import (
+    Comparison,
+    Folds,
+    Predicted,
+    Tried,
+    compared,
+    folds_of,
+)
 from deconditional.fitting.interrupts import Stop, current
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
 from deconditional.models.regression import bag_gap
@@ -120,6 +129,8 @@ class Learner:
         The fine data, which is not saved.
     folds
         Of the comparison of candidates; None where there are too few observations.
+    n_folds
+        How many were asked for.
     seconds
         The time that all of this took to prepare.
     series
@@ -131,6 +142,7 @@ class Learner:
     problem: Problem
     recipe: Recipe
     folds: Folds | None
+    n_folds: int
     bags: FineBags | LeftBehind = field(metadata={"left_behind": "the fine data of the fit"})
     seconds: float = 0.0
     series: Any = field(default=None, metadata={"left_behind": "the series that was fitted to"})
@@ -138,21 +150,13 @@ class Learner:
 
     @classmethod
     def of(cls, problem: Problem, recipe: Recipe, bags: FineBags, n_folds: int) -> Learner:
-        """The learner of a problem; raises where candidates cannot be compared."""
-        pairing = problem.pairing
+        """The learner of a problem."""
+        pairing, folds = problem.pairing, None
         n_places = len(np.unique(pairing.observed_cell))
         if len(pairing.z) >= 2 * n_folds and n_places > 1:
             folds = folds_of(pairing, "space", n_folds, recipe.seed)
             folds = replace(folds, how=f"{folds.how}, parameters held")
-            return cls(problem, recipe, folds, bags)
-        found = cls(problem, recipe, None, bags)
-        if len(found.names) > 1:
-            raise UsageError(
-                f"{len(pairing.z)} observations in {n_places} cell(s) are too few to compare "
-                f"models by {n_folds}-fold cross-validation; name a model (u-cmp, say) or use "
-                "fewer folds."
-            )
-        return found
+        return cls(problem, recipe, folds, n_folds, bags)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -160,7 +164,8 @@ class Learner:
         p, model = self.problem.pairing, self.recipe.model
         if model == "auto":
             matching = "matched" if p.mostly_matched else p.matching
-            return candidates(matching, p.n_bags, len(p.z))
+            found = candidates(matching, p.n_bags, len(p.z), bool(p.n_position))
+            return found if self.folds is not None else found[:1]
         return (model,) if isinstance(model, str) else (type(model).__name__,)
 
     def is_matched(self, name: str) -> bool:
@@ -219,7 +224,8 @@ class Learner:
         if isinstance(model, str):
             model = self.recipe.estimator(name, self.is_matched(name))
         else:
-            model = clone(model)
+            held = self.recipe.held
+            model = clone(model).set_params(**({} if held is None else {"fixed": held}))
         try:
             model.fit(data.bags, z, **data.arguments(), **within(checkpoint))
         except (TypeError, ValueError) as error:
@@ -240,26 +246,69 @@ class Learner:
     ) -> Learnt:
         """Fit the candidates and compare them."""
         models: dict[str, Any] = {}
-        data, seconds, held_out = {}, {}, []
+        data, seconds = {}, {}
         for name in self.names:
             stage(f"learning {name}")
             began = time.perf_counter()
             data[name] = self.data(name)
             models[name] = self.fit(name, data[name], data[name].z, **within(kept, name))
             seconds[f"learning {name}"] = time.perf_counter() - began
-            if self.folds is not None:
-                predicted = models[name].predict_held_out(self.folds.fold[data[name].used])
-                spent = seconds[f"learning {name}"]
-                held_out.append(HeldOut(name, predicted, data[name].z, spent))
             if stop.used:
                 break
         comparison = None
         if self.folds is not None:
-            each = [replace(h, bag_gap=_gap(models, h.model, data[h.model])) for h in held_out]
-            folds = self.folds.of(data[self.names[0]].used)
-            comparison = compared(each, self.problem.target.scale, folds)
+            began = time.perf_counter()
+            stage("comparing with simple answers")
+            comparison = self.comparison(models, data, seconds)
+            seconds["comparing"] = time.perf_counter() - began
         untried = tuple(name for name in self.names if name not in models)
         return Learnt(models, data, seconds, comparison, untried)
+
+    def comparison(
+        self,
+        models: Mapping[str, Any],
+        data: Mapping[str, FitData],
+        seconds: Mapping[str, float],
+    ) -> Comparison:
+        """Fitted models and bilinear interpolation, on observations that all of them have."""
+        assert self.folds is not None
+        used = reduce(np.intersect1d, [each.used for each in data.values()])
+        trials, grouped = [], all(self.is_matched(name) for name in models)
+        if grouped:
+            trials = list(detail(self.problem.pairing, used, self.n_folds, self.recipe.seed))
+        tried = []
+        for name, model in models.items():
+            its = data[name]
+            held_out = Predicted(model.predict_held_out(self.folds.fold[its.used]), its.z)
+            seen = [
+                Predicted(model.predict_from_means(trial.shares), its.z).of(trial.asked)
+                for trial in trials
+            ]
+            kept = held_out.of(np.isin(its.used, used))
+            spent, gap = seconds[f"learning {name}"], _gap(models, name, its)
+            evidence = model.fit_report_.log_evidence if grouped else None
+            tried.append(Tried(name, kept, spent, Predicted.joined(seen), evidence, gap))
+        return self.judged([*tried, self.interpolated(used, self.folds, trials)])
+
+    def judged(self, tried: Sequence[Tried]) -> Comparison:
+        """The comparison of what was tried, in the target's units."""
+        assert self.folds is not None
+        target, units = self.problem.target, shortened(visible(self.problem.units), 40)
+        named = f"log {units}".strip() if target.log else units
+        return compared(tried, target.scale, self.folds.how, named)
+
+    def interpolated(self, used: Ints, folds: Folds, trials: Sequence[Trial] = ()) -> Tried:
+        """Bilinear interpolation of some observations, in the other folds and in trials."""
+        began, pairing, z = time.perf_counter(), self.problem.pairing, self.problem.z[used]
+
+        def tried(trials: Iterable[Trial]) -> Predicted | None:
+            return Predicted.joined(
+                [Predicted(interpolated(pairing, used, z, t), z[t.asked]) for t in trials]
+            )
+
+        held_out, seen = tried(others(folds.fold[used])), tried(trials)
+        assert held_out is not None
+        return Tried(BILINEAR, held_out, time.perf_counter() - began, seen)
 
     def corrected(
         self, name: str, model: Any, data: FitData, kept: CheckpointPart | None = None

@@ -17,6 +17,7 @@ from scipy.sparse import csr_array, kron
 from deconditional.errors import UsageError
 from deconditional.fields.axes import FULL_CIRCLE, AxisKind, Grid, Lattice, measured
 from deconditional.fields.io import available_memory, shown_bytes
+from deconditional.fields.polygons import shorter_steps
 
 __all__ = [
     "check_cells",
@@ -51,7 +52,12 @@ def overlap(fine: Grid, coarse: Grid) -> csr_array:
     if corners is None:
         inside = np.flatnonzero(at >= 0)
         return csr_array((fine.areas[inside], (inside, at[inside])), shape=shape)
-    around = np.column_stack([place(corners.reshape(-1, 2)).reshape(n, -1), at])
+    to = corners - fine.centres[:, None]
+    to = shorter_steps(to) if fine.frame.spherical else to
+    # Corners themselves may lie on a border that both grids have; points within cells do not.
+    ends = fine.centres[:, None] + (1.0 - 1.0 / (3 * SUBDIVISION)) * to
+    guess = np.repeat(at, ends.shape[1])[:, None]
+    around = np.column_stack([place(ends.reshape(-1, 2), guess).reshape(n, -1), at])
     around[~fine.there] = -1
     whole = (around == at[:, None]).all(1)
     inside, cut = np.flatnonzero(whole & (at >= 0)), np.flatnonzero(~whole)
@@ -86,7 +92,7 @@ def meet(fine: Grid, coarse: Grid) -> bool:
     """Whether two grids have cells in common."""
     if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
         return all(shared.any() for shared in shared_lengths(fine, coarse))
-    return overlap(fine, coarse).nnz > 0
+    return bool((_held(fine, coarse, fine.centres) >= 0).any()) or overlap(fine, coarse).nnz > 0
 
 
 def shared_lengths(fine: Lattice, coarse: Lattice) -> tuple[Floats, Floats]:

@@ -18,16 +18,13 @@ from scipy.spatial import KDTree
 
 from deconditional.fields.frames import Frame
 
-__all__ = ["Polygons", "estimated_corners"]
+__all__ = ["Polygons", "estimated_corners", "shorter_steps"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 LEVEL = 1e-9
 """Degrees of latitude between the ends of what counts as a part of a parallel."""
-
-SLACK = 1e-12
-"""How far beyond a side a point may be because of rounding, on the unit sphere."""
 
 NEAREST = 16
 """Cells that are asked whether they hold a point, by the distance of their centres."""
@@ -61,7 +58,7 @@ class Polygons:
         """Areas on the unit sphere, positive where corners go around against the clock."""
         side = np.where(self.corners[..., 0].mean(1, keepdims=True) < 0, -1.0, 1.0)
         first, second = (np.radians(ends[..., 0] * side) for ends in (self.corners, self.ends))
-        turn = np.radians(_shorter(self.ends - self.corners)[..., 1])
+        turn = np.radians(shorter_steps(self.ends - self.corners)[..., 1])
         t = np.tan(0.25 * np.pi - 0.5 * first) * np.tan(0.25 * np.pi - 0.5 * second)
         arc = 2.0 * np.arctan2(t * np.sin(turn), 1.0 + t * np.cos(turn))
         return side[:, 0] * np.where(self._level, (1.0 - np.sin(first)) * turn, arc).sum(1)
@@ -70,6 +67,11 @@ class Polygons:
     def _level(self) -> npt.NDArray[np.bool_]:
         """Which sides are parts of a parallel."""
         return np.abs(self.ends[..., 0] - self.corners[..., 0]) < LEVEL
+
+    @property
+    def middles(self) -> Floats:
+        """Coordinates of the middles of the cells."""
+        return self._coordinates(self.centres)
 
     def within(self, steps: int) -> tuple[Floats, Floats]:
         """Points of every cell, (n, p, 2), and the share of the cell that each stands for.
@@ -120,30 +122,39 @@ class Polygons:
         return KDTree(self.centres)
 
     @cached_property
-    def _inward(self) -> Floats:
-        """Normals of the sides, which point into the cells."""
-        normals = np.cross(self.places, np.roll(self.places, -1, axis=1))
-        turned = np.sign(self.signed) * (1 if self.frame.spherical else -1)
-        return normals * turned[:, None, None]
-
-    def _ask(self, found: Ints, rows: Ints, asked: Ints, yx: Floats, places: Floats) -> None:
-        """Note which points are in the cells that are asked: on the inner side of every side."""
-        cells, p = asked[rows], places[rows]
-        beside = np.einsum("nkd,nd->nk", self._inward[cells], p)
-        inside = self.areas[cells] > 0
-        if self.frame.spherical:
-            corners, level = self.corners[cells], self._level[cells]
-            east = _shorter(self.ends[cells] - corners)[..., 1]
-            inner = np.sign(east) * np.sign(self.signed[cells])[:, None]
-            above = np.radians(yx[rows][:, None, 0] - corners[..., 0]) * inner
-            beside = np.where(level, above, beside)
-            inside &= np.einsum("nd,nd->n", self.centres[cells], p) > 0
-        inside &= (beside >= -self._slack).all(1)
-        found[rows[inside]] = cells[inside]
+    def _normals(self) -> Floats:
+        """Normals of the planes through the sides and the origin."""
+        return np.cross(self.places, np.roll(self.places, -1, axis=1))
 
     @cached_property
-    def _slack(self) -> float:
-        return SLACK * max(1.0, float(np.abs(self.places).max(initial=0.0))) ** 2
+    def _beyond(self) -> Ints:
+        """Sides, eastward less westward, that lie north of a point outside: about a north pole."""
+        if not self.frame.spherical:
+            return np.zeros(len(self.corners), dtype=np.int64)
+        turns = np.round(shorter_steps(self.ends - self.corners)[..., 1].sum(1) / 360.0)
+        return np.where(self.corners[..., 0].mean(1) > 0, turns, 0).astype(np.int64)
+
+    def _ask(self, found: Ints, rows: Ints, asked: Ints, yx: Floats, places: Floats) -> None:
+        """Note which points are in the cells that are asked, by the sides that lie north of them.
+
+        On the way north from a point, sides that are crossed eastward and westward are as many
+        inside as outside but for one.
+        """
+        cells, here = asked[rows], yx[rows][:, None]
+        first, second = self.corners[cells] - here, self.ends[cells] - here
+        above = np.einsum("nkd,nd->nk", self._normals[cells], places[rows])
+        if self.frame.spherical:
+            first, second = shorter_steps(first), shorter_steps(second)
+            eastward = second[..., 1] - first[..., 1]
+            above = np.where(self._level[cells], -first[..., 0] * np.sign(eastward), above)
+            near = np.abs(eastward) < 180.0
+        else:  # places are y, x, 1, and a turn from x to y is against the clock
+            above, near = -above, np.ones(above.shape, dtype=bool)
+        west = (first[..., 1] < 0, second[..., 1] < 0)
+        crossed = (near & west[0] & ~west[1] & (above < 0)).sum(1)
+        crossed = crossed - (near & ~west[0] & west[1] & (above > 0)).sum(1)
+        inside = (crossed != self._beyond[cells]) & (self.areas[cells] > 0)
+        found[rows[inside]] = cells[inside]
 
 
 def _degrees(vectors: Floats) -> Floats:
@@ -161,8 +172,8 @@ def _cuts(steps: int) -> Floats:
 
     Examples
     --------
-    >>> _cuts(2).sum(0).tolist()
-    [1.3333333333333333, 1.3333333333333333, 1.3333333333333333]
+    >>> _cuts(2).sum(0).round(6).tolist()
+    [1.333333, 1.333333, 1.333333]
     """
     i, j = np.meshgrid(np.arange(steps), np.arange(steps), indexing="ij")
     upright, turned = i + j < steps, i + j < steps - 1
@@ -181,7 +192,7 @@ def estimated_corners(centres: Floats, frame: Frame) -> Floats:
     four = np.stack([grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1]])
     middle = four.mean(0)
     if frame.spherical:
-        near = _shorter(four - four[0])[..., 1]
+        near = shorter_steps(four - four[0])[..., 1]
         middle[..., 1] = four[0, ..., 1] + near.mean(0)
         around = np.ptp(near, axis=0) > 90.0
         within = np.clip(four, [-90.0, -np.inf], [90.0, np.inf])
@@ -195,11 +206,11 @@ def _continued(centres: Floats, spherical: bool) -> Floats:
     grid = np.pad(centres, ((1, 1), (1, 1), (0, 0)), constant_values=np.nan)
     for axis, way in ((0, 1), (0, -1), (1, 1), (1, -1)):
         last, before = (np.roll(grid, steps * way, axis) for steps in (1, 2))
-        step = _shorter(last - before) if spherical else last - before
+        step = shorter_steps(last - before) if spherical else last - before
         grid = np.where(np.isnan(grid), last + step, grid)
     return grid
 
 
-def _shorter(steps: Floats) -> Floats:
+def shorter_steps(steps: Floats) -> Floats:
     """Steps in latitude and longitude, the shorter way around."""
     return np.stack([steps[..., 0], np.mod(steps[..., 1] + 180.0, 360.0) - 180.0], axis=-1)

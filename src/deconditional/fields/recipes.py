@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import equinox as eqx
@@ -36,11 +36,15 @@ CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
     "u-cmp": (models.CMP, {"centred": True, "uncertainty": True}),
     "varcmp": (models.VarCMP, {"centred": True, "uncertainty": True}),
 }
+SIMPLE = {"kriging": "constant", "regression-kriging": "linear"}
+"""Models of position alone beside a trend, and that trend: the covariates are in it or nowhere."""
+
 BASELINES: dict[str, Any] = {
     "bagg-gp": models.BaggGP,
     "vbagg": models.VBagg,
     "gpr": models.CentroidGP,
     "vargpr": models.VarCentroidGP,
+    **dict.fromkeys(SIMPLE, models.BaggGP),
 }
 """Models of matched data; unmatched data reaches them by pseudo-targets."""
 
@@ -238,20 +242,24 @@ def check_model(model: Any, kernel: Any, mediator: Any) -> None:
         raise UsageError("mediator_kernel must be a GPJax kernel; it has no names.")
 
 
-def candidates(matching: str, n_bags: int, n_observations: int) -> tuple[str, ...]:
-    """The models that "auto" compares, the one to keep in doubt first.
+def candidates(matching: str, n_bags: int, n_observations: int, simple: bool) -> tuple[str, ...]:
+    """The models that "auto" compares, the fullest first.
+
+    `simple` says whether there are simple models of position to compare with.
 
     Examples
     --------
-    >>> candidates("matched", 100, 100), candidates("unmatched", 100, 100)
-    (('bagg-gp',), ('mediated',))
-    >>> candidates("matched", 9999, 9999), candidates("unmatched", 9999, 9999)
+    >>> candidates("matched", 100, 100, True), candidates("unmatched", 100, 100, True)
+    (('bagg-gp', 'regression-kriging', 'kriging'), ('mediated', 'bagg-gp', 'kriging'))
+    >>> candidates("matched", 9999, 9999, True), candidates("unmatched", 9999, 9999, True)
     (('vbagg',), ('vbagg', 'varcmp'))
     """
     exact = max(n_bags, n_observations) <= EXACT_OBSERVATIONS
+    if not exact:
+        return ("vbagg",) if matching == "matched" else ("vbagg", "varcmp")
     if matching == "matched":
-        return ("bagg-gp",) if exact else ("vbagg",)
-    return ("mediated",) if exact else ("vbagg", "varcmp")
+        return ("bagg-gp", *(("regression-kriging", "kriging") if simple else ()))
+    return ("mediated", "bagg-gp", *(["kriging"] if simple else []))
 
 
 def condensed_size(name: str, n_bags: int, in_time: bool = False) -> int:
@@ -275,6 +283,8 @@ class Recipe:
         Inputs of the kernel and of the mediator kernel.
     steps
         The step between times and the span of all, standardised.
+    held
+        Parameters that are known, of windows of a series: all of them.
     """
 
     kernel: AbstractKernel | str
@@ -289,6 +299,7 @@ class Recipe:
     model: Any = "auto"
     points_per_bag: int | str | None = "auto"
     steps: tuple[float, float] = (1.0, 1.0)
+    held: Mapping[str, Any] | None = None
 
     def takes_bags(self, name: str) -> bool:
         """Whether a model of this name, or the one that was given, can do without mediators."""
@@ -298,6 +309,8 @@ class Recipe:
 
     def estimator(self, name: str, matched: bool) -> Any:
         """The unfitted estimator of a name."""
+        if name in SIMPLE:
+            return self._simple(name, matched)
         kernel = self.kernel
         if isinstance(kernel, str):
             kernel = field_kernel(self.inputs, kernel)
@@ -316,6 +329,7 @@ class Recipe:
             "n_restarts": self.n_restarts,
             "seed": self.seed,
             **self.options,
+            **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
         if name != "mediated":
             expected = time_priors(kernel, self.inputs, self.steps, "kernel")
@@ -329,8 +343,29 @@ class Recipe:
             base = BASELINES[name](kernel, **shared)
         except TypeError as error:
             raise UsageError(f"model_options for {name}: {error}.") from None
+        return base if matched else self._by_pseudo_targets(base, mediator, trend)
+
+    def _simple(self, name: str, matched: bool) -> Any:
+        """A model whose kernel is one of position alone."""
+        if not self.inputs.n_position:
+            raise UsageError(f"{name} needs position; leave position=False out.")
+        family = self.kernel if isinstance(self.kernel, str) else "rough"
+        inputs, trend = replace(self.inputs, n_others=0), SIMPLE[name]
+        kernel = field_kernel(inputs, family)
+        base = models.BaggGP(
+            kernel,
+            trend=trend,
+            n_restarts=self.n_restarts,
+            seed=self.seed,
+            priors=time_priors(kernel, inputs, self.steps, "kernel") or None,
+            fixed=self.held,
+        )
         if matched:
             return base
+        link = self.mediators if trend == "linear" else replace(self.mediators, n_others=0)
+        return self._by_pseudo_targets(base, mediator_kernel(link), trend)
+
+    def _by_pseudo_targets(self, base: Any, mediator: AbstractKernel, trend: str) -> Any:
         return models.PseudoTarget(
             base, mediator, trend=trend, n_restarts=self.n_restarts, seed=self.seed
         )

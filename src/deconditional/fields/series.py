@@ -222,8 +222,7 @@ class Windows:
         cls, series: Series, learner: Learner, name: str, model: Any, where: FineSide
     ) -> Windows:
         """The windows of a fit, its parameters held."""
-        values = {"fixed": model.fitted_.values()[0], "n_restarts": 1}
-        recipe = replace(learner.recipe, options={**learner.recipe.options, **values})
+        recipe = replace(learner.recipe, held=model.fitted_.values()[0])
         gone = LeftBehind("the bags that were learnt from", "fit again")
         bare = replace(learner, recipe=recipe, bags=gone, series=None)
         return cls(series, Conditioner(bare, name), where)

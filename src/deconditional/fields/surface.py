@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
 from deconditional.fields.frames import Frame
-from deconditional.fields.polygons import Polygons
+from deconditional.fields.polygons import Polygons, shorter_steps
 
 __all__ = ["Surface"]
 
@@ -105,6 +106,30 @@ class Surface(Grid):
             or (one is not None and two is not None and np.array_equal(one, two, equal_nan=True))
             for one, two in cells
         )
+
+    def outlines(self, rows: int, columns: int) -> Floats:
+        """Corners of blocks of so many cells, (.., .., k, 2): all that lie on their outline."""
+        c = self._in_order().reshape(self.shape[0] // rows, rows, -1, columns, 4, 2)
+        sides = (c[:, 0, :, :, 0], c[:, :, :, -1, 1].swapaxes(1, 2))
+        back = (c[:, -1, :, ::-1, 2], c[:, ::-1, :, 0, 3].swapaxes(1, 2))
+        return np.concatenate([*sides, *back], axis=2)
+
+    def _in_order(self) -> Floats:
+        """Corners as they lie in rows and columns: before, after along x, along both, along y."""
+        given = self.given
+        if given is None or given.shape[2] != 4 or min(self.shape) < 2:
+            raise UsageError("blocks need cells of four corners, in two rows and columns at least.")
+        shorter = shorter_steps if self.frame.spherical else np.asarray
+        along = [shorter(np.diff(self.lines, axis=k)) for k in (0, 1)]
+        steps = np.stack([along[0][:, :-1], along[1][:-1]], axis=-1)
+        to = shorter(given - self.lines[:, :, None])[:-1, :-1]
+        ways = np.einsum("rcij,rckj->kirc", np.linalg.pinv(np.nan_to_num(steps)), to)
+        down, right = np.sign(np.nanmedian(ways, axis=(2, 3))).T
+        wanted = {(-1.0, -1.0): 0, (-1.0, 1.0): 1, (1.0, 1.0): 2, (1.0, -1.0): 3}
+        order = [wanted.get(way, -1) for way in zip(down, right, strict=True)]
+        if sorted(order) != [0, 1, 2, 3]:
+            raise UsageError("the corners of cells do not lie between them; drop the bounds.")
+        return given[:, :, np.argsort(order)]
 
     def sized_by(self, coarse: Grid) -> Surface:
         """The grid with sizes for points that have none: those in a coarse cell share it."""

@@ -1,29 +1,34 @@
-"""Blocked cross-validation on the coarse observations.
+"""Models compared where the truth is known: on coarse observations that they have not seen.
 
 Neighbouring coarse cells tell about each other, so observations are held out in blocks: contiguous
-regions, or stretches of time.
+regions, or stretches of time. Where data is matched, the *detail* of regions is held out too, which
+is what downscaling is about (:mod:`deconditional.fields.opponents`). Models that see the same
+observations are chosen by their evidence: held-out scores with parameters held are
+kind to rich models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 from sklearn.cluster import KMeans
 
-from deconditional.errors import UsageError
+from deconditional.errors import Caution, NoSkillWarning, UsageError
 from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.opponents import BILINEAR
 from deconditional.fields.pair import Pairing
 from deconditional.inference.posterior import Gaussians
-from deconditional.scores import crps_each, score
+from deconditional.scores import mae, rmse, score
 from deconditional.scores import pit as probabilities
 
-__all__ = ["Comparison", "Folds", "HeldOut", "compared", "folds_of", "sharing"]
+__all__ = ["Comparison", "Folds", "Predicted", "Tried", "compared", "folds_of", "sharing"]
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 SCORES = ("rmse", "crps", "nll", "coverage95", "coverage50")
@@ -31,13 +36,76 @@ REGIONS_PER_FOLD = 4
 PLAUSIBLE_GAP = 1.0
 """Bag means are off a regression by one standard deviation at most if both are right."""
 
+WHERE = {
+    "rmse": "of held-out coarse cells",
+    "detail_rmse": "of coarse cells whose means over two by two are known",
+}
+"""What errors are of, by their column."""
 
-@dataclass(frozen=True)
-class HeldOut:
-    """How one model predicts observations it has not seen, in standardised units.
+
+class Predicted(NamedTuple):
+    """Observations in standardised units, and what was predicted of them.
 
     Attributes
     ----------
+    predicted
+        Distributions, or values alone.
+    """
+
+    predicted: Gaussians | Floats
+    z: Floats
+
+    @property
+    def mean(self) -> Floats:
+        """The values predicted."""
+        return self.predicted.mean if isinstance(self.predicted, Gaussians) else self.predicted
+
+    def scores(self, scale: float) -> dict[str, float | None]:
+        """Scores in the target's units; of values alone, the error is all there is."""
+        if not isinstance(self.predicted, Gaussians):
+            found: dict[str, float | None] = dict.fromkeys(SCORES)
+            error = {"rmse": rmse(self.mean, self.z), "crps": mae(self.mean, self.z)}
+            return found | {name: scale * float(value) for name, value in error.items()}
+        known = score(self.predicted, self.z)
+        units = {"rmse": scale, "crps": scale}
+        changed = {name: units.get(name, 1.0) * float(known[name]) for name in SCORES}
+        return {**changed, "nll": changed["nll"] + float(np.log(scale))}
+
+    def of(self, kept: npt.NDArray[np.bool_]) -> Predicted:
+        """The same for some of the observations."""
+        post = self.predicted
+        if isinstance(post, Gaussians):
+            moments = (post.component_means[:, kept], post.component_variances[:, kept])
+            return Predicted(Gaussians(*moments), self.z[kept])
+        return Predicted(post[kept], self.z[kept])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Predicted]) -> Predicted | None:
+        """Several together; None where there are none."""
+        if not parts:
+            return None
+        z = np.concatenate([each.z for each in parts])
+        posts = [each.predicted for each in parts]
+        gaussians = [post for post in posts if isinstance(post, Gaussians)]
+        if not gaussians:
+            return cls(np.concatenate([each.mean for each in parts]), z)
+        means = np.concatenate([post.component_means for post in gaussians], axis=1)
+        variances = np.concatenate([post.component_variances for post in gaussians], axis=1)
+        return cls(Gaussians(means, variances), z)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How one model predicts observations.
+
+    Attributes
+    ----------
+    held_out
+        Those that it has not seen.
+    detail
+        Those that it has seen means over groups of, where observations have bags.
+    log_evidence
+        Log probability of the observations, of models that all see the same ones.
     bag_gap
         How far the field's means over the bags are from a regression of the observations on the
         mediators, root mean square in standard deviations of that regression. Where both are right
@@ -46,69 +114,112 @@ class HeldOut:
     """
 
     model: str
-    posterior: Gaussians
-    z: np.ndarray
+    held_out: Predicted
     seconds: float
+    detail: Predicted | None = None
+    log_evidence: float | None = None
     bag_gap: float | None = None
-
-    def of(self, kept: npt.NDArray[np.bool_]) -> HeldOut:
-        """The same for some of the observations."""
-        post = self.posterior
-        part = Gaussians(post.component_means[:, kept], post.component_variances[:, kept])
-        return replace(self, posterior=part, z=self.z[kept])
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Scores of models on held-out coarse observations.
+    """Scores of models on coarse observations, bilinear interpolation among them.
 
     Attributes
     ----------
     rows
-        A mapping per model: its name, ``rmse``, ``crps``, ``nll``, coverage of the 95 % and 50 %
-        intervals, for unmatched data the ``bag_gap`` (see :doc:`choosing`), and the seconds of
-        its fit. ``rmse`` and ``crps`` are in the target's units, or those of its logarithm; so is
-        the density behind ``nll``.
+        A mapping per model: its name; ``rmse``, ``crps``, ``nll``, coverage of the 95 % and 50 %
+        intervals on held-out observations; for matched data ``detail_rmse`` and ``detail_crps`` of
+        cells predicted from means over groups of them, and the ``log_evidence``; for unmatched data
+        the ``bag_gap`` (see :doc:`choosing`); and the seconds of its fit. Errors are in the
+        target's units, or those of its logarithm; so is the density behind ``nll``.
     chosen
-        The first model, unless another one's CRPS is lower by two standard errors over the blocks.
-        Models with a bag gap above one stand back; where all have one, that of the lowest is
-        chosen.
+        Where data is matched, the model with the highest evidence; else that with the lowest CRPS
+        on held-out observations.
     how
         The folds, in words.
     pit
         For every model the probabilities that predictions lie below what was observed: uniform
         where they are calibrated.
+    units
+        Of the target, or of its logarithm.
 
     Examples
     --------
-    >>> table = Comparison(({"model": "cmp", "rmse": 1.0, "crps": 0.5},), "cmp", "5 blocks", {})
+    >>> row = {"model": "cmp", "rmse": 1.0, "crps": 0.5}
+    >>> table = Comparison(
+    ...     (row, {"model": "bilinear", "rmse": 0.9, "crps": 0.7}), "cmp", "5 blocks"
+    ... )
     >>> print(table)
     held-out coarse observations, 5 blocks
-    model  rmse  crps
-    cmp *     1   0.5
+    model     rmse  crps
+    cmp *        1   0.5
+    bilinear   0.9   0.7
+    >>> print(table.doubt())
+    bilinear interpolation would have been as good: RMSE 0.9 against 1 (of held-out coarse cells).
     """
 
     rows: tuple[Mapping[str, Any], ...]
     chosen: str
     how: str
-    pit: Mapping[str, np.ndarray]
+    pit: Mapping[str, np.ndarray] = field(default_factory=dict)
+    units: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns."""
         return tuple(self.rows[0])
 
+    @property
+    def judged_by(self) -> str:
+        """The column with the errors that count."""
+        return "detail_rmse" if "detail_rmse" in self.columns else "rmse"
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The error of every model that counts, in the target's units."""
+        return {row["model"]: row[self.judged_by] for row in self.rows}
+
+    def skill(self, model: str | None = None) -> str | None:
+        """How a model, by default the chosen one, does beside bilinear interpolation, in words."""
+        errors = self.errors
+        mine, theirs = errors.get(model or self.chosen), errors.get(BILINEAR)
+        if mine is None or theirs is None:
+            return None
+        return (
+            f"RMSE {mine:.3g}{self._unit}, bilinear interpolation {theirs:.3g} "
+            f"({WHERE[self.judged_by]})"
+        )
+
+    def doubt(self, model: str | None = None) -> str | None:
+        """A sentence where a model is no better than bilinear interpolation."""
+        errors = self.errors
+        mine, theirs = errors.get(model or self.chosen), errors.get(BILINEAR)
+        if mine is None or theirs is None or mine < theirs:
+            return None
+        return (
+            f"bilinear interpolation would have been as good: RMSE {theirs:.3g} against "
+            f"{mine:.3g}{self._unit} ({WHERE[self.judged_by]})."
+        )
+
+    @property
+    def cautions(self) -> list[Caution]:
+        """A warning where there is a doubt."""
+        found = self.doubt()
+        return [] if found is None else [Caution(NoSkillWarning, found)]
+
+    @property
+    def _unit(self) -> str:
+        return f" {self.units}" if self.units else ""
+
     def cells(self) -> list[list[str]]:
         """The table as text, the chosen model marked."""
-        return [
-            [
-                (f"{value} *" if value == self.chosen else str(value))
-                if isinstance(value, str)
-                else f"{value:.3g}"
-                for value in row.values()
-            ]
-            for row in self.rows
-        ]
+        return [[self._cell(value) for value in row.values()] for row in self.rows]
+
+    def _cell(self, value: Any) -> str:
+        if isinstance(value, str):
+            return f"{value} *" if value == self.chosen else value
+        return "" if value is None else f"{value:.3g}"
 
     def __str__(self) -> str:
         table = [list(self.columns), *self.cells()]
@@ -123,41 +234,40 @@ class Comparison:
         return "\n".join([f"held-out coarse observations, {self.how}", *lines])
 
 
-def compared(held_out: Sequence[HeldOut], scale: float, folds: Folds) -> Comparison:
+def compared(tried: Sequence[Tried], scale: float, how: str, units: str = "") -> Comparison:
     """Score models against each other; `scale` turns standardised units into the target's."""
-    rows: list[dict[str, Any]] = []
-    pit = {}
-    for each in held_out:
-        found = score(each.posterior, each.z)
-        found = {name: float(found[name]) for name in SCORES}
-        found["rmse"] *= scale
-        found["crps"] *= scale
-        found["nll"] += float(np.log(scale))
-        if each.bag_gap is not None:
-            found["bag_gap"] = each.bag_gap
-        rows.append({"model": each.model, **found, "seconds": round(each.seconds, 2)})
-        pit[each.model] = probabilities(each.posterior, each.z)
-    return Comparison(tuple(rows), _chosen(held_out, folds.region), folds.how, pit)
+    rows, pit = [], {}
+    for each in tried:
+        row: dict[str, Any] = {"model": each.model, **each.held_out.scores(scale)}
+        if each.detail is not None:
+            found = each.detail.scores(scale)
+            row |= {f"detail_{name}": found[name] for name in ("rmse", "crps")}
+        for name in ("log_evidence", "bag_gap"):
+            if any(getattr(other, name) is not None for other in tried):
+                row[name] = getattr(each, name)
+        rows.append({**row, "seconds": round(each.seconds, 2)})
+        if isinstance(each.held_out.predicted, Gaussians):
+            pit[each.model] = probabilities(each.held_out.predicted, each.held_out.z)
+    return Comparison(tuple(rows), _chosen(tried), how, pit, units)
 
 
-def _chosen(held_out: Sequence[HeldOut], region: Ints) -> str:
+def _chosen(tried: Sequence[Tried]) -> str:
     """See :class:`Comparison`."""
-    plausible = [each for each in held_out if (each.bag_gap or 0.0) <= PLAUSIBLE_GAP]
+    models = [each for each in tried if isinstance(each.held_out.predicted, Gaussians)]
+    plausible = [each for each in models if (each.bag_gap or 0.0) <= PLAUSIBLE_GAP]
     if not plausible:
-        return min(held_out, key=lambda each: each.bag_gap or 0.0).model
-    best = plausible[0]
-    for other in plausible[1:]:
-        gain = crps_each(best.posterior, best.z) - crps_each(other.posterior, other.z)
-        per_region = np.bincount(region, gain) / np.maximum(np.bincount(region), 1)
-        error = per_region.std(ddof=1) / np.sqrt(len(per_region))
-        if gain.mean() > 2.0 * error:
-            best = other
-    return best.model
+        return min(models, key=lambda each: each.bag_gap or 0.0).model
+
+    evidence = [each.log_evidence for each in plausible if each.log_evidence is not None]
+    if len(evidence) == len(plausible):
+        return plausible[int(np.argmax(evidence))].model
+
+    return min(plausible, key=lambda each: each.held_out.scores(1.0)["crps"] or 0.0).model
 
 
 @dataclass(frozen=True)
 class Folds:
-    """Fold and region of every observation; regions are what folds are made of.
+    """The fold of every observation.
 
     Attributes
     ----------
@@ -166,13 +276,7 @@ class Folds:
     """
 
     fold: Ints
-    region: Ints
     how: str
-
-    def of(self, used: Ints) -> Folds:
-        """The folds of some observations, regions numbered anew."""
-        _, region = np.unique(self.region[used], return_inverse=True)
-        return Folds(self.fold[used], region, self.how)
 
 
 def folds_of(pairing: Pairing, by: str, folds: int, seed: int) -> Folds:
@@ -199,7 +303,7 @@ def folds_of(pairing: Pairing, by: str, folds: int, seed: int) -> Folds:
         calendar = order[np.argsort(pairing.times[order], kind="stable")]
         fold_of = np.empty(order.max() + 1, dtype=np.int64)
         fold_of[calendar] = np.arange(len(order)) * folds // len(order)
-        return Folds(fold_of[time], fold_of[time], f"{folds} stretches of time")
+        return Folds(fold_of[time], f"{folds} stretches of time")
     regions = _regions(pairing, min(REGIONS_PER_FOLD * folds, m), seed)
     sizes = np.bincount(regions)
     if len(sizes) < 2:
@@ -208,7 +312,7 @@ def folds_of(pairing: Pairing, by: str, folds: int, seed: int) -> Folds:
     for region in np.argsort(-sizes, kind="stable"):
         fold_of[region] = int(np.argmin(load))
         load[fold_of[region]] += sizes[region]
-    return Folds(fold_of[regions], regions, f"{folds} folds of {len(sizes)} regions")
+    return Folds(fold_of[regions], f"{folds} folds of {len(sizes)} regions")
 
 
 def sharing(pairing: Pairing, bags: FineBags, fold: Ints) -> csr_array:

@@ -21,7 +21,14 @@ from gpjax.parameters import NonNegativeReal, PositiveReal, Real, SigmoidBounded
 from jaxtyping import Array
 from paramax import AbstractUnwrappable, NonTrainable
 
-from deconditional.fitting.parameters import IDENTITY, Interval, Parameter, length_scale, positive
+from deconditional.fitting.parameters import (
+    IDENTITY,
+    Interval,
+    Parameter,
+    length_scale,
+    positive,
+    variance_of_part,
+)
 from deconditional.fitting.priors import Normal, Prior, SplitLogNormal
 from deconditional.kernels.radial import DeepKernel
 
@@ -166,6 +173,8 @@ def _kernel_parameter(
         median = np.broadcast_to(typical.get(".".join(keys), current), current.shape)
         if keys[-1] == "lengthscale":
             return length_scale(name, median, length_scale_prior)
+        if keys[-1] == "variance" and keys[0].isdigit():
+            return variance_of_part(name, median)
         return positive(name, median)
     if isinstance(leaf, Real) or eqx.is_array(leaf):
         sd = float(max(1.0, np.std(current))) if current.ndim else 1.0 + abs(float(current))

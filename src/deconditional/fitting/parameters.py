@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
 
-__all__ = ["Parameter", "ParameterSet", "length_scale", "positive"]
+__all__ = ["Parameter", "ParameterSet", "length_scale", "positive", "variance_of_part"]
 
 
 def library(*arrays: Any) -> Any:
@@ -152,6 +152,16 @@ def length_scale(
     return Parameter(name, start, prior(start), LOG)
 
 
+def variance_of_part(name: str, mode: Any) -> Parameter:
+    """The variance of one of several kernels: a part that explains nothing may all but vanish.
+
+    Its prior is as wide above the mode, the variance of all, as that of other parameters, and three
+    times as wide below.
+    """
+    start = np.asarray(mode, dtype=float)
+    return Parameter(name, start, SplitLogNormal(start, below=3.0, above=1.0), LOG)
+
+
 @partial(jax.tree_util.register_dataclass, data_fields=["learnt", "fixed"], meta_fields=[])
 @dataclass(frozen=True)
 class ParameterSet:
@@ -253,6 +263,12 @@ class ParameterSet:
             or [np.zeros(0)]
         )
         return centre - reach, centre + reach
+
+    def at_bounds(self, vector: np.ndarray) -> tuple[str, ...]:
+        """Names of the entries of the vector that lie on a bound."""
+        low, high = self.bounds()
+        touching = (vector - low < 1e-3) | (high - vector < 1e-3)
+        return tuple(name for name, on in zip(self.names(), touching, strict=True) if on)
 
     def names(self) -> list[str]:
         """One name per entry of the vector, with an index for arrays."""

@@ -9,6 +9,9 @@ A basis leaves a part r of the bag means out, of covariance :math:`\bar R`. With
 own, which their r disturbs; r then adds the covariance :math:`D\bar R D^\top`, where
 :math:`D = W_B^\top - S_{BA}S_{AA}^{-1}W_A^\top = (S^{-1})_{BB}^{-1}(S^{-1}W^\top)_B` and A are the
 others.
+
+Means over groups of observations, :math:`Az`, predict each of them with mean
+:math:`CA^\top(ACA^\top)^{-1}Az`: downscaling itself, one scale up, where the truth is known.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import scipy.linalg as sl
 
 from deconditional.kernels.linalg import lifted_cholesky
 
-__all__ = ["held_out", "left_over"]
+__all__ = ["from_means", "held_out", "left_over"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,6 +46,23 @@ def held_out(covariance: Floats, z: Floats, folds: npt.ArrayLike) -> tuple[Float
         mean[block] = z[block] - within @ pull[block]
         variance[block] = np.diag(within)
     return mean, variance
+
+
+def from_means(covariance: Floats, z: Floats, shares: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance of every observation, from weighted means of all: `shares` @ z.
+
+    Examples
+    --------
+    >>> mean, variance = from_means(np.eye(2), np.array([1.0, 3.0]), np.array([[0.5, 0.5]]))
+    >>> mean.round(6).tolist(), variance.round(6).tolist()
+    ([2.0, 2.0], [0.5, 0.5])
+    """
+    across = shares @ covariance
+    root = lifted_cholesky(across @ shares.T)
+    seen = sl.solve_triangular(root, across, lower=True)
+    known = sl.solve_triangular(root, shares @ z, lower=True)
+    variance = np.diag(covariance) - (seen**2).sum(0)
+    return known @ seen, np.maximum(variance, 0.0)
 
 
 def left_over(noise: Floats, weights: Floats, residual: Floats, folds: npt.ArrayLike) -> Floats:

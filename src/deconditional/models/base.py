@@ -25,7 +25,7 @@ from deconditional.models.data import Data
 from deconditional.models.options import BagOptions
 from deconditional.models.problems import own_starts, problem_parts
 from deconditional.models.report import learnt_attributes, reported
-from deconditional.models.solvers import Exact, Variational
+from deconditional.models.solvers import Exact, Variational, solver_of
 from deconditional.observations.kinds import Mediated, Observation
 from deconditional.saving.api import FittedData, Savable
 from deconditional.saving.identity import digest, plain
@@ -53,6 +53,11 @@ class BagModel(Savable, BagOptions):
     priors_: dict[str, Any]
     log_evidence_: float
     fit_report_: FitReport
+
+    def check_options(self) -> None:
+        """Raise where an option is none of its choices, or contradicts another."""
+        super().check_options()
+        solver_of(self)
 
     def predict(
         self, x: npt.ArrayLike, fine_noise: bool = False, features: int | None = None
@@ -121,6 +126,23 @@ class BagModel(Savable, BagOptions):
             raise ValueError(f"folds must divide the {m} observations into two parts or more.")
         return Gaussians(*stacked(fitted.held_out(labels)))
 
+    def predict_from_means(self, shares: npt.ArrayLike) -> Gaussians:
+        """Every observation as weighted means of the observations predict it, noise included.
+
+        With groups of neighbours this is downscaling one scale up, where the truth is known.
+        Hyper-parameters stay as they were learnt from all observations.
+
+        Parameters
+        ----------
+        shares : (G, M)
+            The weights of each mean.
+        """
+        fitted = self.check_fitted()
+        m, weights = len(fitted.z), np.asarray(shares, dtype=float)
+        if weights.ndim != 2 or weights.shape[1] != m:
+            raise ValueError(f"shares must have a column for each of the {m} observations.")
+        return Gaussians(*stacked(fitted.from_means(weights)))
+
     def _fitted_data(self) -> FittedData:
         fitted, bags = self.check_fitted(), self.bags_
         problem = fitted.problem
@@ -148,11 +170,10 @@ class BagModel(Savable, BagOptions):
         return self.fitted_
 
 
-def learnt(
-    model: Model, data: Data, mediation: Observation, solver: Exact | Variational, kept: Part | None
-) -> Model:
-    """Fit a model: observations that see the bags in one way, and a posterior found in another."""
+def learnt(model: Model, data: Data, mediation: Observation, kept: Part | None) -> Model:
+    """Fit a model to data whose observations see the bags in one way."""
     began = time.perf_counter()
+    solver = solver_of(model)
     parts = problem_parts(data, mediation, model)
     problem, details, notes = solver.pose(parts, data.bags, model.seed)
     at = stages(model, data.bags, problem, kept)

@@ -30,9 +30,9 @@ __all__ = ["sections", "summary"]
 def sections(result: Result) -> list[Section]:
     """Every section of the report, in order."""
     return [
+        Section("posterior", "The result, and what to doubt", _posterior(result)),
         Section("asked", "What was asked", _asked(result)),
         Section("coverage", "Data coverage", _coverage(result)),
-        Section("posterior", "Posterior", _posterior(result)),
         Section("calibration", "Calibration", _calibration(result)),
         Section("scales", "Scales", _scales(result)),
         Section("agreement", "Agreement with the coarse observations", _agreement(result)),
@@ -51,7 +51,9 @@ def summary(result: Result) -> Text:
     units = f", in {result.units}" if result.units else ""
     where = "fine cells" if result.time is None else "values (fine cells at all times)"
     model = result.facts.get("model")
-    sentences = [
+    doubt = (result.facts.get("comparison") or {}).get("doubt")
+    sentences = [f"Take care: {doubt}"] if doubt else []
+    sentences += [
         f"The model {f'{model} ' if model else ''}predicts {result.name} ({result.target}{units}) "
         f"in {number(predicted)} of {number(result.mean.size)} {where}."
     ]
@@ -162,10 +164,25 @@ def _posterior(result: Result) -> list[Block]:
         caption = "One draw of the posterior: a field with the detail that the mean smooths away."
         sample = result.samples.isel(sample=0)
         drawn.append(pictures.field(result, sample, "one sample", caption))
-    blocks: list[Block] = [*_first_step(result), Pictures(drawn)]
+    blocks: list[Block] = [*_skill(result), *_first_step(result), Pictures(drawn)]
     if result.time is not None:
         blocks.append(Pictures([pictures.over_time(result, result.time)]))
     return blocks
+
+
+def _skill(result: Result) -> list[Block]:
+    """How good the result is, as far as can be seen, and what to doubt."""
+    comparison, fit = result.facts.get("comparison") or {}, result.facts.get("fit") or {}
+    doubts = [str(comparison["doubt"])] if comparison.get("doubt") else []
+    if fit.get("converged") is False:
+        doubts.append("The fit did not converge: take the result with care.")
+    doubts += [str(note) for note in fit.get("notes") or []]
+    flagged = (result.facts.get("extrapolation") or {}).get("share")
+    if isinstance(flagged, float) and flagged > 0.0:
+        doubts.append(f"{share(flagged)} of the cells lie far from the data (see extrapolation).")
+    said = comparison.get("skill") or "not known, as there were too few observations to compare."
+    blocks: list[Block] = [Text(f"Skill beside the simplest answer: {said}")]
+    return [Warnings(doubts), *blocks] if doubts else blocks
 
 
 def _calibration(result: Result) -> list[Block]:
@@ -296,11 +313,6 @@ ABOUT = ("unit", "meaning")
 def _parameters(result: Result) -> list[Block]:
     blocks: list[Block] = []
     fit = result.facts.get("fit") or {}
-    notes = [str(note) for note in fit.get("notes") or []]
-    if fit.get("converged") is False:
-        notes.insert(0, "The fit did not converge: take the result with care.")
-    if notes:
-        blocks.append(Warnings(notes))
     parameters = result.facts.get("parameters") or []
     if parameters:
         rows = [
@@ -319,7 +331,7 @@ def _parameters(result: Result) -> list[Block]:
 def _comparison(result: Result) -> list[Block]:
     comparison = result.facts.get("comparison")
     if not comparison or not comparison.get("rows"):
-        return [Text("Models were not compared: one was asked for.")]
+        return [Text("Models were not compared: there were too few observations.")]
     rows = [[shown(cell) for cell in row] for row in comparison["rows"]]
     chosen = comparison.get("chosen")
     if not isinstance(chosen, int) or isinstance(chosen, bool):
@@ -328,7 +340,10 @@ def _comparison(result: Result) -> list[Block]:
     folds = f" Folds: {comparison['folds']}." if comparison.get("folds") else ""
     columns = [str(name) for name in comparison.get("columns") or []]
     return [
-        Text(f"Coarse observations were left out in turn and predicted from the others.{folds}"),
+        Text(
+            f"Coarse observations were left out in turn and predicted from the others.{folds} "
+            "Columns named detail: means over two by two coarse cells were known in their place."
+        ),
         Table("Cross-validation", columns, rows, marked=chosen),
     ]
 

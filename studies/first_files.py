@@ -1,0 +1,202 @@
+"""Files that users have, without options: the default against the simplest answers.
+
+Every scenario (:mod:`studies.first_scenarios`) has a known truth. The default is fitted once;
+what it compares itself with is scored on the way: kriging, regression kriging, pseudo-targets where
+data is unmatched, and bilinear interpolation.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import xarray as xr
+
+import deconditional as dc
+from deconditional.errors import UsageError
+from deconditional.fields.interpolation import bilinear
+from deconditional.fields.opponents import BILINEAR
+from deconditional.scores.marginals import Marginals
+from studies.command import known, option
+from studies.first_scenarios import (
+    CHOICES,
+    NEEDS,
+    SCENARIOS,
+    Files,
+    Given,
+    Scenario,
+    random_scenario,
+)
+from studies.frame import Outcome, Study, Task
+from studies.records import Record, Results
+from studies.tables import markdown
+
+__all__ = ["FirstFiles"]
+
+DEFAULT = "default"
+SCORES = ("rmse", "crps", "coverage95")
+
+
+@dataclass(frozen=True)
+class FirstFiles(Study):
+    """The first file of a user, without options."""
+
+    name: ClassVar[str] = "first-files"
+    help: ClassVar[str] = "files that users have, the default against the simplest answers"
+    title: ClassVar[str] = "First files"
+    needs: ClassVar[tuple[str, ...]] = ("demo", "xarray", "cf_xarray", "itur")
+    has_figures: ClassVar[bool] = False
+
+    data: str = option("", "folder of the files; those that are absent are left out", metavar="DIR")
+    scenarios: tuple[str, ...] = option(
+        (), "some scenarios (default: all)", quick=("globe, 48",), metavar="NAME"
+    )
+    random: int = option(0, "instead, so many random problems made of the files", type=int)
+
+    @property
+    def files(self) -> Files:
+        """The folder."""
+        return Files(Path(self.data) if self.data else Path("no files"))
+
+    def chosen(self) -> list[Scenario]:
+        """The scenarios whose files are there; a line for each of the others."""
+        files = self.files
+        if self.data and not Path(self.data).is_dir():
+            raise UsageError(f"there is no folder {self.data!r}; name the one with the files.")
+        if self.random < 0:
+            raise UsageError(f"the number of random problems must not be negative: {self.random}.")
+        if self.random:
+            there = [name for name in CHOICES if all(each in files for each in NEEDS[name])]
+            return [random_scenario(seed, there) for seed in range(self.random)]
+        names = known("scenario", self.scenarios, [each.name for each in SCENARIOS])
+        found = []
+        for each in (each for each in SCENARIOS if each.name in names):
+            absent = [name for name in each.needs if name not in files]
+            if absent:
+                print(f"left out, for want of {', '.join(absent)}: {each.name}")
+            else:
+                found.append(each)
+        return found
+
+    def tasks(self) -> list[Task]:
+        """The default in every scenario."""
+        return [Task(each.name, DEFAULT, 0) for each in self.chosen()]
+
+    def fit(self, task: Task) -> list[Outcome]:
+        """Scores of the default, and of all that it compares itself with."""
+        scenario = next(each for each in self.chosen() if each.name == task.matching)
+        given = scenario.make(self.files)
+        began = time.perf_counter()
+        asked = dc.Downscaler(given.target, given.covariates, given.mediators)
+        downscaler = asked.fit(given.fine, given.coarse)
+        fitted = time.perf_counter() - began
+        outcomes = [_scored(task, downscaler, given, fitted)]
+        for name in downscaler.candidates_:
+            seconds = downscaler.timings_[f"learning {name}"]
+            other = task._replace(model=name)
+            outcomes.append(_scored(other, downscaler.using(name), given, seconds))
+        plain = dict.fromkeys(SCORES) | _errors(_interpolated(given), given.truth)
+        return [*outcomes, Outcome(task._replace(model=BILINEAR), [plain])]
+
+    def table(self, results: Results) -> list[str]:
+        """Every scenario: the default beside the best of the simple answers."""
+        rows = [_row(results, name) for (name,) in results.each("matching")]
+        columns = ["scenario", "sd", *COLUMNS]
+        lines = ["Errors in units of the target.", "", *markdown(columns, rows)]
+        found = [_ratio(results, name) for (name,) in results.each("matching")]
+        covered = [r["coverage95"] for r in results.where(model=DEFAULT)]
+        lines += [
+            "",
+            f"{len(found)} scenarios: RMSE at most 1.05 times the best simple answer in "
+            f"{sum(r <= 1.05 for r in found)}, below it in {sum(r < 1 for r in found)}; mean "
+            f"coverage {np.mean(covered):.3f}, lowest {min(covered):.2f}.",
+        ]
+        return lines
+
+
+COLUMNS = (
+    "chosen",
+    "RMSE",
+    "bilinear",
+    "kriging",
+    "regression kriging",
+    "ratio to the best",
+    "CRPS",
+    "95 % coverage",
+    "seconds",
+    "warned",
+)
+SIMPLE = (BILINEAR, "kriging", "regression-kriging")
+
+
+def _row(results: Results, name: str) -> list[Any]:
+    """One line of the table."""
+    mine = results.where(matching=name, model=DEFAULT)[0]
+    (how,) = (f for f in results.fits if (f["matching"], f["model"]) == (name, DEFAULT))
+    errors = [_error(results, name, model) for model in SIMPLE]
+    seconds = mine["fit_seconds"] + mine["predict_seconds"]
+    return [
+        name,
+        f"{how['sd']:.2f}",
+        how["chosen"],
+        f"{mine['rmse']:.3f}",
+        *("–" if e is None else f"{e:.3f}" for e in errors),
+        f"{_ratio(results, name):.2f}",
+        f"{mine['crps']:.3f}",
+        f"{mine['coverage95']:.2f}",
+        f"{seconds:.0f}",
+        "yes" if how["doubt"] else "",
+    ]
+
+
+def _error(results: Results, name: str, model: str) -> float | None:
+    found = results.where(matching=name, model=model)
+    return found[0]["rmse"] if found else None
+
+
+def _ratio(results: Results, name: str) -> float:
+    """The RMSE of the default over that of the best simple answer."""
+    errors = [_error(results, name, model) for model in SIMPLE]
+    mine = _error(results, name, DEFAULT)
+    assert mine is not None
+    return mine / min(e for e in errors if e is not None)
+
+
+def _scored(task: Task, downscaler: Any, given: Given, seconds: float) -> Outcome:
+    """Scores of a fitted downscaler."""
+    began, truth = time.perf_counter(), given.truth
+    result = downscaler.predict(given.everywhere)
+    took = {"fit_seconds": seconds, "predict_seconds": time.perf_counter() - began}
+    mean, std = (result[name].transpose(*truth.dims).values for name in ("mean", "std"))
+    there = np.isfinite(mean) & np.isfinite(truth.values)
+    found = Marginals("normal", mean[there], std[there]).score(mean[there], truth.values[there])
+    details = {
+        "chosen": downscaler.model_name_,
+        "sd": float(truth.std()),
+        "skill": result.attrs.get("skill"),
+        "doubt": result.attrs.get("doubt"),
+        "comparison": [dict(row) for row in getattr(downscaler.comparison_, "rows", ())],
+    }
+    return Outcome(task, [{name: found[name] for name in SCORES} | took], details)
+
+
+def _errors(field: xr.DataArray, truth: xr.DataArray) -> Record:
+    error = (field - truth).values
+    error = error[np.isfinite(error)]
+    return {"rmse": float(np.sqrt(np.mean(error**2))), "crps": float(np.mean(np.abs(error)))}
+
+
+def _interpolated(given: Given) -> xr.DataArray:
+    """Bilinear interpolation of every time; of one without observations, of their mean."""
+    coarse, truth = given.coarse[given.target], given.truth
+    if "time" not in truth.dims:
+        return bilinear(coarse, truth)
+    found = []
+    for k, now in enumerate(truth.time.values):
+        here = coarse.sel(time=now, drop=True)
+        known = here if bool(here.notnull().any()) else coarse.mean("time")
+        found.append(bilinear(known, truth.isel(time=k, drop=True)))
+    return xr.concat(found, "time").assign_coords(time=truth.time).transpose(*truth.dims)
