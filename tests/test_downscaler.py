@@ -269,7 +269,7 @@ def test_what_the_fit_knows_of_cells_serves_predictions_unless_the_data_has_chan
 
     def parts(fine):
         side = FineSide.of(fine, question)
-        return matched.downscaler._asked(side, Wanted(None), "")[1]
+        return matched.downscaler._asked(side, Wanted(None), "")[1].parts
 
     assert parts(matched.data.fine) is known and parts(matched.data.fine.copy(deep=True)) is known
     changed, moved = matched.data.fine.copy(deep=True), matched.data.fine

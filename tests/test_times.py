@@ -19,6 +19,8 @@ from deconditional.fields.recipes import Inputs, field_kernel  # noqa: E402
 from deconditional.kernels.repeats import repeats_of, separated  # noqa: E402
 from deconditional.kernels.sweeps import bag_cross, bag_gram  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore::deconditional.errors.DeconditionalWarning")
+
 MONTHS = [f"2001-{month:02d}-15" for month in range(1, 7)]
 QUICK = {"model": "bagg-gp", "n_restarts": 1, "model_options": {"max_iter": 5}}
 
@@ -35,8 +37,8 @@ def data():
 
 @pytest.fixture(scope="module")
 def together(data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dc.DeconditionalWarning)  # it stops early
+    with warnings.catch_warnings():  # it stops early
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
         return dc.Downscaler("tas", ["altitude"], **QUICK).fit(data.fine, data.coarse)
 
 
