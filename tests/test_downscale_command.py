@@ -163,7 +163,7 @@ def test_says_what_it_understood_and_what_came_out(done):
         "24 cells of lat from -90 to 90",
         "6 cells of lat",
         "1 fine and 2 coarse times, 1 in common",
-        "position, altitude, cloud, known in 50.0% of 1152 fine cells",
+        "altitude, cloud, known in 50.0% of 1152 fine cells",
         "36 of 144 coarse cells have tas",
         "36 are linked through the mediators",
     ):
