@@ -99,10 +99,9 @@ class ExactProblem(BagProblem):
 
     spread: SpreadPrior | None = eqx.field(default=None, kw_only=True)
 
-    def pieces(self, values: Mapping[str, Any], gram: Array | None = None) -> Pieces:
-        """K̄, unless it is at hand, W and S."""
-        if gram is None:
-            gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
+    def pieces(self, values: Mapping[str, Any]) -> Pieces:
+        """K̄, W and S."""
+        gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
         weights, covariance = self.mediation.weights(values)
         scale = jnp.mean(jnp.diagonal(gram))
         noise = self.noise(values, weights, covariance, scale)
