@@ -175,6 +175,14 @@ def test_points_without_corners_share_the_cell_they_lie_in():
         pair(data.fine, coarse.stack(cell=("y", "x")).reset_index("cell"), QUESTION)
 
 
+def test_points_may_say_their_areas(data):
+    points = scattered(data.fine).drop_vars(["nav_lat_corners", "nav_lon_corners"])
+    areas = find_grid(scattered(data.fine), ["cloud"], "fine").areas
+    points["size"] = ("cell", 6_371_000.0**2 * areas)
+    points.altitude.attrs["cell_measures"] = "area: size"
+    assert_same_bags(pair(points, data.coarse, QUESTION), pair(data.fine, data.coarse, QUESTION))
+
+
 # --- projections --------------------------------------------------------------------------------
 
 
