@@ -116,7 +116,7 @@ def _noisy(explained: float) -> DataSet:
 
 
 def _hilly() -> Setting:
-    return Setting(field_kernel(3, 1), mediator_kernel(3, 1), "linear")
+    return Setting(field_kernel(Inputs(3, 1)), mediator_kernel(Inputs(3, 1)), "linear")
 
 
 def _few_observations(data: Any, rng: np.random.Generator) -> Any:
