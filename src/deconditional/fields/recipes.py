@@ -71,7 +71,7 @@ def field_kernel(n_position: int, n_covariates: int, name: str = "rough") -> Abs
     """
     parts = _pattern(n_position, n_covariates)
     if n_position and name == "rough":
-        parts.append(gk.Matern12(active_dims=list(range(n_position))))
+        parts.append(_of_position(gk.Matern12, n_position))
     return _sum(parts)
 
 
@@ -84,11 +84,16 @@ def mediator_kernel(n_position: int, n_mediators: int) -> AbstractKernel:
 def _pattern(n_position: int, n_others: int) -> list[AbstractKernel]:
     parts: list[AbstractKernel] = []
     if n_position:
-        parts.append(gk.Matern32(active_dims=list(range(n_position))))
+        parts.append(_of_position(gk.Matern32, n_position))
     if n_others:
         dims = list(range(n_position, n_position + n_others))
         parts.append(gk.RBF(active_dims=dims, lengthscale=jnp.ones(n_others)))
     return parts
+
+
+def _of_position(family: Any, n_position: int) -> AbstractKernel:
+    """A kernel with a length scale along each axis: oceans and winds are not the same along all."""
+    return family(active_dims=list(range(n_position)), lengthscale=jnp.ones(n_position))
 
 
 def _sum(parts: list[AbstractKernel]) -> AbstractKernel:

@@ -18,7 +18,7 @@ from deconditional.fitting.interrupts import current
 from deconditional.fitting.map import Problem, loss, loss_and_gradient
 from deconditional.fitting.progress import tell
 
-__all__ = ["WeightedDraws", "weighted_draws"]
+__all__ = ["WeightedDraws", "log_marginal", "weighted_draws"]
 
 PROPOSALS = 64
 DEGREES = 5.0
@@ -90,6 +90,21 @@ def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> Weighte
         return alone
     order = np.argsort(steps[:, -1])
     return WeightedDraws(vectors[order], _truncated(log_weights)[order])
+
+
+def log_marginal(problem: Problem, mode: np.ndarray) -> float:
+    """Log probability of the observations, hyper-parameters integrated out about their mode.
+
+    Laplace's approximation: what the data say nothing of costs nothing, what they have to find
+    costs as much as they narrow it. Of models with more and fewer parameters the evidence at the
+    mode, which knows no such price, takes the richer one too often.
+    """
+    mode = np.asarray(mode, dtype=float)
+    found = -float(loss_and_gradient(problem, jnp.asarray(mode))[0])
+    if not len(mode):
+        return found
+    values = np.maximum(np.linalg.eigvalsh(_curvature(problem, mode)), LEAST_CURVATURE)
+    return found + 0.5 * float(len(mode) * np.log(2.0 * np.pi) - np.log(values).sum())
 
 
 def _curvature(problem: Problem, mode: np.ndarray) -> np.ndarray:
