@@ -18,6 +18,8 @@ from benchmarks.against_dense import AgainstDense
 from benchmarks.against_gpytorch import AgainstGPyTorch
 from benchmarks.check import Check
 from benchmarks.climate_size import ClimateSize
+from benchmarks.cores import Cores
+from benchmarks.first_minute import FirstMinute
 from benchmarks.fit import Fit
 from benchmarks.frame import Benchmark
 from benchmarks.kernels import Kernels
@@ -33,6 +35,8 @@ __all__ = ["BENCHMARKS", "main"]
 BENCHMARKS: dict[str, type[Benchmark]] = {
     benchmark.name: benchmark
     for benchmark in (
+        FirstMinute,
+        Cores,
         Kernels,
         Fit,
         Predict,

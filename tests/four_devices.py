@@ -14,6 +14,7 @@ from deconditional.kernels import devices as sharding
 from deconditional.kernels.layout import layout_bags
 from deconditional.kernels.loops import DifferenceSweep, ProductSweep
 from deconditional.kernels.tile_sizes import Tiles
+from deconditional.kernels.tiles import Scaled
 from helpers import flat_kernel, gram, ragged_bags, weight_matrix
 
 assert len(jax.devices()) == 4, jax.devices()
@@ -98,7 +99,8 @@ def tiles_of_devices():
             bag = np.arange(n) // 10
             layout, _ = layout_bags(points, bag, np.full(n, 0.1), bag[-1] + 1, tiles=tiles)
             u = (layout.points,)
-            sweep = sweep_class((None,), (u, u, (0.0,), layout, layout), symmetric=True)
+            term = Scaled(u, u, (0.0,), jnp.ones(()), (None,))
+            sweep = sweep_class([term], layout, layout, symmetric=True)
             name = f"{form}, {n} points"
             counts[name] = [
                 sum(

@@ -13,12 +13,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TypeVar
 
 FOLDER = os.environ.get("DECONDITIONAL_RELIABILITY")
+Tried = TypeVar("Tried")
 
 
-def tries(few: int, many: int) -> int:
-    """How many to try: a few in the test suite, many for the table."""
+def tries(few: Tried, many: Tried) -> Tried:
+    """What or how many to try: a few in the test suite, many for the table."""
     return many if FOLDER else few
 
 

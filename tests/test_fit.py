@@ -257,10 +257,10 @@ class Rounded(eqx.Module):
     error: float
     dtype: Any = eqx.field(static=True)
 
-    def log_posterior(self, v):
+    def evaluate(self, v):
         bowl = 0.5 * jnp.sum(jnp.array([1.0, 30.0]) * (v - 0.7) ** 2)
         told = bowl + self.error * jnp.sum(v)
-        return -(told + jax.lax.stop_gradient(jnp.round(bowl, 2) - told))
+        return -(told + jax.lax.stop_gradient(jnp.round(bowl, 2) - told)), None
 
 
 @pytest.mark.parametrize(

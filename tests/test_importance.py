@@ -23,10 +23,10 @@ class Density(eqx.Module):
     numbers: jnp.ndarray
     kind: str = eqx.field(static=True)
 
-    def log_posterior(self, v):
+    def evaluate(self, v):
         if self.kind == "normal":
-            return -0.5 * v @ self.numbers @ v
-        return jnp.sum(self.numbers * v - jnp.exp(v))  # logarithms of gamma variables
+            return -0.5 * v @ self.numbers @ v, None
+        return jnp.sum(self.numbers * v - jnp.exp(v)), None  # logarithms of gamma variables
 
 
 def parameters(n, reach=9.0):

@@ -60,7 +60,7 @@ def test_the_case_is_a_narrow_one(smooth):
     assert 1e-5 < np.mean(np.diag(covariance)) / 2.0 < 1e-3
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_paths_are_as_wide_as_the_posterior(seed, smooth):
     # Of 2000 paths a variance is known to 3 %; frequencies may put it off by 10 % (rms).
     model, (mean, covariance) = smooth
@@ -178,14 +178,11 @@ NETWORK = eqx.nn.MLP(2, 2, width_size=4, depth=1, key=jax.random.key(0))
 @pytest.mark.parametrize(
     "kernel",
     [
-        gk.RBF(lengthscale=jnp.array([0.5, 2.0]), variance=1.7),
-        gk.Matern12(lengthscale=1.2),
-        gk.Matern52(lengthscale=0.6, variance=2.5),
-        SUM,
+        gk.Matern12(lengthscale=jnp.array([0.5, 2.0]), variance=1.7),
         SUM + gk.Constant(constant=0.4),
         DeepKernel(gk.RBF(lengthscale=0.5), NETWORK),
     ],
-    ids=["gaussian", "matern-1/2", "matern-5/2", "sum of products", "with a constant", "deep"],
+    ids=["plain", "sum of products and a constant", "deep"],
 )
 def test_chosen_frequencies_have_the_kernel_as_their_mean(kernel):
     # Over keys, the mean of their covariance is the kernel, whatever they were chosen by; within

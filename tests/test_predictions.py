@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import predictions
+from reliability import tries
 
-ROUNDED = ("bagg, float32: bag means", "bagg, float32: bag covariance")
-"""Sums of float32 kernel values, which hang on which points share a tile: new bags have tiles of
-their own now, where they used to be laid out together with those of the fit."""
+pytestmark = pytest.mark.reliability
+
+FEW = ("bagg, fine noise", "u-cmp, own bags", "vbagg", "varcmp, linear trend", "pseudo-target")
+"""One of each kind in the suite, where dense algebra looks at all of them."""
 
 BEFORE = Path(__file__).parent / "fixtures" / "predictions.npz"
 
@@ -21,12 +23,14 @@ def compare(found, prefix):
     for name, values in before.items():
         # Joint samples go through the root of a covariance that is singular but for rounding, and
         # the root of a rounding error of 1e-15 is 3e-8.
-        slack = 1e-6 if "samples" in name or name in ROUNDED else 1e-10
+        slack = 1e-6 if "samples" in name else 1e-10
+        # Sums of float32 kernel values hang on tiles, and on how the compiler orders them.
+        slack = 1e-5 if "float32" in name else slack
         scale = np.nanmax(np.abs(values))
         np.testing.assert_allclose(found[name], values, slack, slack * scale, err_msg=name)
 
 
-@pytest.mark.parametrize("name", predictions.MODELS)
+@pytest.mark.parametrize("name", tries(FEW, tuple(predictions.MODELS)))
 def test_a_model_predicts_what_it_did(name):
     compare(predictions.predictions([name]), f"{name}: ")
 

@@ -294,3 +294,25 @@ def test_blocks_of_curved_cells_are_those_of_the_same_cells_on_axes(turns):
     found = [pair(e.fine, e.coarse, QUESTION) for e in examples]
     np.testing.assert_array_equal(*(p.bag_unit for p in found))
     np.testing.assert_array_equal(*(p.bag_sizes for p in found))
+
+
+# --- maps ---------------------------------------------------------------------------------------
+
+
+def test_maps_draw_cells_where_they_are():
+    pytest.importorskip("matplotlib")
+    from deconditional.report.grids import area_weights, plane
+    from deconditional.report.maps import Panel, field_map
+
+    fields = synthetic_fields(6, 8, extent=(20.0, 50.0, 150.0, 210.0))
+    drawn, axes = plane(curved(fields, -180.0).tas), plane(fields.tas)
+    np.testing.assert_allclose(drawn.y_edges, axes.y_edges[[0, -1]])
+    np.testing.assert_allclose(np.mod(drawn.x_edges, 360.0), axes.x_edges[[0, -1]])
+    np.testing.assert_allclose(drawn.values, axes.values)
+    weights = area_weights(curved(fields).tas).values
+    np.testing.assert_allclose(weights, area_weights(fields.tas).values)
+    (image,) = field_map(Panel(curved(fields).tas, "cells")).axes[0].collections
+    assert len(image.get_paths()) == 48
+    points = scattered(fields).drop_vars(["nav_lat_corners", "nav_lon_corners"])
+    (dots,) = field_map(Panel(points.tas, "points")).axes[0].collections
+    assert len(dots.get_offsets()) == 48

@@ -46,21 +46,19 @@ def test_means_of_functions_over_all_points(data, chunks):
     assert_close(means, expected.means(scaling(expected.points) ** 2))
 
 
-@pytest.mark.parametrize("model", ["vbagg", "varcmp"])
-def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data, model):
+def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data):
     """At the same parameters, inducing points, W and S, all points give the same answer."""
     options = {"n_inducing": 20, "max_iter": 6, "precision": "float64"}
     downscaler = dc.Downscaler(
-        *NAMES, model=model, points_per_bag=5, n_restarts=1, model_options=options
+        *NAMES, model="varcmp", points_per_bag=5, n_restarts=1, model_options=options
     )
     with pytest.warns(dc.FitWarning):
         downscaler.fit(data.fine, data.coarse)
-    found = downscaler.model_
-    inner = getattr(found, "model_", found)
+    inner = downscaler.model_
     x = np.random.default_rng(0).normal(size=(7, inner.n_features_in_))
 
-    every = dc.Downscaler(*NAMES, model=model, points_per_bag=None)
-    bags = learner(every, data).data(model).bags
+    every = dc.Downscaler(*NAMES, model="varcmp", points_per_bag=None)
+    bags = learner(every, data).data("varcmp").bags
     problem = inner.fitted_.problem
     values = problem.parameters.unpack(inner.fitted_.vectors[0])
     trend_means = bags.means(np.asarray(problem.trend.features(jnp.asarray(bags.points))))
@@ -73,18 +71,3 @@ def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data, model):
     assert_close(posterior.std, expected.std, tolerance=1e-6)
     few = inner.bags_.n_points / bags.n_points
     assert few < 0.05
-
-
-def test_chunked_fit_uses_all_points_too(data):
-    """The whole way: what is learnt from chunks predicts as what is learnt in memory."""
-    options = {"n_inducing": 12, "max_iter": 3, "precision": "float64"}
-    found = []
-    for fine in (data.fine, data.fine.chunk({"lat": 24, "lon": 24})):
-        downscaler = dc.Downscaler(
-            *NAMES, model="vbagg", points_per_bag=4, n_restarts=1, model_options=options
-        )
-        with pytest.warns(dc.FitWarning):
-            downscaler.fit(fine, data.coarse)
-        found.append(downscaler.predict(data.everywhere.isel(lat=slice(20, 24))))
-    for name in ("mean", "std"):
-        assert_close(found[1][name].values, found[0][name].values, tolerance=1e-7)

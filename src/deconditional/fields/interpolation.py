@@ -43,7 +43,9 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     values = values_on(grid, given, "field")[0].reshape(grid.shape)
     if np.isnan(values).all():
         raise UsageError("the coarse field is missing everywhere, so there is nothing between.")
-    if not isinstance(grid, Lattice) or not isinstance(fine, Lattice):
+    if not (
+        isinstance(grid, Lattice) and isinstance(fine, Lattice) and grid.frame.same_as(fine.frame)
+    ):
         return _over_triangles(grid, values, fine, like)
     (y, x), values = _padded(grid, values)
     at = np.stack(

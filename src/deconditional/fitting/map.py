@@ -1,7 +1,7 @@
 """The most probable parameters of a problem, by L-BFGS with restarts.
 
 A problem offers ``parameters`` (a :class:`~deconditional.fitting.parameters.ParameterSet`) and
-``log_posterior(vector)``; nothing here knows what the model is. Problems are pytrees, so one
+``evaluate(vector)``; nothing here knows what the model is. Problems are pytrees, so one
 compilation serves every data set of the same shape.
 
 L-BFGS has a memory that SciPy does not hand out. A checkpoint keeps the best parameters of every
@@ -30,9 +30,18 @@ from deconditional.errors import CheckpointError
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
+from deconditional.kernels.devices import is_spread
 from deconditional.saving.resume import Section
 
-__all__ = ["Optimum", "Problem", "Standing", "at_bounds", "loss", "loss_and_gradient", "maximise"]
+__all__ = [
+    "Optimum",
+    "Problem",
+    "Standing",
+    "evaluated",
+    "loss",
+    "loss_and_gradient",
+    "maximise",
+]
 
 TOLERANCE = 1e-7
 """Relative change of the loss that ends a run: millionths of a nat."""
@@ -49,9 +58,6 @@ FLOAT32_PROMISE = 0.5
 LINE_SEARCH_FAILED = 2
 """Status of L-BFGS-B when no step goes down, not even along the gradient."""
 
-SHORT_EVALUATION = 0.01
-"""Seconds; a longer evaluation uses the cores itself, and a second beside it slows both down."""
-
 
 HUGE = 1e25
 """The loss where the algebra breaks down."""
@@ -62,20 +68,31 @@ class Problem(Protocol):
 
     parameters: ParameterSet
 
-    def log_posterior(self, vector: Any) -> Any:
-        """Log evidence plus log prior of an unconstrained vector."""
+    def evaluate(self, vector: Any) -> tuple[Any, Any]:
+        """Log evidence plus log prior of an unconstrained vector, and what else is known there."""
 
 
 @eqx.filter_jit
 def loss(problem: Problem, vector: Any) -> Any:
     """The negative log posterior."""
-    return -problem.log_posterior(vector)
+    return -problem.evaluate(vector)[0]
 
 
 @eqx.filter_jit
+def evaluated(problem: Problem, vector: Any) -> tuple[Any, Any, Any]:
+    """The negative log posterior, its gradient, and what else is known there: compiled as one."""
+
+    def negative(vector: Any) -> tuple[Any, Any]:
+        value, known = problem.evaluate(vector)
+        return -value, known
+
+    (value, known), gradient = jax.value_and_grad(negative, has_aux=True)(vector)
+    return value, gradient, known
+
+
 def loss_and_gradient(problem: Problem, vector: Any) -> tuple[Any, Any]:
     """The negative log posterior, and its gradient."""
-    return jax.value_and_grad(lambda v: -problem.log_posterior(v))(vector)
+    return evaluated(problem, vector)[:2]
 
 
 class _Stopped(Exception):
@@ -186,8 +203,6 @@ class Standing:
         The best of every restart.
     first
         The loss at the start, by which a problem is known again.
-    seconds
-        Of one evaluation.
     screened
         Whether the restarts are the better half.
     evaluations, ended
@@ -197,7 +212,6 @@ class Standing:
     vectors: Float[np.ndarray, "restarts size"]
     losses: Float[np.ndarray, " restarts"]
     first: float
-    seconds: float
     screened: bool
     evaluations: int
     ended: Optimum | None
@@ -217,8 +231,8 @@ def maximise(
 
     The first start is every prior's median, then come `starts` (a user's own values), then draws
     from the priors. All restarts run for `screening` iterations; the better half, and at least
-    two, then run to convergence. Evaluations too short to keep every core busy by themselves run
-    together on a pool of threads: XLA leaves Python's lock while it computes.
+    two, then run to convergence. An evaluation keeps one core busy, unless it is spread over
+    devices, so restarts run together on a pool of threads: XLA leaves Python's lock.
 
     The best of every restart is kept in the `section` of a checkpoint and taken from there. Where
     a stop is asked for (:mod:`deconditional.fitting.interrupts`), the best parameters so far are
@@ -252,7 +266,7 @@ class _Search:
         self.low, self.high = problem.parameters.bounds()
         self.single = getattr(problem, "dtype", None) == jnp.float32
         self.restarts: list[_Restart] = []
-        self.screened, self.seconds, self.first = False, 0.0, HUGE
+        self.screened, self.first = False, HUGE
         self.ended: Optimum | None = None
         if section is not None:
             self._take(section)
@@ -266,9 +280,6 @@ class _Search:
         if self.restarts:
             self._check_first(loss)
         else:
-            if not self.stop.asked:
-                self.objective(points[0])
-            self.seconds = time.perf_counter() - compiled
             self.restarts = [self._restart(_Best(point)) for point in points]
             self.restarts[0].best = _Best(points[0], loss, gradient)
         self.first = loss
@@ -279,8 +290,9 @@ class _Search:
         options: dict[str, Any] = {"ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20}
         if self.single:
             options |= {"ftol": FLOAT32_TOLERANCE, "maxls": FLOAT32_LINE_SEARCH}
-        workers = os.cpu_count() or 1 if self.seconds < SHORT_EVALUATION else 1
-        with ThreadPoolExecutor(min(len(self.restarts), workers)) as pool:
+        alone = jax.default_backend() != "cpu" or is_spread(self.problem)
+        workers = 1 if alone else min(len(self.restarts), os.cpu_count() or 1)
+        with ThreadPoolExecutor(workers) as pool:
             try:
                 if not self.screened and len(self.restarts) > 2:
                     self._all(pool, screening, options)
@@ -334,11 +346,9 @@ class _Search:
         bests = [restart.best for restart in self.restarts]
         vectors = np.array([best.vector for best in bests]).reshape(len(bests), len(self.low))
         losses = np.array([best.loss for best in bests], dtype=float)
-        evaluations, seconds = self.objective.evaluations, self.seconds
+        evaluations = self.objective.evaluations
         return {
-            "search": Standing(
-                vectors, losses, self.first, seconds, self.screened, evaluations, self.ended
-            )
+            "search": Standing(vectors, losses, self.first, self.screened, evaluations, self.ended)
         }
 
     def _take(self, section: Section) -> None:
@@ -353,7 +363,7 @@ class _Search:
             return
         pairs = zip(kept.vectors, kept.losses.tolist(), strict=True)
         self.restarts = [self._restart(_Best(vector, loss)) for vector, loss in pairs]
-        self.first, self.seconds, self.screened = kept.first, kept.seconds, kept.screened
+        self.first, self.screened = kept.first, kept.screened
         self.objective.evaluations = kept.evaluations
         self.ended = None if kept.ended is None else replace(kept.ended, compile_seconds=0.0)
         if self.restarts:
@@ -388,10 +398,3 @@ def _downhill(
 ) -> np.ndarray:
     """The step against the gradient, as far as bounds let it."""
     return np.clip(vector - gradient, low, high) - vector
-
-
-def at_bounds(parameters: ParameterSet, vector: np.ndarray) -> tuple[str, ...]:
-    """Names of the entries of the vector that lie on a bound."""
-    low, high = parameters.bounds()
-    touching = (vector - low < 1e-3) | (high - vector < 1e-3)
-    return tuple(name for name, on in zip(parameters.names(), touching, strict=True) if on)

@@ -104,7 +104,7 @@ class Chain(eqx.Module):
 
     def _sampler(self) -> NUTS:
         return NUTS(
-            potential_fn=lambda v: -self.problem.log_posterior(v),
+            potential_fn=lambda v: -self.problem.evaluate(v)[0],
             dense_mass=True,
             max_tree_depth=self.max_tree_depth,
             target_accept_prob=0.85,

@@ -264,6 +264,12 @@ class ParameterSet:
         )
         return centre - reach, centre + reach
 
+    def at_bounds(self, vector: np.ndarray) -> tuple[str, ...]:
+        """Names of the entries of the vector that lie on a bound."""
+        low, high = self.bounds()
+        touching = (vector - low < 1e-3) | (high - vector < 1e-3)
+        return tuple(name for name, on in zip(self.names(), touching, strict=True) if on)
+
     def names(self) -> list[str]:
         """One name per entry of the vector, with an index for arrays."""
         return [

@@ -99,9 +99,10 @@ class ExactProblem(BagProblem):
 
     spread: SpreadPrior | None = eqx.field(default=None, kw_only=True)
 
-    def pieces(self, values: Mapping[str, Any]) -> Pieces:
-        """K̄, W and S."""
-        gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
+    def pieces(self, values: Mapping[str, Any], gram: Array | None = None) -> Pieces:
+        """K̄, unless it is at hand, W and S."""
+        if gram is None:
+            gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
         weights, covariance = self.mediation.weights(values)
         scale = jnp.mean(jnp.diagonal(gram))
         noise = self.noise(values, weights, covariance, scale)
@@ -127,18 +128,21 @@ class ExactProblem(BagProblem):
             self.trend.prior_std,
         )
 
-    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
-        """Log evidence plus log prior of the unconstrained parameters."""
-        pieces = self.pieces(self.parameters.unpack(vector))
-        found = self.conditioned(pieces).log_evidence + self.parameters.log_prior(vector)
-        return found if self.spread is None else found + self.spread.log_density(pieces.gram)
-
-    @eqx.filter_jit
-    def solve(self, vector: Float[Array, " size"]) -> tuple[Pieces, ExactField]:
-        """The posterior of the field at one value of the hyper-parameters."""
+    def evaluate(
+        self, vector: Float[Array, " size"]
+    ) -> tuple[Float[Array, ""], tuple[Pieces, ExactField]]:
+        """Log evidence plus log prior of the unconstrained parameters, and the posterior there."""
         values = self.parameters.unpack(vector)
         pieces = self.pieces(values)
-        return pieces, ExactField(
+        field = self.field(values, pieces)
+        found = field.log_evidence + self.parameters.log_prior(vector)
+        if self.spread is not None:
+            found = found + self.spread.log_density(pieces.gram)
+        return found, (pieces, field)
+
+    def field(self, values: Mapping[str, Any], pieces: Pieces) -> ExactField:
+        """The posterior of the field."""
+        return ExactField(
             kernel=self.kernel.with_values(values),
             layout=self.layout,
             weights=pieces.weights,

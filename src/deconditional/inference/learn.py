@@ -190,7 +190,7 @@ def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
     if how.method == "nuts" and problem.parameters.size == 0:
         raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
     by = _learnt_by_climbing if how.climb else _learnt_by_map
-    with stoppable() as stop, suitable_threads(len(problem.z)):
+    with stoppable() as stop, suitable_threads(len(problem.z), problem.layout.mesh is not None):
         fitted = by(problem, how, stages)
         off = 0.0 if current().used else problem.rounding(jnp.asarray(fitted.optimum.vector))
         if off > DISAGREEMENT:
@@ -256,7 +256,9 @@ def _sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitte
         fitted = replace(fitted, interrupted=f"{len(draws) or 'too few'} of {wanted} draws")
     if not len(draws):
         return fitted
-    pieces, fields = zip(*(problem.solve(jnp.asarray(v)) for v in draws), strict=True)
+    # Draws that were refused repeat the one before: those are one field, predicted from once.
+    solved = {v.tobytes(): problem.solve(jnp.asarray(v)) for v in np.unique(draws, axis=0)}
+    pieces, fields = zip(*(solved[v.tobytes()] for v in draws), strict=True)
     return replace(
         fitted,
         problems=(problem,) * len(draws),

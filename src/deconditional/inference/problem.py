@@ -18,6 +18,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from deconditional.fitting.kernel_parameters import KernelTemplate
+from deconditional.fitting.map import evaluated
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.inference.basis import FourierBasis
 from deconditional.inference.basis_field import BasisField
@@ -86,13 +87,27 @@ class BagProblem(eqx.Module):
             noise = add_covariances(noise, embedding_scale * covariance)
         return noise
 
-    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
-        """Log evidence, or its bound, plus log prior of the unconstrained parameters."""
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a log posterior that fits would not see."""
+        super().__init_subclass__(**options)
+        if "log_posterior" in vars(cls):
+            raise TypeError(f"{cls.__name__} must say in evaluate what its log posterior is.")
+
+    def evaluate(self, vector: Float[Array, " size"]) -> tuple[Float[Array, ""], Any]:
+        """Log evidence, or its bound, plus log prior of the unconstrained parameters; the solution.
+
+        The solution is what the posterior is made of, and the posterior: what has found the most
+        probable parameters is not compiled again to solve the problem there.
+        """
         raise NotImplementedError
+
+    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
+        """The log posterior of the unconstrained parameters alone."""
+        return self.evaluate(vector)[0]
 
     def solve(self, vector: Float[Array, " size"]) -> tuple[Any, Any]:
         """What the posterior is made of at one value of the hyper-parameters, and the posterior."""
-        raise NotImplementedError
+        return evaluated(self, vector)[2]
 
     def observed_covariance(self, pieces: Any) -> Float[np.ndarray, "M M"]:
         """Prior covariance of the observations, trend and noise included."""

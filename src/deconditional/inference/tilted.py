@@ -202,7 +202,7 @@ class TiltedProblem(ExactProblem):
             found = found + values["fine_noise_std"] ** 2 * as_matrix(self.overlap)
         return found
 
-    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
+    def evaluate(self, vector: Float[Array, " size"]) -> tuple[Float[Array, ""], Any]:
         """Φ at its least, plus the likelihood of the measurements to its power, plus log prior."""
         values = self.parameters.unpack(vector)
         gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
@@ -211,7 +211,10 @@ class TiltedProblem(ExactProblem):
         found = self.dual(tilt, covariance) + self.parameters.log_prior(vector)
         measured = log_normal(self.values, covariance + jnp.diag(self.value_noise))
         found = found + self.value_power * measured
-        return found if self.spread is None else found + self.spread.log_density(gram)
+        if self.spread is not None:
+            found = found + self.spread.log_density(gram)
+        pieces = self.pieces(values, gram)
+        return found, (pieces, self.field(values, pieces))
 
     def dual(self, tilt: Array, covariance: Float[Array, "N N"]) -> Float[Array, ""]:
         """Φ(α)."""

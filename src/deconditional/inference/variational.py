@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float
 
+from deconditional.fitting.map import loss, loss_and_gradient
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
 from deconditional.inference.basis_field import BasisField
 from deconditional.inference.collapsed import least_noise, regress
@@ -147,18 +148,14 @@ class VariationalProblem(BagProblem):
             pieces.basis, self.trend, coefficients, bound, self.fine_noise_variance(values)
         )
 
-    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
-        """The bound plus the log prior of the unconstrained parameters."""
-        values = self.parameters.unpack(vector)
-        bound = self.field(values, self.pieces(values)).log_evidence
-        return bound + self.parameters.log_prior(vector)
-
-    @eqx.filter_jit
-    def solve(self, vector: Float[Array, " size"]) -> tuple[BasisPieces, BasisField]:
-        """The posterior of the field at one value of the hyper-parameters."""
+    def evaluate(
+        self, vector: Float[Array, " size"]
+    ) -> tuple[Float[Array, ""], tuple[BasisPieces, BasisField]]:
+        """The bound plus the log prior of the unconstrained parameters, and the posterior there."""
         values = self.parameters.unpack(vector)
         pieces = self.pieces(values)
-        return pieces, self.field(values, pieces)
+        field = self.field(values, pieces)
+        return field.log_evidence + self.parameters.log_prior(vector), (pieces, field)
 
     @eqx.filter_jit
     def solved_with(
@@ -178,9 +175,4 @@ class VariationalProblem(BagProblem):
         if self.dtype != jnp.float32:
             return 0.0
         precise = replace(self, dtype=jnp.float64)
-        return abs(float(_objective(self, vector)) - float(_objective(precise, vector)))
-
-
-@eqx.filter_jit
-def _objective(problem: VariationalProblem, vector: Array) -> Array:
-    return problem.log_posterior(vector)
+        return abs(float(loss_and_gradient(self, vector)[0]) - float(loss(precise, vector)))

@@ -3,8 +3,8 @@
 Points are small and every device has them all; kernel tiles are many, and every device makes its
 share. Each row tile meets as many column tiles as any other, give or take one, so dealing rows out
 in turn gives equal shares; one sum over the devices then completes the matrix, and another its
-gradient. All devices of an accelerator are used without being asked; virtual devices of a processor
-are used when :func:`use_devices` says so.
+gradient. All devices of an accelerator are used without being asked, and all cores of a processor
+(:mod:`deconditional.kernels.jax_setup`), for problems that are large enough.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from jaxtyping import Array
 from deconditional.kernels.layout import Layout, layout_bags
 from deconditional.kernels.tile_sizes import is_accelerator, tiles_for
 
-__all__ = ["current_mesh", "settled", "spread", "summed", "use_devices"]
+__all__ = ["current_mesh", "gathered", "is_spread", "settled", "spread", "summed", "use_devices"]
 
 AXIS = "devices"
 
-WORTH_IT = 20_000
-"""Points beyond which all accelerators are used without being asked."""
+CORES_FROM, ACCELERATORS_FROM = 8192, 20_000
+"""Points beyond which all cores, or accelerators, are used without being asked."""
+
+POINTS_PER_BAG = 16
+"""Points to a bag from which cores are shared: each does all of the algebra of bags by itself."""
 
 TILES_PER_DEVICE, SMALLEST_ROW_TILE = 2, 32
 """Row tiles are divided until each device has so many, or they are so small."""
@@ -48,8 +51,8 @@ class use_devices:
     ----------
     devices : int, sequence of jax.Device, or None
         The first so many devices of JAX's default platform, or these ones. None, the state at the
-        start, takes all devices of an accelerator for problems of more than 20 000 points, and one
-        where there is none.
+        start, takes all devices of an accelerator for problems of more than 20 000 points, and all
+        cores of a processor for more than 8192 in bags of 16 or more.
 
     Examples
     --------
@@ -97,23 +100,40 @@ def _checked(devices: int | Sequence[Any]) -> tuple[Any, ...]:
     return chosen
 
 
-def current_mesh(n_points: int | None = None) -> Mesh | None:
-    """The devices that bags of so many points are spread over; None for a single one."""
+def current_mesh(n_points: int = 0, n_bags: int = 1) -> Mesh | None:
+    """The devices that bags with so many points are spread over; None for a single one."""
     devices = _chosen
     if devices is None:
-        worth_it = n_points is None or n_points > WORTH_IT
-        devices = tuple(jax.local_devices()) if worth_it and is_accelerator() else ()
+        fits = is_accelerator() or n_points >= POINTS_PER_BAG * n_bags
+        least = ACCELERATORS_FROM if is_accelerator() else CORES_FROM
+        devices = tuple(jax.local_devices()) if fits and n_points > least else ()
     return Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
 
 
 def spread(layout: Layout) -> Layout:
     """The layout, its points on all devices in use, and its tiles to be dealt out to them."""
-    mesh = current_mesh(layout.points.shape[0])
+    mesh = current_mesh(layout.points.shape[0], layout.n_bags)
     if mesh is None:
         return layout
     divided = replace(layout, row_tile=_row_tile(layout, TILES_PER_DEVICE * mesh.size), mesh=mesh)
     with jax.ensure_compile_time_eval():
         return jax.device_put(divided, NamedSharding(mesh, PartitionSpec()))
+
+
+def gathered(layout: Layout) -> Layout:
+    """The layout on one core, unless devices were chosen or are accelerators.
+
+    For work of which the row tiles of a matrix are a part: every device would do the rest.
+    """
+    if layout.mesh is None or _chosen is not None or is_accelerator():
+        return layout
+    return jax.device_put(replace(layout, mesh=None), jax.local_devices()[0])
+
+
+def is_spread(tree: Any) -> bool:
+    """Whether an array of a pytree lies on more than one device."""
+    arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+    return any(len(array.devices()) > 1 for array in arrays)
 
 
 def settled(layout: Layout) -> Layout:

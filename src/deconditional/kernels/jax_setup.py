@@ -9,6 +9,13 @@ starts fast. The folder is ``deconditional/compiled`` in the user's cache folder
 (``$XDG_CACHE_HOME``, else ``~/.cache``), bounded in size, with one part for every kind of
 processor: machines that share a home need not understand each other's code. A user who sets
 ``JAX_COMPILATION_CACHE_DIR`` is obeyed, and ``DECONDITIONAL_CACHE=off`` keeps nothing.
+
+A loop over kernel tiles keeps one core busy, however many there are. So JAX is told to make several
+devices of the processor, over which :mod:`deconditional.kernels.devices` spreads large problems. It
+makes them when it first looks for devices, which importing GPJax has it do: packages that import
+GPJax import this module before. Other code in the process sees the devices in ``jax.devices()``,
+and goes on computing on the first one. ``DECONDITIONAL_CORES`` is how many there are to be, and 1
+leaves JAX as it is; so do settings of JAX's own for the same.
 """
 
 from __future__ import annotations
@@ -26,9 +33,10 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from deconditional.errors import UsageError
 
-__all__ = ["cache_folder", "keep_compiled"]
+__all__ = ["cache_folder", "keep_compiled", "use_cores"]
 
 SWITCH = "DECONDITIONAL_CACHE"
+CORES = "DECONDITIONAL_CORES"
 SIZE = "JAX_COMPILATION_CACHE_MAX_SIZE"
 LEAST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
@@ -37,6 +45,11 @@ LARGEST = 128 * 2**20
 
 SHORTEST = 0.05
 """Seconds of compilation worth keeping: a fit compiles many short functions."""
+
+FLAG = "--xla_force_host_platform_device_count"
+
+MOST_DEVICES = 8
+"""Devices of a processor: 16 of 16 cores were slower, for devices wait for one another."""
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -92,7 +105,27 @@ def keep_compiled() -> Path | None:
     return folder
 
 
+def use_cores(n: int | None = None) -> int:
+    """Have JAX make so many devices of the processor, one for every core by default; their number.
+
+    Nothing changes where JAX has started, or was told otherwise.
+    """
+    given = os.environ.get(CORES, "").strip()
+    if given and not (given.isdecimal() and int(given) > 0):
+        raise UsageError(f"{CORES} must be a number of cores, not {given!r}.")
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    wanted = n or int(given or 0) or min(MOST_DEVICES, there or 1)
+    if FLAG in os.environ.get("XLA_FLAGS", "") or "JAX_NUM_CPU_DEVICES" in os.environ:
+        return 1
+    try:
+        jax.config.update("jax_num_cpu_devices", wanted)
+    except RuntimeError:  # JAX has started
+        return 1
+    return wanted
+
+
 jax.config.update("jax_enable_x64", True)
 if jax.config.jax_default_matmul_precision is None:  # type: ignore[attr-defined]
     jax.config.update("jax_default_matmul_precision", "highest")
 keep_compiled()
+use_cores()

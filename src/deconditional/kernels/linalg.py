@@ -40,9 +40,10 @@ LARGEST_JITTER = 1e-3
 
 
 @contextmanager
-def suitable_threads(n: int) -> Iterator[None]:
-    """Keep BLAS to one thread for algebra of a size whose threads wait longer than they work."""
-    with threadpool_limits(1 if n < THREADED_FROM else None, user_api="blas"):
+def suitable_threads(n: int, spread: bool = False) -> Iterator[None]:
+    """Keep BLAS to one thread where it has no use for more: for n rows, or on several devices."""
+    alone = spread or n < THREADED_FROM
+    with threadpool_limits(1 if alone else None, user_api="blas"):
         yield
 
 
@@ -70,14 +71,21 @@ def escalating_cholesky(
 
 @jax.custom_jvp
 def _escalated(a: Array, jitter: Array) -> tuple[Array, Array]:
-    def attempt(level: Array) -> tuple[Array, Array]:
-        return jnp.linalg.cholesky(_with_jitter(a, level)), level
+    if a.shape == (1, 1):  # a constant trend: nothing to compile a loop for
+        return jnp.sqrt(_with_jitter(a, jitter)), jitter
 
-    def fails(state: tuple[Array, Array]) -> Array:
-        root, level = state
+    def attempt(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        _, _, level = state
+        return jnp.linalg.cholesky(_with_jitter(a, level)), level, ESCALATION * level
+
+    def fails(state: tuple[Array, Array, Array]) -> Array:
+        root, level, _ = state
         return ~jnp.isfinite(root).all() & (level < 0.5 * LARGEST_JITTER)
 
-    return lax.while_loop(fails, lambda state: attempt(ESCALATION * state[1]), attempt(jitter))
+    # One attempt in the loop, and none before it, is compiled once.
+    nothing = jnp.full_like(a, jnp.nan)
+    root, level, _ = lax.while_loop(fails, attempt, (nothing, jnp.zeros_like(jitter), jitter))
+    return root, level
 
 
 @_escalated.defjvp

@@ -8,7 +8,7 @@ chunks, and adds the chunks of a bag. :class:`ProductSweep` takes distances by m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -18,19 +18,28 @@ from jaxtyping import Array
 
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.tiles import (
+    Scaled,
     differences,
     input_gradient,
     left_operand,
     product_slopes,
     product_values,
     right_operand,
+    rounding_of_squares,
     sum_of_squares,
+    tile_derivatives,
     tile_slopes,
     tile_values,
     weighted_moments,
 )
 
-__all__ = ["DifferenceSweep", "ProductSweep", "add_rows", "chunk_means", "zero_bags"]
+__all__ = [
+    "DifferenceSweep",
+    "ProductSweep",
+    "add_rows",
+    "chunk_means",
+    "zero_bags",
+]
 
 # --------------------------------------------------------------------------- chunks and bags
 
@@ -44,20 +53,18 @@ def chunk_means(values: Array, row_weights: Array, col_weights: Array, chunks: t
     return (summed * col_weights).reshape(summed.shape[0], cols // col_chunk, col_chunk).sum(-1)
 
 
-def _spread(cotangent: Array, chunks: tuple, shape: tuple) -> Array:
-    """The chunk-pair cotangent repeated over the points of a tile."""
-    row_chunk, col_chunk = chunks
-    rows, cols = shape
-    wide = jnp.repeat(cotangent, col_chunk, axis=1)
-    tall = jnp.broadcast_to(wide[:, None, :], (rows // row_chunk, row_chunk, cols))
-    return tall.reshape(rows, cols)
+def _tall(values: Array, chunk: int) -> Array:
+    """Rows of chunks repeated for their points."""
+    chunks, cols = values.shape
+    return jnp.broadcast_to(values[:, None, :], (chunks, chunk, cols)).reshape(-1, cols)
 
 
 def _chunks_to_bags(strip: Array, cols: Layout) -> Array:
     """Sum the columns of a strip over the chunks of each bag."""
     if cols.one_chunk_per_bag:
-        return strip[:, : cols.n_bags]
-    return jax.ops.segment_sum(strip.T, cols.bag, cols.n_bags).T
+        return strip[..., : cols.n_bags]
+    first = jnp.moveaxis(strip, -1, 0)
+    return jnp.moveaxis(jax.ops.segment_sum(first, cols.bag, cols.n_bags), 0, -1)
 
 
 def zero_bags(rows: Layout, cols: Layout) -> Array:
@@ -70,8 +77,9 @@ def add_rows(out: Array, start: Array, strip: Array, rows: Layout, cols: Layout)
     """Add a strip of chunk values, from chunk `start` on, to the bags of its rows."""
     by_bag = _chunks_to_bags(strip.astype(out.dtype), cols)
     if rows.one_chunk_per_bag:
-        return lax.dynamic_update_slice_in_dim(out, by_bag, start, 0)
-    return out.at[_slice(rows.bag, start, strip.shape[0])].add(by_bag, mode="drop")
+        return lax.dynamic_update_slice_in_dim(out, by_bag, start, -2)
+    bags = _slice(rows.bag, start, strip.shape[-2])
+    return out.at[..., bags, :].add(by_bag, mode="drop")
 
 
 def _bags_to_chunks(values: Array, layout: Layout, axis: int) -> Array:
@@ -100,11 +108,11 @@ class _Sweep:
     count half, and adding the transpose completes the matrix.
     """
 
-    def __init__(self, profiles: tuple, operands: Sequence[Any], symmetric: bool = False):
-        left, right, shapes, rows, cols = operands
-        self.profiles, self.left, self.right, self.shapes = profiles, left, right, shapes
-        self.rows, self.cols, self.symmetric = rows, cols, symmetric
-        self.dtype = left[0].dtype
+    def __init__(
+        self, terms: Sequence[Scaled], rows: Layout, cols: Layout, symmetric: bool = False
+    ):
+        self.terms, self.rows, self.cols, self.symmetric = terms, rows, cols, symmetric
+        self.dtype = terms[0].left[0].dtype
         self.row_tile, self.col_tile = rows.row_tile, cols.tile
         self.n_rows = rows.n_row_tiles
         self.n_cols = cols.points.shape[0] // self.col_tile
@@ -115,7 +123,11 @@ class _Sweep:
         self.col_weights = cols.weights.astype(self.dtype)
 
     def values(self, device: Any, n_devices: int) -> Array:
-        """Weighted sums over every pair of bags (for a symmetric sweep, the half to complete)."""
+        """Sums of the kernel over every pair of bags (of a symmetric sweep the half), (N, N2)."""
+        return self._reduced(self._chunk_means, (), device, n_devices)
+
+    def _reduced(self, means: Any, kinds: tuple[int, ...], device: Any, n_devices: int) -> Array:
+        """Sums over every pair of bags of what `means` makes of a tile, (*kinds, N, N2)."""
 
         def row(k: Array, out: Array) -> Array:
             i = device + k * n_devices
@@ -123,14 +135,14 @@ class _Sweep:
 
             def column(step: Array, strip: Array) -> Array:
                 t = self._column_of(i, step)
-                means = self._chunk_means(here, self._column(t))
-                return _update(strip, means * self._share(step), t * self.col_chunks)
+                block = means(here, self._column(t)) * self._share(step)
+                return lax.dynamic_update_slice_in_dim(strip, block, t * self.col_chunks, -1)
 
-            strip = jnp.zeros((self.row_chunks, self.cols.bag.shape[0]), self.dtype)
+            strip = jnp.zeros((*kinds, self.row_chunks, self.cols.bag.shape[0]), self.dtype)
             strip = lax.fori_loop(0, self._n_columns(i), column, strip)
             return add_rows(out, i * self.row_chunks, strip, self.rows, self.cols)
 
-        start = zero_bags(self.rows, self.cols)
+        start = jnp.zeros((*kinds, *zero_bags(self.rows, self.cols).shape), self.cols.points.dtype)
         return lax.fori_loop(0, self._n_own_rows(device, n_devices), row, start)
 
     def _chunk_means(self, here: Any, there: Any) -> Array:
@@ -175,39 +187,59 @@ class _Sweep:
 class ProductSweep(_Sweep):
     """Distances by matrix product, and gradients by products with tiles of slopes."""
 
-    def __init__(self, profiles: tuple, operands: Sequence[Any], symmetric: bool = False):
-        super().__init__(profiles, operands, symmetric)
-        self._lefts = [left_operand(u) for u in self.left]
-        self._rights = [right_operand(u) for u in self.right]
+    def __init__(
+        self, terms: Sequence[Scaled], rows: Layout, cols: Layout, symmetric: bool = False
+    ):
+        super().__init__(terms, rows, cols, symmetric)
+        self._lefts = [[left_operand(u) for u in term.left] for term in terms]
+        self._rights = [[right_operand(u) for u in term.right] for term in terms]
 
     def _chunk_means(self, here: Any, there: Any) -> Array:
         (lefts, row_weights), (rights, col_weights) = here, there
-        values = tile_values(self.profiles, lefts, rights, self.shapes)
-        return chunk_means(values, row_weights, col_weights, self.chunks)
+        every = zip(self.terms, lefts, rights, strict=True)
+        values = [t.variance * tile_values(t.profiles, u, v, t.shapes) for t, u, v in every]
+        return chunk_means(reduce(jnp.add, values), row_weights, col_weights, self.chunks)
+
+    def derivatives(
+        self, sizes: Sequence[Sequence[int]], n: int, device: Any, n_devices: int
+    ) -> Array:
+        """Sums as of :meth:`values`, of the n :func:`tile_derivatives` of all terms in turn."""
+
+        def means(here: Any, there: Any) -> Array:
+            (lefts, row_weights), (rights, col_weights) = here, there
+            found = []
+            for term, left, right, size in zip(self.terms, lefts, rights, sizes, strict=True):
+                tiles = tile_derivatives(term.profiles, left, right, term.shapes, size)
+                found += [chunk_means(t, row_weights, col_weights, self.chunks) for t in tiles]
+            return jnp.stack(found)
+
+        return self._reduced(means, (n,), device, n_devices)
 
     def gradients(
         self, cotangent: Array, device: Any, n_devices: int
     ) -> tuple[tuple, tuple, tuple]:
-        """Gradients with respect to row inputs, column inputs and shape parameters."""
+        """Gradients of the one term by row inputs, column inputs and shape parameters."""
+        (term,) = self.terms
         by_row_chunk = _bags_to_chunks(cotangent.astype(self.dtype), self.rows, 0)
-        row_moments = [weighted_moments(u, self.row_weights).T for u in self.left]
-        col_moments = [weighted_moments(u, self.col_weights) for u in self.right]
+        row_moments = [weighted_moments(u, self.row_weights).T for u in term.left]
+        col_moments = [weighted_moments(u, self.col_weights) for u in term.right]
 
         def row(k: Array, carry: tuple) -> tuple:
             i = device + k * n_devices
             every_row, *others = carry
-            lefts, row_weights = self._row(i)
+            (lefts,), row_weights = self._row(i)
             here = [_slice(m, i * self.row_tile, self.row_tile, 1) for m in row_moments]
             chunk_rows = _slice(by_row_chunk, i * self.row_chunks, self.row_chunks)
-            by_chunk = _bags_to_chunks(chunk_rows, self.cols, 1)
+            # Repeated here and not in every tile, whose loop then runs along its rows.
+            wide = jnp.repeat(_bags_to_chunks(chunk_rows, self.cols, 1), self.cols.chunk, axis=1)
 
             def column(step: Array, inner: tuple) -> tuple:
                 row_sums, col_sums, shape_sums = list(inner[0]), list(inner[1]), list(inner[2])
                 t = self._column_of(i, step)
-                rights, col_weights = self._column(t)
-                g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1) * self._share(step)
-                g = _spread(g, self.chunks, (self.row_tile, self.col_tile))
-                slopes = tile_slopes(self.profiles, lefts, rights, self.shapes)
+                (rights,), col_weights = self._column(t)
+                g = _slice(wide, t * self.col_tile, self.col_tile, 1) * self._share(step)
+                g = _tall(g, self.rows.chunk)
+                slopes = tile_slopes(term.profiles, lefts, rights, term.shapes)
                 for f, (slope, by_shape) in enumerate(slopes):
                     h = slope * g
                     there = _slice(col_moments[f], t * self.col_tile, self.col_tile)
@@ -233,19 +265,19 @@ class ProductSweep(_Sweep):
         )
         sums: Any = lax.fori_loop(0, self._n_own_rows(device, n_devices), row, carry)
         row_sums, col_sums, shape_sums = sums
-        by_row = map(partial(input_gradient, weights=self.row_weights), self.left, row_sums)
+        by_row = map(partial(input_gradient, weights=self.row_weights), term.left, row_sums)
         transposed = [total.T for total in col_sums]
-        by_column = map(partial(input_gradient, weights=self.col_weights), self.right, transposed)
+        by_column = map(partial(input_gradient, weights=self.col_weights), term.right, transposed)
         return tuple(by_row), tuple(by_column), tuple(shape_sums)
 
     def _row(self, i: Array) -> tuple[list, Array]:
         start = i * self.row_tile
-        lefts = [_slice(left, start, self.row_tile) for left in self._lefts]
+        lefts = [[_slice(u, start, self.row_tile) for u in left] for left in self._lefts]
         return lefts, _slice(self.row_weights, start, self.row_tile)
 
     def _column(self, t: Array) -> tuple[list, Array]:
         start = t * self.col_tile
-        rights = [_slice(right, start, self.col_tile, 1) for right in self._rights]
+        rights = [[_slice(u, start, self.col_tile, 1) for u in right] for right in self._rights]
         return rights, _slice(self.col_weights, start, self.col_tile)
 
 
@@ -257,46 +289,58 @@ class DifferenceSweep(_Sweep):
     spread out.
     """
 
+    def __init__(
+        self, terms: Sequence[Scaled], rows: Layout, cols: Layout, symmetric: bool = False
+    ):
+        super().__init__(terms, rows, cols, symmetric)
+        self._least = [[rounding_of_squares(u) for u in term.left] for term in terms]
+
     def _row(self, i: Array) -> tuple[list, Array]:
         start = i * self.row_tile
-        lefts = [_slice(u, start, self.row_tile).T for u in self.left]
+        lefts = [[_slice(u, start, self.row_tile).T for u in t.left] for t in self.terms]
         return lefts, _slice(self.row_weights, start, self.row_tile)
 
     def _column(self, t: Array) -> tuple[list, Array]:
         start, shape = t * self.col_tile, (self.col_chunks, self.cols.chunk)
-        rights = [_slice(u, start, self.col_tile).T.reshape(-1, *shape) for u in self.right]
+        rights = [
+            [_slice(u, start, self.col_tile).T.reshape(-1, *shape) for u in t.right]
+            for t in self.terms
+        ]
         return rights, _slice(self.col_weights, start, self.col_tile).reshape(shape)
 
     def _chunk_means(self, here: Any, there: Any) -> Array:
         (lefts, row_weights), (rights, col_weights) = here, there
         shape = (self.row_chunks, self.rows.chunk)
-        squares = [
-            sum_of_squares(differences(u.reshape(-1, *shape), v))
-            for u, v in zip(lefts, rights, strict=True)
-        ]
-        values = product_values(self.profiles, squares, self.shapes)
         weights = row_weights.reshape(*shape, 1, 1) * col_weights
+        values = jnp.zeros_like(weights)
+        for term, *inputs in zip(self.terms, lefts, rights, self._least, strict=True):
+            squares = [
+                sum_of_squares(differences(u.reshape(-1, *shape), v), least)
+                for u, v, least in zip(*inputs, strict=True)
+            ]
+            values += term.variance * product_values(term.profiles, squares, term.shapes)
         return jnp.sum(values * weights, (1, 3))
 
     def gradients(self, cotangent: Array, device: Any, n_devices: int) -> tuple[tuple, tuple]:
-        """Gradients with respect to row inputs and shape parameters."""
+        """Gradients of the one term by row inputs and shape parameters."""
+        (term,) = self.terms
         by_row_chunk = _bags_to_chunks(cotangent.astype(self.dtype), self.rows, 0)
-        shaped = [f for f, p in enumerate(self.profiles) if p.shape_slope is not None]
-        width = sum(u.shape[1] for u in self.left) + len(shaped)
+        shaped = [f for f, p in enumerate(term.profiles) if p.shape_slope is not None]
+        width = sum(u.shape[1] for u in term.left) + len(shaped)
 
         def row(k: Array, every: Array) -> Array:
             i = device + k * n_devices
-            lefts, row_weights = self._row(i)
+            (lefts,), row_weights = self._row(i)
             chunk_rows = _slice(by_row_chunk, i * self.row_chunks, self.row_chunks)
             by_chunk = jnp.repeat(_bags_to_chunks(chunk_rows, self.cols, 1), self.rows.chunk, 0)
 
             def column(t: Array, sums: list) -> list:
-                rights, col_weights = self._column(t)
+                (rights,), col_weights = self._column(t)
                 g = _slice(by_chunk, t * self.col_chunks, self.col_chunks, 1)[:, :, None]
                 g = g * col_weights
                 apart = [differences(u, v) for u, v in zip(lefts, rights, strict=True)]
-                squares = [sum_of_squares(parts) for parts in apart]
-                slopes = product_slopes(self.profiles, squares, self.shapes)
+                squares = list(map(sum_of_squares, apart, self._least[0]))
+                slopes = product_slopes(term.profiles, squares, term.shapes)
                 terms = [
                     slope * g * e for (slope, _), d in zip(slopes, apart, strict=True) for e in d
                 ]
@@ -310,10 +354,10 @@ class DifferenceSweep(_Sweep):
         every = jnp.zeros((width, self.rows.points.shape[0]), self.dtype)
         every = lax.fori_loop(0, self._n_own_rows(device, n_devices), row, every)
         by_row, start = [], 0
-        for u in self.left:
+        for u in term.left:
             by_row.append(2.0 * every[start : start + u.shape[1]].T)
             start += u.shape[1]
-        by_shape = [jnp.zeros((), self.dtype) for _ in self.left]
+        by_shape = [jnp.zeros((), self.dtype) for _ in term.left]
         for position, f in enumerate(shaped):
             by_shape[f] = jnp.sum(every[start + position])
         return tuple(by_row), tuple(by_shape)

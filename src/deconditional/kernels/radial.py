@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gpjax.kernels as gk
@@ -197,11 +197,26 @@ class DeepKernel(AbstractKernel):
 
 @dataclass(frozen=True)
 class Factor:
-    """One radial profile of a product, and the map from points to its scaled inputs."""
+    """One radial profile of a product, and the map from points to its inputs.
+
+    Attributes
+    ----------
+    inputs
+        From points to what is divided by length scales.
+    scale
+        One length scale, or one for every input.
+    shape
+        The profile's shape parameter; zero where it has none.
+    """
 
     profile: Profile
-    scaled: Callable[[Float[Array, "n d"]], Float[Array, "n q"]]
+    inputs: Callable[[Float[Array, "n d"]], Float[Array, "n q"]]
+    scale: Array
     shape: Array
+
+    def scaled(self, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
+        """The scaled inputs u(x)."""
+        return self.inputs(x) / self.scale
 
 
 @dataclass(frozen=True)
@@ -261,13 +276,10 @@ def _product(terms: tuple[Any, ...]) -> RadialTerm:
 
 
 def _single_factor(kernel: Any) -> RadialTerm:
-    def scaled(x: Array) -> Array:
-        return kernel.slice_input(x) / val(kernel.lengthscale)
-
     shape = jnp.asarray(val(kernel.alpha) if isinstance(kernel, gk.RationalQuadratic) else 0.0)
-    return RadialTerm(
-        jnp.squeeze(val(kernel.variance)), (Factor(PROFILES[type(kernel)], scaled, shape),)
-    )
+    scale = jnp.asarray(val(kernel.lengthscale))
+    factor = Factor(PROFILES[type(kernel)], kernel.slice_input, scale, shape)
+    return RadialTerm(jnp.squeeze(val(kernel.variance)), (factor,))
 
 
 def _through_network(kernel: DeepKernel) -> list[Term]:
@@ -276,7 +288,7 @@ def _through_network(kernel: DeepKernel) -> list[Term]:
         return [GenericTerm(kernel)]
 
     def compose(factor: Factor) -> Factor:
-        return Factor(factor.profile, lambda x: factor.scaled(kernel.features(x)), factor.shape)
+        return replace(factor, inputs=lambda x: factor.inputs(kernel.features(x)))
 
     return [
         RadialTerm(term.variance, tuple(compose(f) for f in term.factors))

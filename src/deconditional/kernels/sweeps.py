@@ -16,11 +16,14 @@ symmetric matrix needs none.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
@@ -35,9 +38,16 @@ from deconditional.kernels.loops import (
     zero_bags,
 )
 from deconditional.kernels.radial import GenericTerm, sum_of_products
-from deconditional.kernels.tiles import scaled_inputs, scaled_pair
+from deconditional.kernels.tiles import Scaled, Term
 
 __all__ = ["bag_cross", "bag_gram", "between_bags"]
+
+DERIVATIVES_PER_TERM = 4
+"""Values and derivatives up to which one sweep for all of them is faster than two: each costs about
+a third of a sweep, and the sweep backwards one and a third."""
+
+LARGEST_DERIVATIVES = 2**28
+"""Bytes of derivatives that are held at a time."""
 
 # --------------------------------------------------------------------------- public functions
 
@@ -72,17 +82,7 @@ def bag_gram(
     >>> bag_gram(gpx.kernels.RBF(), bags).round(4).tolist()
     [[1.0, 0.6065], [0.6065, 1.0]]
     """
-    layout = _as_layout(bags, points)
-    total = jnp.zeros((layout.n_bags, layout.n_bags), layout.points.dtype)
-    for term in sum_of_products(kernel):
-        if isinstance(term, GenericTerm):
-            total = total + _generic_gram(term.kernel, layout)
-        elif not term.factors:
-            total = total + term.variance
-        else:
-            scaled, shapes, statics = scaled_inputs(term.factors, layout.points, dtype)
-            total = total + term.variance * _radial_gram(statics, scaled, shapes, layout)
-    return total
+    return _sums(kernel, _as_layout(bags, points), None, dtype)
 
 
 def bag_cross(
@@ -120,15 +120,24 @@ def between_bags(
     kernel: AbstractKernel, rows: Layout, cols: Layout, *, dtype: Any = None
 ) -> Float[Array, "N N2"]:
     """Covariance of the means of one set of bags with those of another."""
-    total = jnp.zeros((rows.n_bags, cols.n_bags), rows.points.dtype)
+    return _sums(kernel, rows, cols, dtype)
+
+
+def _sums(kernel: AbstractKernel, rows: Layout, cols: Layout | None, dtype: Any) -> Array:
+    """Means of a kernel over pairs of bags; those of rows with each other where `cols` is None."""
+    other = rows if cols is None else cols
+    total = jnp.zeros((rows.n_bags, other.n_bags), rows.points.dtype)
+    radial = []
     for term in sum_of_products(kernel):
         if isinstance(term, GenericTerm):
-            total = total + _generic_cross(term.kernel, rows, cols)
+            total = total + _generic(term.kernel, rows, other)
         elif not term.factors:
             total = total + term.variance
         else:
-            left, right, shapes, statics = scaled_pair(term.factors, rows, cols, dtype)
-            total = total + term.variance * _radial_cross(statics, left, right, shapes, rows, cols)
+            radial.append(Term.of(term, rows.points, None if cols is None else cols.points))
+    if radial:
+        kind = jnp.dtype(dtype or rows.points.dtype)
+        total = total + _radial(kind, tuple(radial), rows, cols)
     return total
 
 
@@ -144,122 +153,129 @@ def _as_layout(bags: Any, points: Float[Array, "n d"] | None) -> Layout:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _radial_gram(profiles: tuple, scaled: tuple, shapes: tuple, layout: Layout) -> Array:
-    """Bag means of a product of radial profiles with unit variance."""
-    half = _values(profiles, scaled, scaled, shapes, layout, layout, symmetric=True)
-    return half + half.T
+def _radial(dtype: Any, terms: tuple[Term, ...], rows: Layout, cols: Layout | None) -> Array:
+    """Bag means of a sum of radial terms; a matrix that is its own transpose if `cols` is None."""
+    scaled = [term.scaled(dtype) for term in terms]
+    return _swept(lambda sweep, *share: sweep.values(*share), scaled, rows, cols)
 
 
-def _radial_gram_forward(
-    profiles: tuple, scaled: tuple, shapes: tuple, layout: Layout
+def _radial_forward(
+    dtype: Any, terms: tuple[Term, ...], rows: Layout, cols: Layout | None
 ) -> tuple[Array, tuple]:
-    return _radial_gram(profiles, scaled, shapes, layout), (scaled, shapes, layout)
+    moving = any(each.perturbed for each in jax.tree.leaves([(t.left, t.right) for t in terms]))
+    terms, rows, cols = jax.tree.map(lambda primal: primal.value, (terms, rows, cols))
+    if moving or not _is_cheap(terms, rows, cols):
+        sums = [_radial(dtype, (replace(t, variance=jnp.ones(())),), rows, cols) for t in terms]
+        value = _weighted(terms, sums)
+        return value, (terms, rows, cols, sums)
+    scaled, sizes = [t.scaled(dtype) for t in terms], [t.sizes for t in terms]
+    ends = np.cumsum([term.n_derivatives for term in terms])
+
+    def part(sweep: Any, *share: Any) -> Array:
+        return sweep.derivatives(sizes, int(ends[-1]), *share)
+
+    sums = jnp.split(_swept(part, scaled, rows, cols), ends[:-1])
+    value = _weighted(terms, [own[0] for own in sums])
+    return value, (terms, rows, cols, sums)
 
 
-def _radial_gram_backward(profiles: tuple, saved: tuple, cotangent: Array) -> tuple:
-    scaled, shapes, layout = saved
-    operands = (scaled, scaled, shapes, layout, layout, cotangent + cotangent.T)
-    if layout.form == "differences":
-        both, by_shape = _row_gradients(profiles, *operands)
-        return both, tuple(0.5 * total for total in by_shape), None
-    by_row, by_column, by_shape = _both_gradients(profiles, *operands, symmetric=True)
-    both = tuple(rows + columns for rows, columns in zip(by_row, by_column, strict=True))
-    return both, by_shape, None
+def _weighted(terms: tuple[Term, ...], sums: list[Array]) -> Array:
+    """The sum of all terms, from their bag means at unit variance."""
+    return reduce(jnp.add, [t.variance * own for t, own in zip(terms, sums, strict=True)])
 
 
-_radial_gram.defvjp(_radial_gram_forward, _radial_gram_backward)
+def _is_cheap(terms: tuple[Term, ...], rows: Layout, cols: Layout | None) -> bool:
+    """Whether one sweep for values and derivatives costs less than a sweep for each of the two."""
+    n = sum(term.n_derivatives for term in terms)
+    n_cols = rows.n_bags if cols is None else cols.n_bags
+    fits = 8 * n * rows.n_bags * n_cols <= LARGEST_DERIVATIVES
+    return rows.form == "product" and fits and n <= DERIVATIVES_PER_TERM * len(terms)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _radial_cross(
-    profiles: tuple, left: tuple, right: tuple, shapes: tuple, rows: Layout, cols: Layout
+def _radial_backward(dtype: Any, saved: tuple, cotangent: Array) -> tuple:
+    terms, rows, cols, sums = saved
+    if sums[0].ndim == 3:
+        return tuple(map(partial(_by_numbers, cotangent), terms, sums)), None, None
+    back = partial(_by_all, dtype, rows, cols, cotangent)
+    return tuple(map(back, terms, sums)), None, None
+
+
+_radial.defvjp(_radial_forward, _radial_backward, symbolic_zeros=True)
+
+
+def _by_numbers(cotangent: Array, term: Term, sums: Array) -> Term:
+    """The gradient by the numbers of a term, from the bag means of its derivatives."""
+    along = jnp.tensordot(sums, cotangent, 2)
+    scales, shapes, at = [], [], 1
+    for scale, shape, profile in zip(term.scales, term.shapes, term.profiles, strict=True):
+        by_log = -2.0 * term.variance * along[at : at + scale.size]
+        scales.append(by_log.reshape(scale.shape) / scale)
+        at += scale.size
+        shapes.append(jnp.zeros_like(shape))
+        if profile.shape_slope is not None:
+            shapes[-1] = term.variance * along[at]
+            at += 1
+    nothing: Any = None
+    found = replace(term, left=nothing, right=nothing, variance=along[0])
+    return replace(found, scales=tuple(scales), shapes=tuple(shapes))
+
+
+def _by_all(
+    dtype: Any, rows: Layout, cols: Layout | None, cotangent: Array, term: Term, own: Array
+) -> Term:
+    """The gradient by inputs and numbers of a term, by a sweep backwards."""
+    scaled, pull = jax.vjp(lambda term: term.scaled(dtype), term)
+    weighted = term.variance * cotangent
+    symmetric = cols is None
+    other = rows if cols is None else cols
+    if symmetric:
+        weighted = weighted + weighted.T
+    mesh = rows.mesh or other.mesh
+
+    def by_row(term: Scaled, rows: Layout, cols: Layout, cotangent: Array) -> tuple[tuple, tuple]:
+        def share(device: Any, n_devices: int, term: Scaled, *operands: Any) -> Any:
+            rows, cols, cotangent = operands
+            return DifferenceSweep([term], rows, cols).gradients(cotangent, device, n_devices)
+
+        return summed(mesh, share, term, rows, cols, cotangent)
+
+    def both(device: Any, n_devices: int, term: Scaled, *operands: Any) -> Any:
+        rows, cols, cotangent = operands
+        sweep = ProductSweep([term], rows, cols, symmetric)
+        return sweep.gradients(cotangent, device, n_devices)
+
+    if rows.form == "product":
+        left, right, shapes = summed(mesh, both, scaled, rows, other, weighted)
+    elif symmetric:
+        left, shapes = by_row(scaled, rows, other, 0.5 * weighted)
+        right = left
+    else:
+        left, shapes = by_row(scaled, rows, other, weighted)
+        turned = replace(scaled, left=scaled.right, right=scaled.left)
+        right, _ = by_row(turned, other, rows, weighted.T)
+    gradient = replace(scaled, left=left, right=right, shapes=shapes)
+    (found,) = pull(replace(gradient, variance=jnp.zeros_like(scaled.variance)))
+    return replace(found, variance=jnp.sum(cotangent * own))
+
+
+def _swept(
+    part: Callable[..., Array], terms: list[Scaled], rows: Layout, cols: Layout | None
 ) -> Array:
-    """Means of a product of radial profiles over pairs of row and column bags."""
-    return _values(profiles, left, right, shapes, rows, cols)
+    """What a sweep makes of every pair of bags; `part` asks a sweep for one device's share."""
+    other = rows if cols is None else cols
+    kind = DifferenceSweep if rows.form == "differences" else ProductSweep
 
+    def share(device: Any, n_devices: int, terms: Any, rows: Layout, other: Layout) -> Array:
+        return part(kind(terms, rows, other, cols is None), device, n_devices)
 
-def _radial_cross_forward(
-    profiles: tuple, left: tuple, right: tuple, shapes: tuple, rows: Layout, cols: Layout
-) -> tuple[Array, tuple]:
-    saved = (left, right, shapes, rows, cols)
-    return _radial_cross(profiles, *saved), saved
-
-
-def _radial_cross_backward(profiles: tuple, saved: tuple, cotangent: Array) -> tuple:
-    left, right, shapes, rows, cols = saved
-    if rows.form == "differences":
-        by_row, by_shape = _row_gradients(profiles, left, right, shapes, rows, cols, cotangent)
-        by_column, _ = _row_gradients(profiles, right, left, shapes, cols, rows, cotangent.T)
-        return by_row, by_column, by_shape, None, None
-    both = _both_gradients(profiles, left, right, shapes, rows, cols, cotangent)
-    return *both, None, None
-
-
-_radial_cross.defvjp(_radial_cross_forward, _radial_cross_backward)
-
-
-def _values(
-    profiles: tuple,
-    left: tuple,
-    right: tuple,
-    shapes: tuple,
-    rows: Layout,
-    cols: Layout,
-    symmetric: bool = False,
-) -> Array:
-    """Weighted sums over every pair of bags (for a symmetric sweep, the half to complete)."""
-    sweep = DifferenceSweep if rows.form == "differences" else ProductSweep
-
-    def share(device: Any, n_devices: int, *operands: Any) -> Array:
-        return sweep(profiles, operands, symmetric).values(device, n_devices)
-
-    collected = summed(rows.mesh or cols.mesh, share, left, right, shapes, rows, cols)
-    return collected[: rows.n_bags]
-
-
-def _row_gradients(
-    profiles: tuple,
-    left: tuple,
-    right: tuple,
-    shapes: tuple,
-    rows: Layout,
-    cols: Layout,
-    cotangent: Array,
-) -> tuple[tuple, tuple]:
-    """Gradients with respect to row inputs and shape parameters, by differences."""
-
-    def share(device: Any, n_devices: int, *operands: Any) -> tuple[tuple, tuple]:
-        *parts, cotangent = operands
-        return DifferenceSweep(profiles, parts).gradients(cotangent, device, n_devices)
-
-    operands = (left, right, shapes, rows, cols, cotangent)
-    return summed(rows.mesh or cols.mesh, share, *operands)
-
-
-def _both_gradients(
-    profiles: tuple,
-    left: tuple,
-    right: tuple,
-    shapes: tuple,
-    rows: Layout,
-    cols: Layout,
-    cotangent: Array,
-    symmetric: bool = False,
-) -> tuple[tuple, tuple, tuple]:
-    """Gradients with respect to row inputs, column inputs and shape parameters, by products."""
-
-    def share(device: Any, n_devices: int, *operands: Any) -> tuple[tuple, tuple, tuple]:
-        *parts, cotangent = operands
-        return ProductSweep(profiles, parts, symmetric).gradients(cotangent, device, n_devices)
-
-    operands = (left, right, shapes, rows, cols, cotangent)
-    return summed(rows.mesh or cols.mesh, share, *operands)
+    found = summed(rows.mesh or other.mesh, share, terms, rows, other)[..., : rows.n_bags, :]
+    return found + jnp.swapaxes(found, -1, -2) if cols is None else found
 
 
 # --------------------------------------------------------------------------- any kernel
 
 
-def _generic_cross(kernel: AbstractKernel, rows: Layout, cols: Layout) -> Array:
+def _generic(kernel: AbstractKernel, rows: Layout, cols: Layout) -> Array:
     """The same bag means for a kernel known only point by point, differentiated by JAX."""
     row_tile, col_tile = rows.row_tile, cols.tile
     starts = jnp.arange(0, cols.points.shape[0], col_tile)
@@ -283,7 +299,3 @@ def _generic_cross(kernel: AbstractKernel, rows: Layout, cols: Layout) -> Array:
         jnp.arange(0, rows.bag.shape[0], row_tile // rows.chunk),
     )
     return lax.scan(row, zero_bags(rows, cols), tiles)[0][: rows.n_bags]
-
-
-def _generic_gram(kernel: AbstractKernel, layout: Layout) -> Array:
-    return _generic_cross(kernel, layout, layout)

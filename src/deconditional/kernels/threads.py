@@ -12,12 +12,15 @@ from contextlib import suppress
 import jax
 from threadpoolctl import threadpool_limits
 
+from deconditional.kernels.jax_setup import use_cores
+
 __all__ = ["start_threads"]
 
 
 def start_threads(n: int) -> None:
     """Start JAX in this process with n threads, which may run on any core."""
     threadpool_limits(n)
+    use_cores(n)
     if not hasattr(os, "sched_setaffinity"):
         return
     cores = os.sched_getaffinity(0)

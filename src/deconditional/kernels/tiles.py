@@ -11,57 +11,100 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.kernels.layout import Layout
-from deconditional.kernels.radial import Factor
+from deconditional.kernels.radial import RadialTerm
 
 __all__ = [
+    "Scaled",
+    "Term",
     "differences",
     "input_gradient",
     "left_operand",
     "product_slopes",
     "product_values",
     "right_operand",
-    "scaled_inputs",
-    "scaled_pair",
+    "rounding_of_squares",
     "sum_of_squares",
+    "tile_derivatives",
     "tile_slopes",
     "tile_values",
     "weighted_moments",
 ]
 
 
-def scaled_inputs(
-    factors: Sequence[Factor],
-    points: Float[Array, "n d"],
-    dtype: Any,
-    centres: Sequence[Array] | None = None,
-) -> tuple[tuple[Array, ...], tuple[Array, ...], tuple[Any, ...]]:
-    """Scaled inputs of every factor, its shape parameter and its profile.
+class Term(eqx.Module):
+    """A radial term of a kernel between two sets of points; numbers are as users gave them.
 
-    Inputs are centred: distances by matrix product then lose no digits to an offset, and a
-    stationary kernel does not feel it.
+    Attributes
+    ----------
+    left, right
+        Inputs of rows and of columns by factor, centred: distances by matrix product then lose no
+        digits to an offset, and a stationary kernel does not feel it. `right` is None where the
+        columns are the rows.
+    scales, shapes, variance, profiles
+        Length scales and shape parameters of the factors, the term's variance, the profiles.
     """
-    scaled = []
-    for index, factor in enumerate(factors):
-        u = factor.scaled(points)
-        centre = u.mean(0) if centres is None else centres[index]
-        scaled.append((u - lax.stop_gradient(centre)).astype(dtype or points.dtype))
-    shapes = tuple(jnp.asarray(f.shape, dtype or points.dtype) for f in factors)
-    return tuple(scaled), shapes, tuple(f.profile for f in factors)
+
+    left: tuple[Array, ...]
+    right: tuple[Array, ...] | None
+    scales: tuple[Array, ...]
+    shapes: tuple[Array, ...]
+    variance: Array
+    profiles: tuple[Any, ...] = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, term: RadialTerm, rows: Array, cols: Array | None) -> Term:
+        """The term between the points of rows and those of columns."""
+        centres = [lax.stop_gradient(f.inputs(rows).mean(0)) for f in term.factors]
+
+        def centred(points: Array) -> tuple[Array, ...]:
+            pairs = zip(term.factors, centres, strict=True)
+            return tuple(f.inputs(points) - centre for f, centre in pairs)
+
+        return cls(
+            centred(rows),
+            None if cols is None else centred(cols),
+            tuple(f.scale for f in term.factors),
+            tuple(f.shape for f in term.factors),
+            term.variance,
+            tuple(f.profile for f in term.factors),
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of length scales."""
+        return tuple(scale.size for scale in self.scales)
+
+    @property
+    def n_derivatives(self) -> int:
+        """How many tiles :func:`tile_derivatives` makes of it."""
+        return 1 + sum(self.sizes) + sum(p.shape_slope is not None for p in self.profiles)
+
+    def scaled(self, dtype: Any) -> Scaled:
+        """The term in the type of the tiles."""
+
+        def divided(inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+            pairs = zip(inputs, self.scales, strict=True)
+            return tuple((x / scale).astype(dtype) for x, scale in pairs)
+
+        left = divided(self.left)
+        right = left if self.right is None else divided(self.right)
+        shapes = tuple(shape.astype(dtype) for shape in self.shapes)
+        return Scaled(left, right, shapes, self.variance.astype(dtype), self.profiles)
 
 
-def scaled_pair(
-    factors: Sequence[Factor], rows: Layout, cols: Layout, dtype: Any
-) -> tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...], tuple[Any, ...]]:
-    """Scaled inputs of two layouts about the centre of the first, shapes and profiles."""
-    centres = [f.scaled(rows.points).mean(0) for f in factors]
-    left, shapes, statics = scaled_inputs(factors, rows.points, dtype, centres)
-    right, _, _ = scaled_inputs(factors, cols.points, dtype, centres)
-    return left, right, shapes, statics
+class Scaled(eqx.Module):
+    """A term whose inputs are divided by their length scales: what a tile is made from."""
+
+    left: tuple[Array, ...]
+    right: tuple[Array, ...]
+    shapes: tuple[Array, ...]
+    variance: Array
+    profiles: tuple[Any, ...] = eqx.field(static=True)
 
 
 # --------------------------------------------------------------------------- distances
@@ -94,12 +137,17 @@ def differences(left: Float[Array, "d *rows"], right: Float[Array, "d *cols"]) -
     return [u[rows] - v for u, v in zip(left, right, strict=True)]
 
 
-def sum_of_squares(parts: Sequence[Array]) -> Array:
-    """Squared distances from differences: exact zeros for equal points."""
+def sum_of_squares(parts: Sequence[Array], least: Array) -> Array:
+    """Squared distances from differences; zero up to `least`, where rounding alone tells apart."""
     total = parts[0] * parts[0]
     for part in parts[1:]:
         total = total + part * part
-    return total
+    return jnp.where(total > least, total, 0.0)
+
+
+def rounding_of_squares(u: Array) -> Array:
+    """Squared distance that a point may have from itself, its inputs having been scaled twice."""
+    return (4.0 * jnp.finfo(u.dtype).eps * jnp.max(jnp.abs(u))) ** 2
 
 
 # --------------------------------------------------------------------------- profiles
@@ -145,6 +193,28 @@ def tile_values(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> Ar
 def tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> list:
     """The derivatives of :func:`product_slopes`, distances by matrix product."""
     return product_slopes(profiles, _squares(profiles, lefts, rights), shapes)
+
+
+def tile_derivatives(
+    profiles: tuple, lefts: list, rights: list, shapes: tuple, sizes: Sequence[int]
+) -> list[Array]:
+    r"""The product of all profiles, and its derivatives by what it depends on.
+
+    By the logarithm of every length scale, over minus two: :math:`\varphi'(s)\,s_d`, for one that
+    all inputs share :math:`\varphi'(s)\,s`; and by the shape parameters. `sizes` are the numbers of
+    length scales.
+    """
+    squares = _squares(profiles, lefts, rights)
+    tiles = [product_values(profiles, squares, shapes)]
+    for f, (slope, by_shape) in enumerate(product_slopes(profiles, squares, shapes)):
+        if sizes[f] == 1:
+            tiles.append(slope * squares[f])
+        else:
+            apart = [lefts[f][:, d, None] + 0.5 * rights[f][d] for d in range(sizes[f])]
+            tiles += [slope * part * part for part in apart]
+        if by_shape is not None:
+            tiles.append(by_shape)
+    return tiles
 
 
 # --------------------------------------------------------------------------- gradients

@@ -8,7 +8,7 @@ are worked through in batches, with the same hand-written gradient.
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -23,10 +23,11 @@ from deconditional.kernels.layout import CHUNK_SIZES, Layout, Ragged, layout_bag
 from deconditional.kernels.radial import GenericTerm, sum_of_products
 from deconditional.kernels.tile_sizes import is_accelerator
 from deconditional.kernels.tiles import (
+    Scaled,
+    Term,
     input_gradient,
     left_operand,
     right_operand,
-    scaled_pair,
     tile_slopes,
     tile_values,
     weighted_moments,
@@ -98,8 +99,9 @@ def within_bags(
         elif not term.factors:
             total = total + term.variance
         else:
-            left, right, shapes, statics = scaled_pair(term.factors, pairs.rows, pairs.cols, dtype)
-            total = total + term.variance * _radial(statics, left, right, shapes, pairs)
+            between = Term.of(term, pairs.rows.points, pairs.cols.points)
+            scaled = between.scaled(dtype or pairs.rows.points.dtype)
+            total = total + term.variance * _radial(scaled, pairs)
     return total
 
 
@@ -122,20 +124,21 @@ def _chunks(values: Array, chunk: int) -> Array:
     return values.reshape(-1, chunk, *values.shape[1:])
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _radial(profiles: tuple, left: tuple, right: tuple, shapes: tuple, pairs: BagPairs) -> Array:
-    return _Batched(profiles, left, right, shapes, pairs).values()
+@jax.custom_vjp
+def _radial(term: Scaled, pairs: BagPairs) -> Array:
+    """Bag means of a product of radial profiles; the variance of its term is left out."""
+    return _Batched(term, pairs).values()
 
 
-def _radial_forward(
-    profiles: tuple, left: tuple, right: tuple, shapes: tuple, pairs: BagPairs
-) -> tuple[Array, tuple]:
-    saved = (left, right, shapes, pairs)
-    return _radial(profiles, *saved), saved
+def _radial_forward(term: Scaled, pairs: BagPairs) -> tuple[Array, tuple]:
+    return _radial(term, pairs), (term, pairs)
 
 
-def _radial_backward(profiles: tuple, saved: tuple, cotangent: Array) -> tuple:
-    return *_Batched(profiles, *saved).gradients(cotangent), None
+def _radial_backward(saved: tuple, cotangent: Array) -> tuple:
+    term, pairs = saved
+    left, right, shapes = _Batched(term, pairs).gradients(cotangent)
+    nothing = jnp.zeros_like(term.variance)
+    return replace(term, left=left, right=right, shapes=shapes, variance=nothing), None
 
 
 _radial.defvjp(_radial_forward, _radial_backward)
@@ -144,15 +147,16 @@ _radial.defvjp(_radial_forward, _radial_backward)
 class _Batched:
     """The loop over batches of chunk pairs, forward and backward."""
 
-    def __init__(self, profiles: tuple, left: tuple, right: tuple, shapes: tuple, pairs: BagPairs):
-        self.profiles, self.left, self.right, self.shapes = profiles, left, right, shapes
+    def __init__(self, term: Scaled, pairs: BagPairs):
+        self.profiles, self.shapes = term.profiles, term.shapes
+        self.left, self.right = term.left, term.right
         self.pairs = pairs
-        self.dtype = left[0].dtype
+        self.dtype = term.left[0].dtype
         rows, cols = pairs.rows, pairs.cols
         self.row_chunk, self.col_chunk = rows.chunk, cols.chunk
         self.row_weights, self.col_weights = (w.weights.astype(self.dtype) for w in (rows, cols))
-        self._lefts = [_chunks(left_operand(u), rows.chunk) for u in left]
-        self._rights = [_chunks(right_operand(u).T, cols.chunk) for u in right]
+        self._lefts = [_chunks(left_operand(u), rows.chunk) for u in self.left]
+        self._rights = [_chunks(right_operand(u).T, cols.chunk) for u in self.right]
 
     def _tiles(self, first: Array, second: Array) -> tuple[list, list]:
         lefts = [left[first] for left in self._lefts]

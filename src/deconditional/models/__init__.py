@@ -1,5 +1,6 @@
 """The estimators, one file each, thin over mediation and inference."""
 
+import deconditional.kernels  # noqa: F401  before GPJax starts JAX
 from deconditional.models.bagg import BaggGP
 from deconditional.models.centroid import CentroidGP
 from deconditional.models.cmp import CMP

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy.typing as npt
 
 from deconditional.bags import Bags
 from deconditional.models.base import BagModel, learnt
 from deconditional.models.data import Data
-from deconditional.models.solvers import Exact
 from deconditional.observations.kinds import Matched
 from deconditional.saving.resume import Checkpoint, opened
 
@@ -67,6 +67,8 @@ class BaggGP(BagModel):
     True
     """
 
+    data_of: ClassVar[Callable[..., Data]] = Data.of
+
     def fit(
         self,
         bags: Bags,
@@ -93,5 +95,5 @@ class BaggGP(BagModel):
             stopped; a fit that ends removes it. :class:`~deconditional.Checkpoint` has options.
         """
         with opened(checkpoint) as kept:
-            data = Data.of(bags, z, noise_std, noise_cov, self).matched()
-            return learnt(self, data, Matched(), Exact(), kept)
+            data = self.data_of(bags, z, noise_std, noise_cov, self).matched()
+            return learnt(self, data, Matched(), kept)

@@ -26,7 +26,7 @@ from deconditional.models.data import Data
 from deconditional.models.options import BagOptions
 from deconditional.models.problems import own_starts, problem_parts
 from deconditional.models.report import learnt_attributes, reported
-from deconditional.models.solvers import Exact, Variational
+from deconditional.models.solvers import Exact, Variational, solver_of
 from deconditional.observations.kinds import Mediated, Observation
 from deconditional.saving.api import FittedData, Savable
 from deconditional.saving.identity import digest, plain
@@ -54,6 +54,11 @@ class BagModel(Savable, BagOptions):
     priors_: dict[str, Any]
     log_evidence_: float
     fit_report_: FitReport
+
+    def check_options(self) -> None:
+        """Raise where an option is none of its choices, or contradicts another."""
+        super().check_options()
+        solver_of(self)
 
     def predict(
         self, x: npt.ArrayLike, fine_noise: bool = False, features: int | None = None
@@ -175,11 +180,10 @@ class BagModel(Savable, BagOptions):
         return self.fitted_
 
 
-def learnt(
-    model: Model, data: Data, mediation: Observation, solver: Exact | Variational, kept: Part | None
-) -> Model:
-    """Fit a model: observations that see the bags in one way, and a posterior found in another."""
+def learnt(model: Model, data: Data, mediation: Observation, kept: Part | None) -> Model:
+    """Fit a model to data whose observations see the bags in one way."""
     began = time.perf_counter()
+    solver = solver_of(model)
     parts = problem_parts(data, mediation, model)
     problem, details, notes = solver.pose(parts, data.bags, model.seed)
     at = stages(model, data.bags, problem, kept)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar
 
-import numpy.typing as npt
-
-from deconditional.bags import Bags
 from deconditional.models.bagg import BaggGP
-from deconditional.models.base import learnt
 from deconditional.models.data import Data
-from deconditional.models.solvers import Exact
-from deconditional.observations.kinds import Matched
-from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["CentroidGP"]
 
@@ -37,16 +30,4 @@ class CentroidGP(BaggGP):
     True
     """
 
-    def fit(
-        self,
-        bags: Bags,
-        z: npt.ArrayLike,
-        *,
-        noise_std: npt.ArrayLike | None = None,
-        noise_cov: npt.ArrayLike | None = None,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Fit to the centroids of the bags; see :meth:`BaggGP.fit`."""
-        with opened(checkpoint) as kept:
-            data = Data.of_centroids(bags, z, noise_std, noise_cov, self).matched()
-            return learnt(self, data, Matched(), Exact(), kept)
+    data_of: ClassVar[Callable[..., Data]] = Data.of_centroids

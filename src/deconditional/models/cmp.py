@@ -15,7 +15,6 @@ from deconditional.models.checks import mediators
 from deconditional.models.data import Data
 from deconditional.models.options import MediationOptions
 from deconditional.models.problems import mediated
-from deconditional.models.solvers import Exact
 from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["CMP"]
@@ -95,7 +94,7 @@ class CMP(BagModel, MediationOptions):
         """
         with opened(checkpoint) as kept:
             data = Data.of(bags, z, noise_std, noise_cov, self).linked(mediator, own_bag)
-            return learnt(self, data, mediated(data, self), Exact(), kept)
+            return learnt(self, data, mediated(data, self), kept)
 
     def predict_coarse(self, mediator: npt.ArrayLike) -> CoarsePosterior:
         """Joint posterior of the conditional mean process g at new mediators.

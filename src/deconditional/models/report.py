@@ -10,7 +10,6 @@ import numpy as np
 
 from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, tell_of
-from deconditional.fitting.map import at_bounds
 from deconditional.fitting.report import FitReport
 from deconditional.inference.basis import InducingBasis
 from deconditional.inference.learn import Fitted, Stages
@@ -81,7 +80,7 @@ def reported(
     if nuts is not None:
         converged = nuts["divergences"] == 0 and nuts["r_hat"] < 1.05
         log_posterior = nuts["log_posterior"]
-    bound = at_bounds(fitted.problem.parameters, best.vector)
+    bound = fitted.problem.parameters.at_bounds(best.vector)
     texts = [*notes]
     if fitted.float32_off:
         texts.append(

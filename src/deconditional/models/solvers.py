@@ -23,14 +23,16 @@ from deconditional.inference.exact import ExactProblem
 from deconditional.inference.learn import Fitted
 from deconditional.inference.residual import AllPairs, FourierPairs, ResidualRule, SampledPairs
 from deconditional.inference.variational import VariationalProblem
+from deconditional.kernels.devices import gathered
 from deconditional.kernels.layout import BagSampler
 from deconditional.kernels.linalg import JITTER
 from deconditional.kernels.radial import spectral_features
 from deconditional.kernels.within_bags import own_pairs
 from deconditional.models.checks import check_count
 from deconditional.models.inducing import inducing_points
+from deconditional.models.options import BagOptions, BasisOptions
 
-__all__ = ["Exact", "Posed", "Variational"]
+__all__ = ["Exact", "Posed", "Variational", "solver_of"]
 
 EXACT_TRACE_POINTS = 8_000
 """Points up to which trace="auto" takes all pairs; or eight times the size of the basis."""
@@ -115,7 +117,8 @@ class Variational:
         key = jax.random.key(seed)
         inference = "stochastic" if self.climb else "collapsed"
         blank: dict[str, Any] = {"locations": None, "residual": None, "key": key}
-        problem = VariationalProblem(**parts, **blank, n_features=self.features)
+        on_one = {**parts, "layout": gathered(parts["layout"])}
+        problem = VariationalProblem(**on_one, **blank, n_features=self.features)
         if self.features is not None:
             values = problem.parameters.unpack(jnp.asarray(problem.parameters.start()))
             kernel = problem.kernel.with_values(values)
@@ -177,6 +180,11 @@ class Variational:
             "inducing points": f"{basis.size}{coincide}{learnt}",
             "jitter": f"{jitter:.0e} of the variance{raised}",
         }
+
+
+def solver_of(model: BagOptions) -> Exact | Variational:
+    """The solver that the options of a model ask for, once they are known to go together."""
+    return Variational.of(model) if isinstance(model, BasisOptions) else Exact()
 
 
 def _check(model: Any) -> None:

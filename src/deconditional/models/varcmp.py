@@ -9,14 +9,11 @@ from typing import Self
 import numpy.typing as npt
 
 from deconditional.bags import Bags
-from deconditional.models.base import learnt
 from deconditional.models.cmp import CMP
-from deconditional.models.data import Data, some_bags
+from deconditional.models.data import some_bags
 from deconditional.models.options import CmoBagsOptions
-from deconditional.models.problems import mediated
-from deconditional.models.solvers import Variational
 from deconditional.models.variational import VariationalModel
-from deconditional.saving.resume import Checkpoint, opened
+from deconditional.saving.resume import Checkpoint
 
 __all__ = ["VarCMP"]
 
@@ -51,11 +48,6 @@ class VarCMP(CMP, VariationalModel, CmoBagsOptions):
     True
     """
 
-    def check_options(self) -> None:
-        """Raise where an option is none of its choices, or contradicts another."""
-        super().check_options()
-        Variational.of(self)
-
     def fit(
         self,
         bags: Bags,
@@ -68,9 +60,8 @@ class VarCMP(CMP, VariationalModel, CmoBagsOptions):
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
         """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`."""
-        with opened(checkpoint) as kept:
-            if self.cmo_bags is not None:
-                number, seed = self.cmo_bags, self.seed
-                bags, mediator, own_bag = some_bags(bags, number, seed, z, mediator, own_bag)
-            data = Data.of(bags, z, noise_std, noise_cov, self).linked(mediator, own_bag)
-            return learnt(self, data, mediated(data, self), Variational.of(self), kept)
+        if self.cmo_bags is not None:
+            number, seed = self.cmo_bags, self.seed
+            bags, mediator, own_bag = some_bags(bags, number, seed, z, mediator, own_bag)
+        noise = {"noise_std": noise_std, "noise_cov": noise_cov}
+        return super().fit(bags, z, mediator, own_bag=own_bag, checkpoint=checkpoint, **noise)

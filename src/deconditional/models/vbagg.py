@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import Self
 
-import numpy.typing as npt
-
-from deconditional.bags import Bags
 from deconditional.models.bagg import BaggGP
-from deconditional.models.base import learnt
-from deconditional.models.data import Data
-from deconditional.models.solvers import Variational
 from deconditional.models.variational import VariationalModel
-from deconditional.observations.kinds import Matched
-from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["VBagg"]
 
@@ -82,22 +72,3 @@ class VBagg(BaggGP, VariationalModel):
     >>> model.fit_report_.details["trace"]
     'exact, all 6e+03 pairs within bags'
     """
-
-    def check_options(self) -> None:
-        """Raise where an option is none of its choices, or contradicts another."""
-        super().check_options()
-        Variational.of(self)
-
-    def fit(
-        self,
-        bags: Bags,
-        z: npt.ArrayLike,
-        *,
-        noise_std: npt.ArrayLike | None = None,
-        noise_cov: npt.ArrayLike | None = None,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Fit to one observation per bag; see :meth:`BaggGP.fit`."""
-        with opened(checkpoint) as kept:
-            data = Data.of(bags, z, noise_std, noise_cov, self).matched()
-            return learnt(self, data, Matched(), Variational.of(self), kept)

@@ -6,6 +6,7 @@ or set by the median heuristic. The Gaussian-process view of the same estimators
 and learnt kernels, is :class:`~deconditional.CMP`.
 """
 
+import deconditional.kernels  # noqa: F401  before GPJax starts JAX
 from deconditional.operators.functions import Features, FiniteRankOperator, Function
 from deconditional.operators.means import (
     ConditionalMeanOperator,

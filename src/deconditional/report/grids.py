@@ -1,5 +1,7 @@
 """Fields as maps: rows from south to north, columns from west to east, whatever their order.
 
+Cells that each have a place of their own are drawn where they are, by their outlines.
+
 Which axis is which, where cells end and how large they are says :mod:`deconditional.fields.grids`.
 Of a field it cannot place, the last two dimensions are drawn.
 """
@@ -7,6 +9,7 @@ Of a field it cannot place, the last two dimensions are drawn.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,9 +17,11 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError, visible
-from deconditional.fields.axes import Axis, Lattice
+from deconditional.fields.axes import Axis, Grid, Lattice
 from deconditional.fields.bounds import inferred_bounds
 from deconditional.fields.grids import LENGTHS, find_grid
+from deconditional.fields.polygons import shorter_steps
+from deconditional.fields.surface import Surface
 
 __all__ = ["Plane", "area_weights", "grid_of", "plane", "time_dim"]
 
@@ -31,14 +36,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Plane:
-    """A field with rows from south to north and columns from west to east.
+    """A field on a map: with rows from south to north, or with cells anywhere.
 
     Attributes
     ----------
     values : (rows, columns)
         NaN where there is none.
     grid
-        Its cells, ascending along both axes.
+        Its cells, ascending along both axes where there are axes.
     names
         What to write along x and y.
     scale, unit
@@ -46,20 +51,37 @@ class Plane:
     """
 
     values: Floats
-    grid: Lattice
+    grid: Grid
     names: tuple[str, str]
     scale: float
     unit: str
 
     @property
     def x_edges(self) -> Floats:
-        """Borders of the columns, one more than there are columns."""
-        return _edges(self.grid.x) * self.scale
+        """Borders of the columns, one more than there are columns; else the ends of the map."""
+        if isinstance(self.grid, Lattice):
+            return _edges(self.grid.x) * self.scale
+        return np.array([np.nanmin(self.outlines[..., 0]), np.nanmax(self.outlines[..., 0])])
 
     @property
     def y_edges(self) -> Floats:
-        """Borders of the rows, one more than there are rows."""
-        return _edges(self.grid.y) * self.scale
+        """Borders of the rows, one more than there are rows; else the ends of the map."""
+        if isinstance(self.grid, Lattice):
+            return _edges(self.grid.y) * self.scale
+        return np.array([np.nanmin(self.outlines[..., 1]), np.nanmax(self.outlines[..., 1])])
+
+    @cached_property
+    def outlines(self) -> Floats:
+        """Corners of all cells, (cells, k, 2), x before y; of points one, where they are."""
+        centres, corners = self.grid.centres[:, None], self.grid.corners()
+        to = np.zeros_like(centres) if corners is None else corners - centres
+        if self.grid.frame.spherical:
+            to, turns = shorter_steps(to), np.sort(np.mod(centres[..., 1].ravel(), 360.0))
+            turns = turns[np.isfinite(turns)]
+            west = turns[np.argmax(np.diff(turns, prepend=turns[-1] - 360.0))]
+            east = np.mod(centres[..., 1] - west, 360.0) + west - 360.0 * (west > 180.0)
+            centres = np.stack([centres[..., 0], east], axis=-1)
+        return np.asarray((centres + to)[..., ::-1] * self.scale)
 
     def distance(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Floats:
         """Distances between cells given by their flat positions, along great circles on Earth."""
@@ -102,36 +124,41 @@ def plane(field: Any) -> Plane:
         field = xr.DataArray(np.asarray(field, dtype=float))
         field = field.rename(dict(zip(field.dims, ("row", "column"), strict=True)))
     grid = grid_of(field)
-    dims = (grid.y.name, grid.x.name)
+    dims = grid.spatial
     field = field.isel({dim: 0 for dim in field.dims if dim not in dims}).transpose(*dims)
-    units = {visible(_about(field, axis.coordinate, "units")) for axis in (grid.y, grid.x)}
+    units = {visible(_about(field, name, "units")) for name in grid.coordinates}
     unit = units.pop() if len(units) == 1 else ""
     in_metres = not grid.spherical and unit.lower() in LENGTHS
     scale, unit = (1e-3, "km") if in_metres else (1.0, "km" if grid.spherical else unit)
-    names = (_label(field, grid.x, unit), _label(field, grid.y, unit))
-    y, x = (slice(None, None, -1 if a.centres[0] > a.centres[-1] else 1) for a in (grid.y, grid.x))
-    values = np.asarray(field.values, dtype=float)[y, x]
-    return Plane(values, grid.cut(slice(None), y, x), names, scale, unit)
+    y, x = (_label(field, name, k, grid, unit) for k, name in enumerate(grid.coordinates))
+    values = np.asarray(field.values, dtype=float).reshape(grid.shape)
+    if not isinstance(grid, Lattice):
+        return Plane(values, grid, (x, y), scale, unit)
+    rows, columns = (
+        slice(None, None, -1 if a.centres[0] > a.centres[-1] else 1) for a in (grid.y, grid.x)
+    )
+    ascending = grid.cut(slice(None), rows, columns)
+    return Plane(values[rows, columns], ascending, (x, y), scale, unit)
 
 
 def _edges(axis: Axis) -> Floats:
     return np.append(axis.bounds[:, 0], axis.bounds[-1, 1])
 
 
-def _label(field: xr.DataArray, axis: Axis, unit: str) -> str:
-    """What to write along an axis."""
-    name = visible(axis.name.removeprefix(COARSE))
-    if axis.kind == "plane":
+def _label(field: xr.DataArray, coordinate: str, k: int, grid: Grid, unit: str) -> str:
+    """What to write along y or x, k being 0 or 1."""
+    name = visible(coordinate.removeprefix(COARSE))
+    if not grid.spherical:
         return f"{name} ({unit})" if unit else name
-    if name.startswith("r") or _about(field, axis.coordinate, "standard_name").startswith("grid_"):
+    if name.startswith("r") or _about(field, coordinate, "standard_name").startswith("grid_"):
         return f"{name} (°)"  # of a sphere whose poles have been moved
-    return "longitude (°E)" if axis.kind == "longitude" else "latitude (°N)"
+    return ("latitude (°N)", "longitude (°E)")[k]
 
 
 def area_weights(field: xr.DataArray) -> xr.DataArray:
     """Areas of the cells, up to a factor."""
     grid = grid_of(field)
-    return xr.DataArray(grid.areas.reshape(grid.shape), dims=(grid.y.name, grid.x.name))
+    return xr.DataArray(grid.areas.reshape(grid.shape[-len(grid.spatial) :]), dims=grid.spatial)
 
 
 def time_dim(field: xr.DataArray) -> str | None:
@@ -144,14 +171,14 @@ def time_dim(field: xr.DataArray) -> str | None:
     return None
 
 
-def grid_of(field: xr.DataArray) -> Lattice:
+def grid_of(field: xr.DataArray) -> Grid:
     """The grid that a field lies on; where its axes cannot be told, its last two dimensions.
 
     Examples
     --------
     >>> grid = grid_of(xr.DataArray(np.zeros((2, 3)), {"x": [1.0, 2.0], "y": [3, 4, 5]}))
-    >>> grid.y.name, grid.spherical
-    ('y', False)
+    >>> grid.spatial, grid.spherical
+    (('y', 'x'), False)
     """
     given = {str(name).removeprefix(COARSE) or str(name): str(name) for name in field.coords}
     try:
@@ -159,8 +186,11 @@ def grid_of(field: xr.DataArray) -> Lattice:
         grid = find_grid(bare.to_dataset(name="a field"), (), "drawn")
     except ValueError:  # what it lacks is no matter for a picture
         return _counted(field)
-    if not isinstance(grid, Lattice):
-        return _counted(field)
+    if isinstance(grid, Surface):
+        names, places = grid.spatial, grid.coordinates
+        own = tuple(name if name in field.dims else given[name] for name in names)
+        return replace(grid, spatial=own, coordinates=(given[places[0]], given[places[1]]))
+    assert isinstance(grid, Lattice)
     y, x = (
         replace(axis, name=given.get(axis.name, axis.name), coordinate=given[axis.coordinate])
         for axis in (grid.y, grid.x)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from deconditional.fields.axes import Lattice
 from deconditional.report.grids import Plane, plane
 from deconditional.report.plots import (
     BLUE,
@@ -164,14 +165,35 @@ def _draw(axes: Axes, drawn: Plane, panel: Panel) -> None:
 
 
 def _mesh(axes: Axes, drawn: Plane, **style: Any) -> Any:
-    (rows, y), (columns, x) = _thinned(drawn.y_edges), _thinned(drawn.x_edges)
-    values = np.ma.masked_invalid(drawn.values[np.ix_(rows, columns)])
-    image = axes.pcolormesh(x, y, values, rasterized=True, **style)
+    if isinstance(drawn.grid, Lattice):
+        (rows, y), (columns, x) = _thinned(drawn.y_edges), _thinned(drawn.x_edges)
+        values = np.ma.masked_invalid(drawn.values[np.ix_(rows, columns)])
+        image: Any = axes.pcolormesh(x, y, values, rasterized=True, **style)
+    else:
+        image = _scattered(axes, drawn, **style)
     axes.set_facecolor(GAP)
     axes.set(xlabel=plain_text(drawn.names[0], 40), ylabel=plain_text(drawn.names[1], 40))
     if 0.2 <= drawn.tallness <= 5.0:
         axes.set_aspect(drawn.aspect)
     axes.locator_params(nbins=6)
+    return image
+
+
+def _scattered(axes: Axes, drawn: Plane, **style: Any) -> Any:
+    """Cells by their outlines, or points as large as leaves no gaps between them."""
+    from matplotlib.collections import PolyCollection
+
+    there = drawn.grid.there
+    outlines, values = drawn.outlines[there], np.ma.masked_invalid(drawn.values.ravel()[there])
+    if outlines.shape[1] == 1:
+        x, y = outlines[:, 0].T
+        return axes.scatter(x, y, s=4e4 / max(len(values), 1), c=values, rasterized=True, **style)
+    limits = {k: style.pop(k) for k in ("vmin", "vmax") if k in style}
+    image = PolyCollection(list(outlines), edgecolors="face", rasterized=True, **style)
+    image.set_array(values)
+    image.set_clim(limits.get("vmin"), limits.get("vmax"))
+    axes.add_collection(image, autolim=False)
+    axes.set(xlim=drawn.x_edges[[0, -1]], ylim=drawn.y_edges[[0, -1]])
     return image
 
 

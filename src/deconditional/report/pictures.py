@@ -138,7 +138,7 @@ def over_time(result: Result, time: str) -> Picture:
 def _area_mean(values: xr.DataArray) -> xr.DataArray:
     """Mean over the horizontal dimensions, weighted by area; the first step of others than time."""
     grid = grid_of(values)
-    place = (grid.y.name, grid.x.name)
+    place = grid.spatial
     kept = {*place, time_dim(values), "sample"}
     values = values.isel({dim: 0 for dim in values.dims if dim not in kept})
     return values.weighted(area_weights(values)).mean(place)

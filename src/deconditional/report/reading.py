@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from deconditional.errors import UsageError
+from deconditional.fields.axes import Lattice
 from deconditional.fields.io import UnreadableError, open_fields
 from deconditional.report.grids import grid_of
 from deconditional.report.result import Result, floats
@@ -154,7 +155,8 @@ def _check_field(result: Result, name: str, shown: str) -> None:
         grid = grid_of(field)
     except UsageError as error:
         raise UsageError(f"no map can be drawn of {name!r} in {shown}: {error}") from None
-    axes = [field[axis.name] for axis in (grid.y, grid.x) if axis.name in field.coords]
+    lines = grid.coordinates if isinstance(grid, Lattice) else ()
+    axes = [field[line] for line in lines if line in field.coords]
     odd = next((each for each in (field, *axes) if each.dtype.kind not in "fiub"), None)
     if odd is not None:
         raise UsageError(

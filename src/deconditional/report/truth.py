@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from deconditional.errors import UsageError
+from deconditional.fields.axes import Lattice
 from deconditional.report.grids import grid_of
 from deconditional.report.result import floats
 
@@ -90,8 +91,8 @@ def _is_longitude(field: xr.DataArray, dim: str) -> bool:
     """Whether a dimension of a field on a sphere goes around it."""
     if field.ndim < 2:
         return False
-    axis = grid_of(field).x
-    return axis.name == dim and axis.kind == "longitude"
+    grid = grid_of(field)
+    return isinstance(grid, Lattice) and grid.x.name == dim and grid.x.kind == "longitude"
 
 
 def _nearest(have: Floats, wanted: Floats, around: bool) -> Places:
