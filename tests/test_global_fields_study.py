@@ -208,7 +208,7 @@ def test_models_that_auto_fits_are_not_fitted_again(tmp_path, at_once, fitted, m
 
 
 def test_what_auto_fits_is_what_it_compares_at_this_size():
-    assert candidates("unmatched", 100, 100) == study.FITTED_BY_AUTO
+    assert candidates("unmatched", 100, 100, True) == study.FITTED_BY_AUTO
 
 
 def test_candidates_of_auto_have_records_of_their_own(tmp_path, at_once):
@@ -220,7 +220,8 @@ def test_candidates_of_auto_have_records_of_their_own(tmp_path, at_once):
     assert auto["crps"] == twin["crps"] and auto["rmse"] == first["rmse"] == second["rmse"]
     assert first["crps"] != second["crps"]
     assert fits["u-cmp"]["warnings"] == ["u-cmp was quick"]
-    assert [row["model"] for row in fits["auto"]["comparison"]] == ["bagg-gp", "u-cmp"]
+    rows = [row["model"] for row in fits["auto"]["comparison"]]
+    assert rows == ["bagg-gp", "u-cmp", "bilinear"]
 
 
 def test_maps_of_the_first_draw(tmp_path, at_once):
