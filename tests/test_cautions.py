@@ -177,13 +177,12 @@ def prior(**medians):
     return {f"kernel.{name}": dc.LogNormal(value, 0.01) for name, value in medians.items()}
 
 
-@pytest.mark.parametrize("family", [dc.BaggGP, dc.VBagg])
 @pytest.mark.parametrize(
-    ("medians", "words"),
+    ("family", "medians", "words"),
     [
-        ({"variance": 1e-9}, "explains 0% of the variation"),
-        ({"lengthscale": 1e5, "variance": 0.5}, "so long that it is a constant"),
-        ({"lengthscale": 1e-5, "variance": 0.5}, "every fine point stands alone"),
+        (dc.BaggGP, {"variance": 1e-9}, "explains 0% of the variation"),
+        (dc.BaggGP, {"lengthscale": 1e5, "variance": 0.5}, "so long that it is a constant"),
+        (dc.VBagg, {"lengthscale": 1e-5, "variance": 0.5}, "every fine point stands alone"),
     ],
 )
 def test_degenerate_fields_are_named(family, medians, words):
@@ -198,7 +197,7 @@ def test_degenerate_fields_are_named(family, medians, words):
     assert all(w.filename == __file__ for w in found)
 
 
-@pytest.mark.parametrize("trend", ["none", "constant", "linear"])
+@pytest.mark.parametrize("trend", ["none", "linear"])
 @pytest.mark.parametrize("family", [dc.BaggGP, dc.VBagg])
 def test_the_share_explained_is_that_of_the_bag_means(family, trend):
     bags, z = wave(noise=0.4)
@@ -569,7 +568,7 @@ def dense_variance(kernel, bags, trend, model, x):
 
 @pytest.mark.parametrize(
     ("family", "trend", "fine_noise"),
-    [(dc.BaggGP, "none", False), (dc.BaggGP, "constant", True), (dc.VBagg, "constant", False)],
+    [(dc.BaggGP, "constant", True), (dc.VBagg, "constant", False)],
 )
 def test_flags_are_those_of_dense_algebra(family, trend, fine_noise):
     bags = ragged_bags([3, 5, 2, 6, 4, 5, 3, 4], d=2, seed=4)

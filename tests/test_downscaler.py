@@ -23,9 +23,8 @@ pytest.importorskip("cf_xarray")
 import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import learn  # noqa: E402
-from deconditional.fields.description import mediation  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
-from deconditional.fields.meanings import meanings_of, parameter_meanings  # noqa: E402
+from deconditional.fields.meanings import parameter_meanings  # noqa: E402
 from deconditional.fields.predict import Wanted  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates, condensed_size, field_kernel  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
@@ -681,7 +680,7 @@ def auto(unmatched):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_auto_mixes_where_data_is_not_matched(share):
+def test_auto_takes_measurements_where_data_is_not_matched(share):
     data = example(share)
     options = asked("auto", model_options={"max_iter": 12}, points_per_bag=None)
     with warnings.catch_warnings():
@@ -701,24 +700,13 @@ def test_auto_mixes_where_data_is_not_matched(share):
     spread = given.z.std() * post.std
     np.testing.assert_allclose(out["std"].values.ravel(), spread, rtol=1e-2)
     facts = json.loads(out.attrs["deconditional"])
-    assert "read in several ways" in facts["mediation"]
-    names = {row["name"] for row in downscaler.parameters_}
-    assert {"mediator_kernel.std", "kernel.std"} <= names
-    # Of the first member, which measures where mediators are a link.
-    measured = downscaler.model_.members_.pop("measured", None)
-    assert ("measurement_noise_std" in names) == (measured is not None)
-    found = {
-        row["name"]: row for row in meanings_of(downscaler.model_, downscaler.learner_.problem)
-    }["bag_noise_std"]
-    learnt = float(downscaler.model_.members_["tilted"].parameters_["bag_noise_std"])
-    assert found["value"] == pytest.approx(learnt * given.z.std(), abs=1e-5)
-    assert found["unit"] == "K" and "beyond the field" in found["meaning"]
-
-
-def test_a_result_without_a_link_says_so():
-    without = dc.MediatedGP()
-    without.members_ = {"unlinked": None}
-    assert "predict no more than noise would" in mediation("unmatched", False, without)
+    assert "mediators measure means over coarse cells" in facts["mediation"]
+    found = {row["name"]: row for row in downscaler.parameters_}
+    assert {"mediator_kernel.std", "kernel.std"} <= set(found)
+    learnt = float(downscaler.model_.parameters_["noise_std"])
+    assert found["measurement_noise_std"]["value"] == pytest.approx(
+        learnt * given.z.std(), abs=1e-5
+    )
 
 
 def test_auto_compares_and_keeps_the_table(auto):

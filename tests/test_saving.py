@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import cftime
 import equinox as eqx
@@ -37,6 +37,7 @@ from deconditional.fitting.map import Optimum
 from deconditional.saving import container as files
 from deconditional.saving import fingerprint, inspect, registry
 from deconditional.saving.container import Archive, ArrayWriter, header_digest
+from deconditional.saving.hints import hints_of
 from deconditional.saving.identity import digest
 from deconditional.saving.objects import Reader, Writer
 from deconditional.saving.own_kernels import Supplied
@@ -69,11 +70,14 @@ def mediated(model: Any) -> Any:
 
 
 MODELS: dict[str, Any] = {
-    "cmp": lambda: mediated(dc.CMP(trend="linear", fine_noise=True, **QUICK)),
-    "s-cmp": lambda: mediated(
+    "cmp": lambda: mediated(
         dc.CMP(
-            cmo="shrinkage", fixed={"noise_std": 0.1}, priors={"ridge": dc.LogNormal(0.1)}
-        ).set_params(**QUICK)
+            trend="linear",
+            fine_noise=True,
+            fixed={"noise_std": 0.1},
+            priors={"ridge": dc.LogNormal(0.1)},
+            **QUICK,
+        )
     ),
     "u-cmp": lambda: mediated(dc.CMP(uncertainty=True, centred=True, trend="none", **QUICK)),
     "bagg-gp": lambda: matched(dc.BaggGP(gk.Matern32(lengthscale=jnp.ones(2)) * gk.RBF(), **QUICK)),
@@ -99,7 +103,7 @@ MODELS: dict[str, Any] = {
         dc.VBagg(n_inducing=4, learn_inducing=True, trace="subsample", **QUICK)
     ),
     "features": lambda: matched(dc.VBagg(features=20, **QUICK)),
-    "vargpr": lambda: matched(dc.VarCentroidGP(n_inducing=4, trace="features", **QUICK)),
+    "pairs by features": lambda: matched(dc.VarCentroidGP(n_inducing=4, trace="features", **QUICK)),
 }
 
 
@@ -198,9 +202,8 @@ def marginals(model: Any) -> tuple[np.ndarray, np.ndarray]:
     return post.mean, post.std
 
 
-@pytest.mark.parametrize("name", ["cmp", "varcmp", "pseudo-targets"])
-def test_a_loaded_model_answers_every_question(name: str, fitted: Any, tmp_path: Path) -> None:
-    model = fitted(name)
+def test_a_loaded_model_answers_every_question(fitted: Any, tmp_path: Path) -> None:
+    model = fitted("cmp")
     again = dc.load(model.save(tmp_path / "model.npz"))
     for ask in (
         lambda m: m.predict(NEW).sample(2, seed=1),
@@ -950,3 +953,27 @@ def test_every_name_of_the_tables_stands_for_something() -> None:
         assert registry.constant(name) is not None
     assert all(hasattr(npd, name) for name in registry.DISTRIBUTIONS)
     assert all(np.dtype(name).kind in "fiub" for name in files.DTYPES)
+
+
+def within(hint: Any) -> Iterator[Any]:
+    """An annotation and all it is made of."""
+    yield hint
+    for part in get_args(hint):
+        yield from within(part)
+
+
+def test_what_saved_objects_hold_can_be_saved() -> None:
+    ours = {
+        kind for kind in map(registry.class_of, registry.CLASSES) if "deconditional" in str(kind)
+    }
+    missing = {
+        part.__name__
+        for kind in ours
+        for hint in hints_of(kind).values()
+        for part in within(hint)
+        if isinstance(part, type)
+        and part.__module__.startswith("deconditional")
+        and not getattr(part, "_is_protocol", False)
+        and not any(issubclass(known, part) for known in ours)
+    }
+    assert missing == {"FineBags", "LeftBehind"}  # which are left behind

@@ -159,10 +159,6 @@ def mediation(matching: str, is_matched: bool, model: Any) -> str:
     how = "a conditional mean operator links observations to bags"
     if isinstance(model, STAGED):
         how = "a regression on the mediators gives bags pseudo-targets with their covariance"
-    members = list(model.members_) if isinstance(model, MediatedGP) else []
-    if "unlinked" in members:
-        how = "mediators predict no more than noise would, so the field has its prior"
-    elif members:
-        names = ", ".join(members)
-        how = f"a regression on the mediators, read in several ways ({names}) that are mixed"
+    if isinstance(model, MediatedGP):
+        how = "mediators measure means over coarse cells, by a regression of the observations"
     return f"{matching}: {how}"

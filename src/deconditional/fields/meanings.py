@@ -10,7 +10,7 @@ import numpy as np
 from deconditional.fields.learn import STAGED, final_stage
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
-from deconditional.models import CMP, MeasuredGP
+from deconditional.models import CMP, MediatedGP
 
 __all__ = ["meanings_of", "parameter_meanings"]
 
@@ -22,8 +22,7 @@ SHAPES = {"Matern32": "smooth", "Matern12": "rough", "Matern52": "very smooth", 
 NOISES = {
     "noise_std": "the noise of coarse observations",
     "fine_noise_std": "the noise of single fine cells",
-    "measurement_noise_std": "the error of mediators as measurements of means over coarse cells",
-    "bag_noise_std": "what means over coarse cells have beyond the field",
+    "measurement_noise_std": "what measured means over coarse cells miss beside the regression",
 }
 
 
@@ -37,7 +36,7 @@ def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
         kernels["mediator_kernel"] = first.kernel_
     last = final_stage(model)
     learnt.update(last.parameters_)
-    if isinstance(last, MeasuredGP):
+    if isinstance(last, MediatedGP):
         learnt["measurement_noise_std"] = learnt.pop("noise_std")
     kernels["kernel"] = last.kernel_
     if isinstance(last, CMP):

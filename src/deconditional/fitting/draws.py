@@ -18,9 +18,14 @@ from deconditional.fitting.interrupts import current
 from deconditional.fitting.map import Problem, loss, loss_and_gradient
 from deconditional.fitting.progress import tell
 
-__all__ = ["WeightedDraws", "log_marginal", "weighted_draws"]
+__all__ = ["DRAWS", "PROPOSALS", "WeightedDraws", "log_marginal", "weighted_draws"]
+
+DRAWS = 8
+"""Hyper-parameters that stand for their posterior unless another number is asked for."""
 
 PROPOSALS = 64
+"""Hyper-parameters that are weighed."""
+
 DEGREES = 5.0
 """Of freedom of the t: its tails are heavier than those of posteriors."""
 

@@ -18,7 +18,7 @@ class FitReport:
     Attributes
     ----------
     method
-        ``"map"`` or ``"nuts"``.
+        ``"map"``, ``"draws"`` or ``"nuts"``.
     converged
         Whether the optimiser met its tolerance (for NUTS: no divergence and R-hat below 1.05).
     iterations, evaluations
@@ -32,7 +32,7 @@ class FitReport:
     seconds
         Wall time, compilation included; `compile_seconds` is the first evaluation alone.
     parameters
-        The values found (posterior medians under NUTS).
+        The values found (medians of the draws, where there are several).
     details
         How the posterior was computed: inference, precision, inducing points and the like.
     notes

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.progress import Progress
 
-from deconditional.fitting.draws import WeightedDraws
+from deconditional.fitting.draws import DRAWS, PROPOSALS, weighted_draws
 from deconditional.fitting.interrupts import Stop, current, stoppable
 from deconditional.fitting.map import Optimum, maximise
 from deconditional.fitting.nuts import sample_posterior
@@ -41,7 +41,7 @@ class Learning:
     Attributes
     ----------
     method, method_options
-        ``"map"`` or ``"nuts"``, and what the sampler takes.
+        ``"map"``, ``"draws"`` or ``"nuts"``, and what the last two take.
     n_restarts, max_iter, seed
         Of the optimiser.
     climb
@@ -112,9 +112,6 @@ class Fitted:
         Nats by which float32 was off where the fit was repeated for that, else zero.
     trace
         The bound on the way, of a stochastic climb.
-    learning, draws
-        The problem that parameters were learnt by, where it is another one, and weighted draws of
-        its posterior.
     """
 
     problems: tuple[Any, ...]
@@ -126,24 +123,16 @@ class Fitted:
     interrupted: str = ""
     float32_off: float = 0.0
     trace: np.ndarray | None = None
-    learning: Any = None
-    draws: WeightedDraws | None = None
 
     @property
     def problem(self) -> Any:
-        """The problem of the first draw, which is that of all but where draws see other values."""
+        """The problem, which is the same for all draws."""
         return self.problems[0]
 
     @property
     def z(self) -> np.ndarray:
         """The observations."""
         return np.asarray(self.problem.z)
-
-    def at_learning(self) -> tuple[Any, Any, Any]:
-        """The problem that parameters were learnt by, and what it is solved to at the first."""
-        if self.learning is None:
-            return self.problem, self.pieces[0], self.fields[0]
-        return (self.learning, *self.learning.solve(jnp.asarray(self.vectors[0])))
 
     def values(self) -> list[dict[str, Any]]:
         """Named hyper-parameters of all draws; inducing points are none."""
@@ -199,6 +188,8 @@ def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
         if stop.used:
             unit = "steps" if how.climb else "evaluations"
             return replace(fitted, interrupted=f"{fitted.optimum.evaluations} {unit}")
+        if how.method == "draws":
+            return _averaged(fitted, how)
         return _sampled(fitted, how, stages, stop) if how.method == "nuts" else fitted
 
 
@@ -241,6 +232,30 @@ def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
         )
     pieces, _ = problem.solve(jnp.asarray(best.vector))
     return Fitted((problem,), best.vector[None], (pieces,), (field,), best, trace=trace)
+
+
+def _averaged(fitted: Fitted, how: Learning) -> Fitted:
+    """The posterior at a few draws of the hyper-parameters, weighed about the most probable ones.
+
+    Draws that come up twice are solved once.
+    """
+    problem, best = fitted.problem, fitted.optimum
+    weighted = weighted_draws(problem, best.vector, how.seed)
+    draws = weighted.pick(dict(how.method_options or {}).get("num_draws", DRAWS))
+    solved: dict[bytes, tuple[Any, Any]] = {}
+    for draw in draws:
+        if draw.tobytes() not in solved:
+            solved[draw.tobytes()] = problem.solve(jnp.asarray(draw))
+    pieces, fields = zip(*(solved[draw.tobytes()] for draw in draws), strict=True)
+    more = PROPOSALS + 2 * len(best.vector) if len(weighted.vectors) > 1 else 0
+    return replace(
+        fitted,
+        problems=(problem,) * len(draws),
+        vectors=draws,
+        pieces=pieces,
+        fields=fields,
+        optimum=replace(best, evaluations=best.evaluations + more),
+    )
 
 
 def _sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitted:

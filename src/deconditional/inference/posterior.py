@@ -150,8 +150,8 @@ class Posterior(Gaussians):
     Examples
     --------
     >>> from deconditional import BaggGP, Bags
-    >>> points = np.linspace(0, 3, 60)
-    >>> bags = Bags.from_points(points, np.arange(60) // 3)
+    >>> points = np.linspace(0, 3, 600)
+    >>> bags = Bags.from_points(points, np.arange(600) // 10)
     >>> model = BaggGP(n_restarts=1).fit(bags, bags.means(np.sin(2 * points)), noise_std=0.01)
     >>> model.predict([1.0, 20.0]).extrapolating.tolist()
     [False, True]

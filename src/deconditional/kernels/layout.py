@@ -20,8 +20,8 @@ __all__ = ["BagSampler", "Layout", "Ragged", "layout_bags", "layout_points"]
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
-LONGEST_CHUNK = 1024
-"""Points of the largest bag that is one chunk on an accelerator."""
+LONGEST_CHUNK = {"product": 128, "differences": 1024}
+"""Points of the largest bag that is one chunk."""
 
 ALIGNMENT = 32
 """Tiles whose chunks are powers of two are multiples of this."""
@@ -253,12 +253,9 @@ def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | Non
 
 
 def _best_chunk(sizes: np.ndarray, form: str) -> int:
-    """Long chunks reduce faster, short ones pad less; where all bags are equal, a chunk is a bag.
-
-    Chunks of any length cost a matrix product its alignment, so there they are powers of two.
-    """
+    """Long chunks reduce faster, short ones pad less; bags of one size are a chunk each."""
     largest = int(sizes.max())
-    if form == "differences" and (sizes == largest).all() and largest <= LONGEST_CHUNK:
+    if (sizes == largest).all() and largest <= LONGEST_CHUNK[form]:
         return largest
 
     def cost(chunk: int) -> float:
@@ -271,10 +268,8 @@ def _best_chunk(sizes: np.ndarray, form: str) -> int:
 def _whole_tiles(n: int, chunk: int, tiles: Tiles) -> tuple[int, int, int]:
     """Points per tile of rows and of columns, and the slots that are whole tiles of both.
 
-    Large tiles shrink to what divides the points with little left over.
+    Tiles shrink to what divides the points with little left over.
     """
-    if tiles.form == "product":
-        return tiles.rows, tiles.columns, -(-n // tiles.block) * tiles.block
     parts = tiles.block // min(tiles.rows, tiles.columns)
     count = -(-n // tiles.block)
     unit = parts * (max(chunk, ALIGNMENT) if chunk in CHUNK_SIZES else chunk)
@@ -282,5 +277,5 @@ def _whole_tiles(n: int, chunk: int, tiles: Tiles) -> tuple[int, int, int]:
     return (
         block if tiles.rows == tiles.block else block // parts,
         block if tiles.columns == tiles.block else block // parts,
-        block * count,
+        -(-n // block) * block,
     )

@@ -6,7 +6,6 @@ from deconditional.models.centroid import CentroidGP
 from deconditional.models.cmp import CMP
 from deconditional.models.mediated import MediatedGP
 from deconditional.models.pseudo_target import PseudoTarget
-from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
 from deconditional.models.var_centroid import VarCentroidGP
 from deconditional.models.varcmp import VarCMP
 from deconditional.models.vbagg import VBagg
@@ -15,12 +14,8 @@ __all__ = [
     "CMP",
     "BaggGP",
     "CentroidGP",
-    "JointGP",
-    "MeasuredGP",
     "MediatedGP",
     "PseudoTarget",
-    "TiltedGP",
-    "UnlinkedGP",
     "VBagg",
     "VarCMP",
     "VarCentroidGP",

@@ -40,10 +40,11 @@ class BaggGP(BagModel):
         Priors that replace the data-driven ones, by name: :class:`~deconditional.LogNormal` or any
         NumPyro distribution. ``model.priors_`` shows those in use.
     method
-        ``"map"``, or ``"nuts"`` to average predictions over the posterior of the parameters.
+        ``"map"``; or, to average predictions over the posterior of the parameters, ``"draws"`` (a
+        few, weighed about the most probable ones) or ``"nuts"``.
     method_options
-        For NUTS: ``num_warmup``, ``num_samples``, ``num_chains``, ``max_tree_depth``,
-        ``progress_bar``.
+        For draws: ``num_draws``. For NUTS: ``num_warmup``, ``num_samples``, ``num_chains``,
+        ``max_tree_depth``, ``progress_bar``.
     n_restarts, max_iter
         Of the optimiser.
     points_per_bag

@@ -36,7 +36,7 @@ from deconditional.inference.variational import VariationalProblem
 from deconditional.kernels.radial import prior_variance
 from deconditional.models.links import MAY_BE_NARROW, useless_mediator
 from deconditional.models.shift import bags_outside, observations_outside
-from deconditional.observations.kinds import Mediated, Weighted
+from deconditional.observations.kinds import Mediated
 
 __all__ = ["check_finite", "extrapolated", "leaking", "of_fit", "of_pseudo_targets"]
 
@@ -91,8 +91,8 @@ def of_fit(fitted: Fitted, bags: Bags, bound: Sequence[str]) -> list[Caution]:
         found += observations_outside(np.asarray(bags.mediator), y[needs_it])
     if problem.parameters.size:
         found += isolated(bags, problem, pieces, field)
-        if not useless and not isinstance(mediation, Weighted):
-            found += unexplained(*fitted.at_learning())
+        if not useless:
+            found += unexplained(problem, pieces, field)
     return found + too_much_jitter(problem, pieces, field)
 
 
@@ -152,6 +152,10 @@ def unexplained(problem: BagProblem, pieces: Any, field: Field) -> list[Caution]
     z = np.asarray(problem.z)
     if len(z) < FEWEST or (share := explained_share(z, pieces, field)) >= EXPLAINED:
         return []
+    known = np.asarray(problem.known_noise)
+    known = known if known.ndim == 1 else np.diag(known)
+    if known.sum() >= ((z - z.mean()) ** 2).sum():
+        return []  # the noise they are known to have explains them
     rows = _some_rows(problem, pieces)
     between = 1.0 - float(rows.gram[:, rows.bags].mean()) / float(rows.variance[rows.bags].mean())
     why = " Its length scales are so long that it is a constant." if between < FLAT else ""

@@ -64,8 +64,8 @@ def feature_error(
     --------
     >>> import numpy as np
     >>> from deconditional import BaggGP, Bags, feature_error
-    >>> x = np.linspace(0, 6, 300)
-    >>> bags = Bags.from_points(x, np.arange(300) // 10)
+    >>> x = np.linspace(0, 6, 600)
+    >>> bags = Bags.from_points(x, np.arange(600) // 10)
     >>> model = BaggGP(n_restarts=1).fit(bags, bags.means(np.sin(x)), noise_std=0.05)
     >>> few, many = (feature_error(model, x, features=f) for f in (50, 2000))
     >>> bool(many.mean_rms < few.mean_rms)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from deconditional.errors import Caution, UselessMediatorWarning
 
-__all__ = ["Predictability", "no_link", "predictability", "useless_mediator"]
+__all__ = ["Predictability", "predictability", "useless_mediator"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -173,16 +173,3 @@ def useless_mediator(
             )
             found.append(Caution(UselessMediatorWarning, text))
     return found
-
-
-def no_link(share: float, enough: float) -> list[Caution]:
-    """Mediators that predict too little of the observations to stand for bag means."""
-    if share >= enough:
-        return []
-    text = (
-        f"the mediator predicts {share:.0%} of the variance of the observations, each left out "
-        f"once, and noise would do as well (up to {enough:.0%}): it does not stand for the means "
-        "of bags here, and the posterior is hardly more than the prior of the field. Use a "
-        "mediator that says more, or more observations."
-    )
-    return [Caution(UselessMediatorWarning, text)]

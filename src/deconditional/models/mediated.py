@@ -1,109 +1,63 @@
-"""The model for unmatched data: several readings of one regression, mixed."""
+r"""The model for unmatched data: a field whose bag means are measured by their mediators.
+
+.. math:: f \sim GP(h^\top\beta, k), \qquad t = \bar f + e, \quad e \sim N(0, S + \sigma^2 I),
+
+with t and S what a regression of z on its mediator makes of the mediators of the bags
+(:mod:`deconditional.observations.measurements`), and the hyper-parameters of k and σ averaged.
+"""
 
 from __future__ import annotations
 
-import math
 import os
+import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
-from deconditional.errors import Caution, DegenerateFitWarning, UselessMediatorWarning, tell_of
+from deconditional.errors import Caution, DegenerateFitWarning, tell_of
 from deconditional.fitting.interrupts import stoppable
+from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.fitting.report import FitReport
-from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
-from deconditional.models.bagg import BaggGP
-from deconditional.models.base import BagModel
+from deconditional.inference.exact import ExactProblem, SpreadPrior
+from deconditional.inference.learn import learn
+from deconditional.inference.posterior import Gaussians, Posterior
+from deconditional.models.base import BagModel, learning, stages, take
 from deconditional.models.cautions import of_pseudo_targets
-from deconditional.models.checks import query_points
-from deconditional.models.cmp import CMP
-from deconditional.models.links import MAY_BE_NARROW, PRIOR_IS_LEFT, no_link
-from deconditional.models.readings import JointGP, MeasuredGP, TiltedGP, UnlinkedGP
-from deconditional.models.regression import (
-    Unmatched,
-    bag_gap,
-    enough,
-    explained_share,
-    leaves_much_open,
-)
-from deconditional.saving.api import FittedData, Savable
+from deconditional.models.data import Data
+from deconditional.models.links import PRIOR_IS_LEFT
+from deconditional.models.problems import problem_parts
+from deconditional.models.regression import Unmatched, explained_share
+from deconditional.models.solvers import Exact
+from deconditional.observations.kinds import Matched
+from deconditional.saving.api import FittedData
 from deconditional.saving.resume import Checkpoint, Part, opened, within
 
-__all__ = ["PARTS", "MediatedGP"]
+__all__ = ["MediatedGP"]
 
-PARTS = {"measured": 8, "tilted": 4, "conditional": 1}
-"""Members, and how many parts of the mixture each has: posteriors at hyper-parameters drawn."""
 
-PARTS_OF_A_WEAK_LINK = {"measured": 32, "tilted": 8, "conditional": 8, "unlinked": 6}
-"""Where mediators predict little: more hangs on hyper-parameters, and there may be no link."""
+def length_scale_prior(mode: np.ndarray) -> Prior:
+    """Prior of length scales that is wider below its mode than that of matched models.
 
-PARTS_OF_AN_OPEN_LINK = {"conditional": 24, "joint": 4, "u-cmp": 32}
-"""Where a regression by itself leaves much open, and the field helps to learn it."""
-
-PARTS_WITHOUT_A_LINK = {"unlinked": 32}
-"""Where mediators measure nothing: the prior is left, whose width hangs on draws that are rare."""
-
-FAMILIES: dict[str, Any] = {"measured": MeasuredGP, "tilted": TiltedGP, "unlinked": UnlinkedGP}
-
-WITH_THE_FIELD: dict[str, Any] = {
-    "joint": partial(JointGP, n_draws=PARTS_OF_AN_OPEN_LINK["joint"]),
-    "u-cmp": CMP,
-}
-"""Members that learn a regression of their own together with the field."""
-
-WEAK = 0.5
-"""Share of the variance of z below which a link is weak."""
-
-MOST_GAP = 2.0
-"""Standard deviations that bag means may be off the regression, root mean square."""
+    Of matched data short ones need evidence, and mediators have little. A prior that asked for it
+    would have its way, and intervals would be too narrow.
+    """
+    return SplitLogNormal(mode, below=1.2, above=1.5)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MediatedGP(Savable, BaseEstimator):
+class MediatedGP(BagModel):
     r"""The fine field from unmatched observations: the model to begin with.
 
-    A regression of the observations on their mediators says what bag means may be. Observations
-    cannot tell how far to follow it, since every way explains them equally well:
-
-    ``measured``
-        the mediator of a bag is a measurement of its mean, with the error that observations have
-        about the regression, independent from bag to bag; as pseudo-targets, freed of what
-        attenuates them;
-    ``conditional``
-        only the way from bag means to observations counts (as in :class:`CMP` with its
-        uncertainty); right where the fine kernel implies all that the mediator says;
-    ``tilted``
-        that, with bag effects, what the mediator does not explain of a bag, no larger than the
-        regression expects.
-
-    The posterior is their mixture, each at several draws of its hyper-parameters: eight of the
-    first, one of the second, four of the third. Three cases have another one. Shares are of the
-    variance of the M observations, predicted shares with each of them left out once.
-
-    A weak link
-        The regression predicts less than a half. More draws, 32 : 8 : 8, since more hangs on what
-        is not known of the field, and six parts of what is left without a link (below).
-    An open link
-        Observations are too few for a regression by itself: its errors have a share of 5 % or more,
-        and bag effects are less than 60 % of all error. Then models that learn a regression
-        together with the field take the place of two readings: U-CMP (``u-cmp``, 32 parts of 60)
-        and the same with the priors that readings have, at draws of its hyper-parameters
-        (``joint``, 4), beside 24 draws of the conditional one. All is as usual if bag means of one
-        of the two are more than two standard deviations off the regression, root mean square.
-    No link
-        The regression predicts less than 5 % + (1 + 2 p)/M with p mediators, and less than 35 %.
-        Then the prior of the field takes the place of all (``unlinked``), with bag means that vary
-        about the mean of the observations as these do.
+    A Gaussian process regression of the observations on their mediators says what the mean of a bag
+    with mediator y is, and how much of it is the bag's own. That makes the mediator of a bag a
+    measurement of its mean, with errors of two kinds: the bag's own, and those of the regression,
+    which bags have in common. The field is a Gaussian process seen through these measurements,
+    as in :class:`BaggGP`; a bag that was observed itself is seen through its observations.
 
     Parameters
     ----------
@@ -111,24 +65,29 @@ class MediatedGP(Savable, BaseEstimator):
         k, any GPJax kernel of the fine covariates; a Gaussian with a length scale per covariate by
         default.
     mediator_kernel
-        ℓ; a Matérn-3/2 with a length scale per variable by default.
+        ℓ, of the regression; a Matérn-3/2 with a length scale per variable by default.
     trend
         Of the field and of the regression: ``"none"``, ``"constant"`` or ``"linear"``.
-    fine_noise, n_restarts, max_iter, points_per_bag, precision, seed
-        As in :class:`BaggGP`.
+    method
+        ``"draws"``: predictions are averaged over a few draws of the hyper-parameters of the field,
+        weighed by their posterior. ``"map"`` takes the most probable ones, ``"nuts"`` samples.
+    method_options
+        For draws: ``num_draws``, 8 by default. For NUTS as in :class:`BaggGP`.
+    priors
+        As in :class:`BaggGP`; names that begin with ``mediator_kernel.`` and ``mediator_noise_std``
+        are those of the regression. Length scales of the field have
+        ``SplitLogNormal(mode, below=1.2, above=1.5)`` unless a prior is given.
+    fine_noise, fixed, n_restarts, max_iter, points_per_bag, precision, seed
+        As in :class:`BaggGP`. `fixed` takes the names of `priors`.
 
     Attributes
     ----------
-    members_
-        The fitted models, by name.
-    parts_
-        How many parts of the mixture each of them has.
     regressor_
         The regression of observations on mediators, a :class:`BaggGP` of single points.
     explained_share_
         Share of the variance of the observations that it predicts, each left out once.
-    fit_report_
-        Of all fits together.
+    measurements_
+        Bag means as their mediators measure them: ``values`` and ``noise``, a covariance.
 
     Examples
     --------
@@ -136,22 +95,13 @@ class MediatedGP(Savable, BaseEstimator):
     >>> from deconditional.datasets import swiss_roll
     >>> data = swiss_roll(n_points=500, n_bags=20, matching="indirect", seed=0)
     >>> model = MediatedGP(n_restarts=1).fit(data.bags, data.z, mediator=data.mediator)
-    >>> list(model.members_)
-    ['conditional', 'joint', 'u-cmp']
     >>> lower, upper = model.predict(data.x).interval(0.95)
     >>> bool(((data.f > lower) & (data.f < upper)).mean() > 0.8)
     True
     """
 
-    kernel: AbstractKernel | None = field(default=None, kw_only=False)
     mediator_kernel: AbstractKernel | None = field(default=None, kw_only=False)
-    trend: str = "constant"
-    fine_noise: bool = False
-    n_restarts: int = 4
-    max_iter: int = 300
-    points_per_bag: int | None = None
-    precision: str = "auto"
-    seed: int = 0
+    method: str = "draws"
 
     def fit(
         self,
@@ -168,142 +118,54 @@ class MediatedGP(Savable, BaseEstimator):
             return self._fit(Unmatched.of(bags, z, mediator, own_bag), noise_std, kept)
 
     def _fit(self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: Part | None) -> Self:
-        with _told_once():
-            with _heard() as of_regression:
-                regressor = self._regressor(data, noise_std, kept)
-            share, least = explained_share(regressor), enough(*data.mediator.shape)
-            without_link = share < least
+        began = time.perf_counter()
+        of_field, of_regression = self._parameters_apart()
+        of_field.check_options()
+        with warnings.catch_warnings():
             # A regression that explains nothing is spoken of below, as a useless mediator.
-            untold = [
-                caution
-                for caution in of_regression
-                if without_link and caution.category is DegenerateFitWarning
-            ]
-            tell_of([caution for caution in of_regression if caution not in untold])
-            parts = PARTS if share >= WEAK else PARTS_OF_A_WEAK_LINK
-            helped: dict[str, BagModel] = {}
-            if without_link:
-                parts = PARTS_WITHOUT_A_LINK
-            elif leaves_much_open(data.measurements(regressor)):
-                helped = self._with_the_field(data, regressor, noise_std, kept)
-                parts = PARTS_OF_AN_OPEN_LINK if helped else parts
-            members = self._readings(data, regressor, parts, kept)
-            fits = [regressor, *helped.values(), *members.values()]
-            if "conditional" in parts:
-                members["conditional"] = members["tilted"].conditional(parts["conditional"])
-            for member in members.values():
-                member.forget()
-            outcome = PRIOR_IS_LEFT if without_link else MAY_BE_NARROW
-            found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own, outcome)
-            told = any(caution.category is UselessMediatorWarning for caution in found)
-            if data.needs_mediators and not told:
-                found += no_link(share, least)
-            tell_of(found)
+            warnings.simplefilter("ignore", DegenerateFitWarning)
+            regressor = data.regress(
+                self.mediator_kernel,
+                noise_std,
+                within(kept, "regressor"),
+                learn_noise=True,  # bag effects, whatever the noise of observations
+                trend=self.trend,
+                n_restarts=self.n_restarts,
+                max_iter=self.max_iter,
+                seed=self.seed,
+                **of_regression,
+            )
+        measurements = data.measurements(regressor)
+        seen = Data.of(data.bags, measurements.values, None, measurements.noise, of_field)
+        problem = _problem(seen, data.z, of_field)
+        part = within(kept, "field").get("checkpoint")
+        at = stages(of_field, seen.bags, problem, part)
+        fitted = learn(problem, learning(of_field, problem, Exact()), at)
+        found = of_pseudo_targets(seen.bags, data.mediator, data.z, data.has_own, PRIOR_IS_LEFT)
+        share = explained_share(regressor)
+        said = f"{share:.0%} of the variance of the observations, by the mediators"
+        posed = {"inference": "exact", "explained": said}, ()
+        take(self, seen.bags, fitted, Exact(), posed, at, began)
         self.regressor_, self.explained_share_ = regressor, share
-        self.members_: dict[str, BagModel] = {name: (members | helped)[name] for name in parts}
-        self.parts_ = {**parts}
-        report = _together([each.fit_report_ for each in fits])
-        kept_notes = [note for note in report.notes if note not in [c.text for c in untold]]
-        self.fit_report_ = replace(
-            report,
-            details={**report.details, **self._mixed()},
-            notes=(*kept_notes, *(caution.text for caution in found)),
-        )
+        self.measurements_ = measurements
+        self.fit_report_ = _with_the_regression(self.fit_report_, regressor.fit_report_, found)
+        tell_of(found)
         return self
 
-    def _mixed(self) -> dict[str, str]:
-        """Details of the mixture, for the report."""
-        share = self.explained_share_
-        mixed = ", ".join(f"{n} {name}" for name, n in self.parts_.items())
-        return {
-            "explained": f"{share:.0%} of the variance of the observations, by the mediators",
-            "mixture": f"parts: {mixed}",
-        }
-
-    def _shared(self) -> dict[str, Any]:
-        """Options of all members."""
-        own = ("kernel", "mediator_kernel")
-        return {k: v for k, v in self.get_params(deep=False).items() if k not in own}
-
-    def _regressor(
-        self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: Part | None
-    ) -> BaggGP:
-        return data.regress(
-            self.mediator_kernel,
-            noise_std,
-            within(kept, "regressor"),
-            learn_noise=True,  # bag effects, whatever the noise of observations
-            trend=self.trend,
-            n_restarts=self.n_restarts,
-            max_iter=self.max_iter,
-            seed=self.seed,
-        )
-
-    def _readings(
-        self, data: Unmatched, regressor: BaggGP, parts: dict[str, int], kept: Part | None
-    ) -> dict[str, Any]:
-        """The readings that a mixture of parts needs, fitted."""
-        members: dict[str, Any] = {}
-        for name, family in FAMILIES.items():
-            if name in parts or (name == "tilted" and "conditional" in parts):
-                member = family(self.kernel, n_draws=parts.get(name, 1), **self._shared())
-                members[name] = member.fit(data, regressor, **within(kept, name))
-        return members
-
-    def _with_the_field(
-        self,
-        data: Unmatched,
-        regressor: BaggGP,
-        noise_std: npt.ArrayLike | None,
-        kept: Part | None,
-    ) -> dict[str, BagModel]:
-        """Models that learn a regression of their own; none if bag means of one contradict ours.
-
-        Observations cannot tell: a field that is far off in every bag may explain them as well.
-        """
-        assert data.bags.mediator is not None
-        found: dict[str, BagModel] = {}
-        cautions: list[Caution] = []
-        for name, family in WITH_THE_FIELD.items():
-            options = {"centred": True, "uncertainty": True, **self._shared()}
-            model = family(self.kernel, self.mediator_kernel, **options)
-            given = {"own_bag": data.own_bag, "noise_std": noise_std, **within(kept, name)}
-            with _heard() as said:
-                found[name] = model.fit(data.bags, data.z, data.mediator, **given)
-            means = model.predict_bags(model.bags_).mean
-            if bag_gap(regressor, data.bags.mediator, means) > MOST_GAP:
-                return {}
-            cautions += said
-        tell_of(cautions)
-        return found
-
-    # ------------------------------------------------------------------ predicting
-
-    def predict(
-        self, x: npt.ArrayLike, fine_noise: bool = False, features: int | None = None
-    ) -> Posterior:
-        """Posterior of the fine field; see :meth:`BaggGP.predict`."""
-        self._fitted()
-        array = query_points(x, self.model_.n_features_in_)
-        if fine_noise and not self.fine_noise:
-            raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
-        points = self.model_.bags_.points
-        fields = {name: model.fields(features) for name, model in self.members_.items()}
-        mixed = [fields[name][s] for name, s in self._mixture()]
-        return Posterior(mixed, array, fine_noise, (points.min(0), points.max(0)))
-
-    def predict_bags(self, bags: Bags) -> CoarsePosterior:
-        """Joint posterior of the means of f over new bags."""
-        self._fitted()
-        found = {name: model.predict_bags(bags) for name, model in self.members_.items()}
-        return CoarsePosterior(
-            np.stack([found[name].component_means[s] for name, s in self._mixture()]),
-            np.stack([found[name].component_covariances[s] for name, s in self._mixture()]),
-        )
+    def _parameters_apart(self) -> tuple[Self, dict[str, dict[str, Any]]]:
+        """The model with parameters of the field alone, and what is said of the regression's."""
+        own: dict[str, Any] = {}
+        others: dict[str, dict[str, Any]] = {}
+        for option in ("fixed", "priors"):
+            given = dict(getattr(self, option) or {})
+            apart = {name for name in given if name.startswith("mediator_")}
+            others[option] = {name.removeprefix("mediator_"): given[name] for name in apart}
+            own[option] = {name: given[name] for name in given if name not in apart}
+        return replace(self, **own), others
 
     def predict_coarse(self, mediator: npt.ArrayLike) -> Posterior:
         """Posterior of the conditional mean at new mediators, from the regression."""
-        self._fitted()
+        self.check_fitted()
         return self.regressor_.predict(mediator)
 
     def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
@@ -311,71 +173,35 @@ class MediatedGP(Savable, BaseEstimator):
 
         See :meth:`BaggGP.predict_held_out`.
         """
-        self._fitted()
+        self.check_fitted()
         return self.regressor_.predict_held_out(folds)
 
     def _fitted_data(self) -> FittedData:
-        self._fitted()
-        facts, arrays = self.model_._fitted_data()
+        facts, arrays = super()._fitted_data()
         return FittedData(facts, [*arrays, *self.regressor_._fitted_data().arrays])
 
     @property
-    def model_(self) -> BagModel:
-        """The first of the members; its parameters stand for all."""
-        return next(iter(self.members_.values()))
-
-    def _mixture(self) -> list[tuple[str, int]]:
-        """The components: names of members and numbers of draws.
-
-        A draw of a member that has few of them, for its part, comes several times.
-        """
-        draws = {name: len(model.fitted_.fields) for name, model in self.members_.items()}
-        common = math.lcm(*draws.values())
-        times = {name: self.parts_[name] * common // n for name, n in draws.items()}
-        least = math.gcd(*times.values())
-        return [
-            (name, s)
-            for name, n in draws.items()
-            for s in range(n)
-            for _ in range(times[name] // least)
-        ]
-
-    def _fitted(self) -> None:
-        if not hasattr(self, "members_"):
-            raise NotFittedError("this MediatedGP is not fitted; call fit first.")
+    def model_(self) -> Self:
+        """The model of the field, which is this one."""
+        return self
 
 
-@contextmanager
-def _heard() -> Iterator[list[Caution]]:
-    """Warnings that would have been given meanwhile, each once."""
-    found: list[Caution] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield found
-    told: list[tuple[Any, str]] = [(w.category, str(w.message)) for w in caught]
-    found += [Caution(*each) for each in dict.fromkeys(told)]
-
-
-@contextmanager
-def _told_once() -> Iterator[None]:
-    """Warnings that several fits give are given once, when all are done."""
-    with _heard() as found:
-        yield
-    tell_of(found)
-
-
-def _together(reports: Sequence[FitReport]) -> FitReport:
-    """The report of the last, with the evidence of the first and the effort and notes of all."""
-    last = reports[-1]
-    resumed = [r.details["resumed"] for r in reports if "resumed" in r.details]
+def _with_the_regression(report: FitReport, first: FitReport, found: list[Caution]) -> FitReport:
+    """The report of both fits, and what was found of the mediators."""
+    resumed = [each.details["resumed"] for each in (first, report) if "resumed" in each.details]
     return replace(
-        last,
-        log_evidence=reports[0].log_evidence,
-        converged=all(r.converged for r in reports),
-        iterations=sum(r.iterations for r in reports),
-        evaluations=sum(r.evaluations for r in reports),
-        seconds=sum(r.seconds for r in reports),
-        compile_seconds=sum(r.compile_seconds for r in reports),
-        details={**last.details, **({"resumed": ", ".join(resumed)} if resumed else {})},
-        notes=tuple(dict.fromkeys(note for r in reports for note in r.notes)),
+        report,
+        converged=report.converged and first.converged,
+        evaluations=report.evaluations + first.evaluations,
+        compile_seconds=report.compile_seconds + first.compile_seconds,
+        details={**report.details, **({"resumed": ", ".join(resumed)} if resumed else {})},
+        notes=(*report.notes, *(caution.text for caution in found)),
     )
+
+
+def _problem(seen: Data, z: np.ndarray, options: MediatedGP) -> ExactProblem:
+    """Measured bag means, which vary as much as the observations z do."""
+    priors: dict[str, Any] = {"typical_z": z, "length_scale_prior": length_scale_prior}
+    parts = problem_parts(seen, Matched(), options, **priors)
+    level = np.ones((len(z), 0 if options.trend == "none" else 1))
+    return ExactProblem(**parts, spread=SpreadPrior.of(np.asarray(parts["trend_means"]), z, level))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 from sklearn.base import BaseEstimator
 
+from deconditional.fitting.draws import DRAWS
 from deconditional.models.checks import check_count
 
 __all__ = ["BagOptions", "BasisOptions", "CmoBagsOptions", "MediationOptions"]
@@ -41,7 +42,7 @@ class BagOptions(BaseEstimator):
         """Raise where an option is none of its choices."""
         choices = {
             "trend": ("none", "constant", "linear"),
-            "method": ("map", "nuts"),
+            "method": ("map", "draws", "nuts"),
             "precision": ("auto", "float32", "float64"),
         }
         for name, allowed in choices.items():
@@ -51,7 +52,14 @@ class BagOptions(BaseEstimator):
         for name in ("n_restarts", "max_iter"):
             check_count(name, getattr(self, name))
         if self.method == "map" and self.method_options:
-            raise ValueError("method_options belong to method='nuts'; method='map' takes none.")
+            raise ValueError(
+                "method_options belong to 'draws' and 'nuts'; method='map' takes none."
+            )
+        if self.method == "draws":
+            unknown = sorted(set(self.method_options or {}) - {"num_draws"})
+            if unknown:
+                raise ValueError(f"method='draws' takes num_draws, not {', '.join(unknown)}.")
+            check_count("num_draws", (self.method_options or {}).get("num_draws", DRAWS))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

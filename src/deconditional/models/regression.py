@@ -13,48 +13,9 @@ from gpjax.kernels.base import AbstractKernel
 from deconditional.bags import Bags
 from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
+from deconditional.observations.measurements import Measurements, Population, measured
 
-__all__ = [
-    "Measurements",
-    "Unmatched",
-    "bag_gap",
-    "enough",
-    "explained_share",
-    "leaves_much_open",
-]
-
-ENOUGH = 0.05
-"""Share of the variance of z that mediators must predict to pass for measurements of bag means."""
-
-BY_CHANCE = 1.0, 2.0
-"""What regressions on noise seem to predict besides, in observations: in all, for each mediator."""
-
-SURELY_ENOUGH = 0.35
-"""Share that is a link however few the observations are."""
-
-MUCH_OPEN = 0.05
-"""Variance of a regression's errors, as a share of that of z, from which on much is open."""
-
-MOST_OWN = 0.6
-"""Share of bag effects in all error up to which it is for want of observations."""
-
-LEAST_EXPLAINED = 0.02
-"""Share of the variance of z that its mediator is taken to explain at least."""
-
-
-class Measurements(NamedTuple):
-    """Bag means as mediators measure them: values and standard deviations of noise, (N,).
-
-    `uncertainty`, (N, N), is the covariance of errors that values have in common, those of the
-    regression; `own_share` is the share that the noise has of all error, and `open_share` is how
-    large these errors in common are, as a share of the variance of the observations.
-    """
-
-    values: np.ndarray
-    noise_std: np.ndarray
-    uncertainty: np.ndarray
-    own_share: float
-    open_share: float
+__all__ = ["Unmatched", "bag_gap", "explained_share"]
 
 
 class Unmatched(NamedTuple):
@@ -132,46 +93,29 @@ class Unmatched(NamedTuple):
         return self._own_first(mean), covariance
 
     def measurements(self, regressor: BaggGP) -> Measurements:
-        r"""Mediators as measurements of bag means.
+        """Bag means as the mediators of the bags measure them.
 
-        Of a cell with mediator y the regression says that its mean is :math:`N(g(y), s^2)`, and the
-        observations say that means of cells are :math:`N(m(y), v)` about their trend m, whatever
-        else y says. So a mediator tells of the mean of its bag what Bayes' rule leaves,
-
-        .. math:: p(y \mid \bar f) \propto \frac{N(\bar f; g, s^2)}{N(\bar f; m, v)}
-                  \propto N\Bigl(\bar f; m + \frac{g - m}{b}, \frac{s^2}{b}\Bigr),
-                  \quad b = 1 - \frac{s^2}{v}.
-
-        The rest is for the prior of the field to say. With the predictions g themselves for
-        targets it is said twice, and they vary by a factor b less than bag means do.
-
-        A bag's own observations go first.
+        A bag with observations of its own is seen through their mean and nothing else.
         """
         assert self.bags.mediator is not None
-        problem = regressor.fitted_.problem
-        trend = np.asarray(problem.trend_means)
-        coefficients = np.linalg.pinv(trend) @ self.z
-        usual = problem.trend.features(jnp.asarray(self.bags.mediator)) @ coefficients
-        rest = self.z - trend @ coefficients
-        degrees = max(len(self.z) - trend.shape[1], 1)
-        variance = float(rest @ rest) / degrees - float(np.mean(problem.known_noise))
-        effect = float(regressor.parameters_.get("noise_std", 0.0)) ** 2
-        explained = 1.0 - effect / variance if variance > effect else 0.0
-        explained = max(explained, LEAST_EXPLAINED)
+        fitted, known = regressor.fitted_, regressor.fitted_.problem.known_noise
+        variances = np.asarray(known if known.ndim == 1 else jnp.diagonal(known))
+        problem, y = fitted.problem, jnp.asarray(self.bags.mediator)
+        values = problem.parameters.unpack(jnp.asarray(fitted.vectors[0]))
+        trend = problem.trend.whitened(problem.trend.features(y))
+        prior = problem.kernel.with_values(values).cross_covariance(y, y) + trend @ trend.T
         at_bags = regressor.predict(self.bags.mediator)
-        values = np.asarray(usual + (at_bags.mean - usual) / explained)
-        noise = np.full(len(values), np.sqrt(effect / explained))
-        unknown = at_bags.covariance()
-        in_common = float(np.mean(np.diag(unknown)))
-        own_share = effect / (effect + in_common) if effect > 0 else 0.0
-        total = float(np.var(self.z))
-        open_share = in_common / total if total > 0 else 0.0
-        uncertainty = unknown / explained**2
-        if self.has_own is not None:
-            noise[self.has_own] = 0.0
-            uncertainty[self.has_own] = 0.0
-            uncertainty[:, self.has_own] = 0.0
-        return Measurements(self._own_first(values), noise, uncertainty, own_share, open_share)
+        effect = float(values.get("noise_std", 0.0)) ** 2
+        population = Population.of(self.z, float(variances.mean()))
+        found = measured(at_bags.mean, np.asarray(prior), at_bags.covariance(), effect, population)
+        if self.own_bag is None or self.has_own is None:
+            return found
+        noise = np.where(self.has_own[:, None] | self.has_own, 0.0, found.noise)
+        owned = self.own_bag >= 0
+        counts = np.bincount(self.own_bag[owned], minlength=self.bags.n_bags)
+        summed = np.bincount(self.own_bag[owned], variances[owned], minlength=self.bags.n_bags)
+        noise += np.diag(summed / np.maximum(counts, 1) ** 2)
+        return Measurements(self._own_first(found.values), noise)
 
     def _own_first(self, values: np.ndarray) -> np.ndarray:
         """Values of bags, means of their own observations where there are any."""
@@ -198,18 +142,3 @@ def bag_gap(regressor: BaggGP, mediator: npt.ArrayLike, means: np.ndarray) -> fl
     expected = regressor.predict(mediator)
     variance = expected.variance + float(regressor.parameters_["noise_std"]) ** 2
     return float(np.sqrt(np.mean((means - expected.mean) ** 2 / variance)))
-
-
-def enough(n_observations: int, n_mediators: int) -> float:
-    """Share of their variance that mediators must predict, each left out once, to be a link."""
-    in_all, for_each = BY_CHANCE
-    return min(ENOUGH + (in_all + for_each * n_mediators) / n_observations, SURELY_ENOUGH)
-
-
-def leaves_much_open(said: Measurements) -> bool:
-    """Whether a regression knows little of bag means for want of observations.
-
-    Then its errors are common to many bags, and a field that observations are fitted with helps to
-    find them. Where mediators tell little of each bag by itself, no field can.
-    """
-    return said.open_share >= MUCH_OPEN and said.own_share < MOST_OWN

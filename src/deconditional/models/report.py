@@ -41,6 +41,7 @@ def learnt_attributes(
         found["mediator_kernel_"] = problem.mediation.kernel.wrapped(parameters)
     if fitted.diagnostics is not None:
         found["nuts_diagnostics_"] = fitted.diagnostics
+    if len(values) > 1:
         found["parameter_draws_"] = {k: np.stack([v[k] for v in values]) for k in values[0]}
     pieces = fitted.pieces[0]
     if isinstance(pieces, BasisPieces) and isinstance(pieces.basis, InducingBasis):
@@ -94,7 +95,7 @@ def reported(
     found = [*(Caution(FitWarning, text) for text in texts), *of_fit(fitted, seen["bags_"], bound)]
     tell_of(found)
     return FitReport(
-        method="map" if nuts is None else "nuts",
+        method="nuts" if nuts is not None else "draws" if len(fitted.vectors) > 1 else "map",
         converged=converged and not fitted.interrupted,
         iterations=best.iterations,
         evaluations=best.evaluations,

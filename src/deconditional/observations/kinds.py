@@ -13,7 +13,7 @@ from deconditional.fitting.kernel_parameters import KernelTemplate
 from deconditional.fitting.parameters import Parameter, positive
 from deconditional.observations.mediation import CMO
 
-__all__ = ["Matched", "Mediated", "Observation", "Weighted"]
+__all__ = ["Matched", "Mediated", "Observation"]
 
 
 class Matched(eqx.Module):
@@ -82,19 +82,4 @@ class Mediated(eqx.Module):
         return jnp.where(self.own_bag < 0, weights, picks)
 
 
-class Weighted(eqx.Module):
-    """Observations are known combinations of bag means."""
-
-    matrix: Float[Array, "N M"]
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """None of its own."""
-        return ()
-
-    def weights(self, values: Mapping[str, Any]) -> tuple[Array, None]:
-        """W, and no V: nothing was estimated."""
-        return self.matrix, None
-
-
-Observation = Matched | Mediated | Weighted
+Observation = Matched | Mediated

@@ -2,8 +2,8 @@
 
 >>> import tempfile, pathlib, numpy as np
 >>> import deconditional as dc
->>> x = np.linspace(0, 6, 120)
->>> bags = dc.Bags.from_points(x, np.arange(120) // 6)
+>>> x = np.linspace(0, 6, 600)
+>>> bags = dc.Bags.from_points(x, np.arange(600) // 10)
 >>> model = dc.BaggGP(n_restarts=1).fit(bags, bags.means(np.sin(x)), noise_std=0.01)
 >>> with tempfile.TemporaryDirectory() as here:
 ...     again = dc.load(model.save(pathlib.Path(here) / "field.npz"))

@@ -12,6 +12,7 @@ in closed form because a difference of normals is normal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -246,14 +247,24 @@ def score(posterior: Predictive, truth: npt.ArrayLike) -> dict[str, float]:
     {'rmse': 1.06, 'mae': 0.75, 'bias': -0.75, 'crps': 0.61, 'coverage50': 0.5,
      'coverage95': 1.0, 'nll': 1.48}
     """
+    scored = usual_scores(posterior.mean, posterior.interval, truth, crps(posterior, truth))
+    return {**scored, "nll": nll(posterior, truth)}
+
+
+def usual_scores(
+    mean: npt.ArrayLike,
+    interval: Callable[[float], tuple[Any, Any]],
+    truth: npt.ArrayLike,
+    crps: float,
+) -> dict[str, float]:
+    """Errors of a mean, the CRPS, and the coverage of central intervals, by name."""
     return {
-        "rmse": rmse(posterior.mean, truth),
-        "mae": mae(posterior.mean, truth),
-        "bias": bias(posterior.mean, truth),
-        "crps": crps(posterior, truth),
-        "coverage50": coverage(*posterior.interval(0.5), truth),
-        "coverage95": coverage(*posterior.interval(0.95), truth),
-        "nll": nll(posterior, truth),
+        "rmse": rmse(mean, truth),
+        "mae": mae(mean, truth),
+        "bias": bias(mean, truth),
+        "crps": crps,
+        "coverage50": coverage(*interval(0.5), truth),
+        "coverage95": coverage(*interval(0.95), truth),
     }
 
 

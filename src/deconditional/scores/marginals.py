@@ -15,12 +15,11 @@ from scipy.special import ndtr
 
 from deconditional.scores.checks import Floats
 from deconditional.scores.distributions import (
-    coverage,
     crps_gaussian,
     mixture_cdf,
     mixture_quantile,
+    usual_scores,
 )
-from deconditional.scores.means import bias, mae, rmse
 
 __all__ = ["KINDS", "Kind", "Marginals"]
 
@@ -118,14 +117,7 @@ class Marginals:
 
     def score(self, mean: Floats, truth: Floats) -> dict[str, float]:
         """Errors of the mean, and scores of the distributions, against the truth."""
-        return {
-            "rmse": rmse(mean, truth),
-            "mae": mae(mean, truth),
-            "bias": bias(mean, truth),
-            "crps": self.crps(truth),
-            "coverage95": coverage(*self.interval(0.95), truth),
-            "coverage50": coverage(*self.interval(0.5), truth),
-        }
+        return usual_scores(mean, self.interval, truth, self.crps(truth))
 
     def _below(self, value: npt.ArrayLike) -> Floats:
         """Probability that the normal part is below a value."""
