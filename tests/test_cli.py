@@ -57,7 +57,7 @@ def test_help_and_version_come_at_once_and_without_jax():
 
 def test_runs_as_a_module():
     done = subprocess.run(
-        [sys.executable, "-m", "deconditional", "demo", "--out", os.devnull],
+        [sys.executable, "-m", "deconditional", "predict"],
         capture_output=True,
         text=True,
     )

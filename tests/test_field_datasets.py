@@ -1,7 +1,6 @@
 """Fields on grids: the real ones, the synthetic ones, their block means and their split."""
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
@@ -188,12 +187,6 @@ def test_an_itur_without_the_maps_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(ImportError, match="has no data file 1510/v1_t_month01"):
         global_fields()
-
-
-def test_xarray_is_imported_on_use():
-    code = "import sys, deconditional.datasets as d; d.swiss_roll(60, 3); "
-    code += "assert 'xarray' not in sys.modules; d.synthetic_fields(2, 2)"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- block means --------------------------------------------------------------------------------

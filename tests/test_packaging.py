@@ -323,6 +323,7 @@ IN_MEMORY = """(lambda d: float(
 ))"""
 CORE_ALONE = {
     "a fit": (FIT, None),
+    "a swiss roll": ("dc.datasets.swiss_roll(60, 3).x.shape", None),
     "help": ("command('--help')", None),
     "downscale": ("dc.downscale", "fields"),
     "made-up fields": ("dc.datasets.synthetic_fields(4, 8)", "fields"),
@@ -395,7 +396,7 @@ def test_the_core_alone_names_the_extra_that_is_missing(core_alone, name):
 
 def test_the_core_alone_answers_as_with_everything(core_alone):
     assert core_alone["a fit"] == pytest.approx(evaluated(FIT), rel=1e-9)
-    assert core_alone["help"] == [0, ""]
+    assert core_alone["help"] == [0, ""] and core_alone["a swiss roll"] == [60, 3]
     assert core_alone["loaded"] == []
 
 

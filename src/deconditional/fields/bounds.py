@@ -212,20 +212,13 @@ def _given(
 
 def _around(centres: Floats, bounds: Floats, slack: float) -> Floats:
     """Bounds of longitudes turned so that they enclose the centres, whatever their seam."""
-    first, second = bounds.T
-    width = np.mod(second - first, 360.0)
-    width = np.where(width == 0, 360.0, width)
-
-    def beyond(start: Floats) -> Floats:
-        """How far east of a bound the centre is; one that lies on it is not a circle away."""
-        return np.mod(centres - start + slack, 360.0) - slack
-
-    eastward = beyond(first) <= width + slack
-    westward = (beyond(second) <= 360.0 - width + slack) & (width < 360.0)
-    # A centre on a bound is in both arcs; the cell is the shorter one.
-    turn = westward & (~eastward | (width > 180.0))
-    low = centres - beyond(np.where(turn, second, first))
-    return np.stack([low, low + np.where(turn, 360.0 - width, width)], axis=1)
+    turned = centres[:, None] + np.mod(bounds - centres[:, None] + 180.0, 360.0) - 180.0
+    low, high = np.sort(turned, axis=1).T
+    # Both ends of a whole circle are one; a centre on a bound may have it on the other side.
+    whole = high - low < slack
+    low, high = np.where(whole, centres - 180.0, low), np.where(whole, centres + 180.0, high)
+    beside = (centres < low - slack) | (centres > high + slack)
+    return np.stack([np.where(beside, high - 360.0, low), np.where(beside, low, high)], axis=1)
 
 
 def unwrapped(longitude: npt.ArrayLike) -> Floats:

@@ -26,6 +26,7 @@ from deconditional.fields.recipes import condensed_size
 from deconditional.fields.scaling import TargetScaling
 from deconditional.fitting.progress import tell
 from deconditional.inference.posterior import Gaussians, Posterior, blocks
+from deconditional.kernels.linalg import lifted_cholesky
 
 __all__ = ["ConsistentPosterior", "consistent"]
 
@@ -146,27 +147,18 @@ def _cross(field: Any, cells: Bags, x: Floats) -> np.ndarray:
 
 def _root(gram: Floats) -> Floats:
     """Cholesky factor of the covariance of cell means, which rounding may leave indefinite."""
-    symmetric = 0.5 * (gram + gram.T)
-    scale = float(np.mean(np.diag(symmetric)))
-    for jitter in (1e-9, 1e-7, 1e-5, 1e-3):
-        try:
-            lifted = symmetric + jitter * scale * np.eye(len(gram))
-            return np.asarray(np.linalg.cholesky(lifted), dtype=np.float64)
-        except np.linalg.LinAlgError:
-            continue
-    raise UsageError(
-        "the observed cells are so well determined already that they cannot be made consistent; "
-        "leave consistency out."
-    )
+    try:
+        return lifted_cholesky(0.5 * (gram + gram.T))
+    except ValueError:
+        raise UsageError(
+            "the observed cells are so well determined already that they cannot be made "
+            "consistent; leave consistency out."
+        ) from None
 
 
 def _explained(cross: np.ndarray, root: Floats) -> Floats:
-    inverse = np.linalg.inv(root)
-    out = np.empty(len(cross))
-    for start in range(0, len(cross), 8192):
-        rows = slice(start, start + 8192)
-        out[rows] = ((cross[rows] @ inverse.T) ** 2).sum(1)
-    return out
+    inverse, parts = np.linalg.inv(root), np.array_split(cross, len(cross) // 8192 + 1)
+    return np.concatenate([((part @ inverse.T) ** 2).sum(1) for part in parts])
 
 
 def _move(

@@ -11,12 +11,11 @@ these can be had of every point, however many there are: sums over parts, added 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
@@ -29,6 +28,7 @@ from deconditional.fields.parts import Parts
 from deconditional.fields.recipes import WHOLE_BAGS
 from deconditional.fields.scaling import InputScaling, Spread
 from deconditional.fields.survey import UnitTable
+from deconditional.inference.posterior import blocks
 
 __all__ = ["FineBags"]
 
@@ -39,9 +39,6 @@ Functions = Callable[[Any], Any]
 
 MOST_GATHERED = 4_000_000
 """Points of all bags together that may travel to one place."""
-
-BLOCK = 8192
-"""Points whose functions are evaluated at a time."""
 
 
 @dataclass(frozen=True)
@@ -214,23 +211,12 @@ def _function_sums(
     """Sums over the points of units of area times functions and, in the last column, of area."""
     place, row, area = _members(part, units)
     shares = csr_array((area, (place, row)), shape=(len(units), len(part.points)))
-    total: Any = 0.0
-    for rows, values in _values(part.points, scaling, functions, np.unique(row)):
-        total = total + shares[:, rows] @ values
-    if not len(row):
-        total = np.zeros((len(units), _evaluated(functions, scaling(part.points[:0])).shape[1]))
+    needed, total = np.unique(row), np.zeros((len(units), 1))
+    points = part.points[needed] if len(needed) else np.zeros((1, part.points.shape[1]))
+    for rows, block in blocks(scaling(points)):
+        values = np.asarray(_evaluated(functions, block), float)[: rows.stop - rows.start]
+        total = total + shares[:, needed[rows]] @ values[: len(needed)]
     return csr_array(np.concatenate([total, np.asarray(shares.sum(1))[:, None]], 1))
-
-
-def _values(
-    points: Floats, scaling: InputScaling, functions: Functions, needed: Ints
-) -> Iterator[tuple[Ints, Floats]]:
-    """Functions at the points that are needed, a block of one size after the other."""
-    for start in range(0, len(needed), BLOCK):
-        rows = needed[start : start + BLOCK]
-        padded = np.resize(rows, BLOCK) if len(needed) > BLOCK else rows
-        values = np.asarray(_evaluated(functions, jnp.asarray(scaling(points[padded]))), float)
-        yield rows, values[: len(rows)]
 
 
 @eqx.filter_jit

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -183,35 +183,28 @@ def _check_size(chunks: tuple[tuple[int, ...], ...], n_values: int) -> None:
         )
 
 
-class AreaSums(NamedTuple):
+def _area_sums(cells: Cells, field: Floats) -> tuple[Floats, Floats]:
     """Sums of area times field and of area over units, and what the mask takes of coarse cells."""
-
-    field: Floats
-    area: Floats
-    masked: Floats
-
-
-def _area_sums(cells: Cells, field: Floats) -> AreaSums:
-    found, n = cells.memberships, cells.reader.n_units
-    values = field[cells.present][found.row]
-    return AreaSums(
-        np.bincount(found.unit, found.area * values, minlength=n).astype(float),
-        np.bincount(found.unit, found.area, minlength=n).astype(float),
-        cells.masked,
-    )
+    found, values = cells.memberships, field[cells.present]
+    each = (found.area * values[found.row], found.area)
+    sums = [np.bincount(found.unit, row, cells.reader.n_units) for row in each]
+    return np.stack(sums).astype(float), cells.masked
 
 
-def _area_sums_of(reader: Reader, place: Place, block: np.ndarray, mask: Any) -> AreaSums:
+def _area_sums_of(
+    reader: Reader, place: Place, block: np.ndarray, mask: Any
+) -> tuple[Floats, Floats]:
     """Those of one block of a field; NaN where nothing is known."""
     field = block.reshape(len(block), -1)
     share = None if mask is None else np.asarray(mask, dtype=float).reshape(len(block), -1)[0]
     return _area_sums(reader.cells(place, np.isfinite(field), share), field)
 
 
-def _added(found: list[AreaSums]) -> AreaSums:
-    return AreaSums(*(np.sum(columns, axis=0) for columns in zip(*found, strict=True)))
+def _added(found: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    sums, masked = zip(*found, strict=True)
+    return np.sum(sums, axis=0), np.sum(masked, axis=0)
 
 
-def _divided(reader: Reader, sums: AreaSums) -> Floats:
-    enough = reader.enough(sums.area, sums.masked)
-    return np.where(enough, sums.field / np.where(sums.area > 0, sums.area, 1.0), np.nan)
+def _divided(reader: Reader, sums: tuple[Floats, Floats]) -> Floats:
+    (total, area), masked = sums
+    return np.where(reader.enough(area, masked), total / np.where(area > 0, area, 1.0), np.nan)

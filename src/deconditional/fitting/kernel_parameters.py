@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import deconditional.kernels  # noqa: F401  before GPJax starts JAX
+
+# isort: split
 import equinox as eqx
 import jax
 import jax.numpy as jnp
