@@ -28,7 +28,7 @@ import numpy as np
 import deconditional as dc
 from deconditional.errors import UsageError
 from deconditional.fields.interpolation import bilinear
-from deconditional.fields.recipes import field_kernel, mediator_kernel
+from deconditional.fields.recipes import Inputs, field_kernel, mediator_kernel
 from deconditional.report.maps import demo_maps
 from deconditional.report.plots import save
 from deconditional.scores.marginals import Marginals
@@ -266,8 +266,8 @@ def downscaler_of(task: Task) -> Any:
     if task.model == "bagg-gp, smooth kernel":
         options |= {"model": "bagg-gp", "kernel": "smooth"}
     elif task.model == "bagg-gp, plug-in":
-        base = dc.BaggGP(field_kernel(3, n), trend="linear", n_restarts=1)
-        link = mediator_kernel(3, len(MEDIATORS))
+        base = dc.BaggGP(field_kernel(Inputs(3, n)), trend="linear", n_restarts=1)
+        link = mediator_kernel(Inputs(3, len(MEDIATORS)))
         options["model"] = dc.PseudoTarget(
             base, link, propagate=False, trend="linear", n_restarts=1
         )

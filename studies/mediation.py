@@ -29,7 +29,7 @@ from scipy.stats import wilcoxon
 import deconditional as dc
 from deconditional.errors import UsageError
 from deconditional.fields.predict import parts_of
-from deconditional.fields.recipes import field_kernel, mediator_kernel
+from deconditional.fields.recipes import Inputs, field_kernel, mediator_kernel
 from deconditional.fields.sides import FineSide
 from deconditional.inference.posterior import Gaussians
 from studies import plots
@@ -100,7 +100,11 @@ def _smooth() -> Setting:
 
 
 def _field_setting() -> Setting:
-    return Setting(field_kernel(3, len(COVARIATES)), mediator_kernel(3, len(MEDIATORS)), "linear")
+    return Setting(
+        field_kernel(Inputs(3, len(COVARIATES))),
+        mediator_kernel(Inputs(3, len(MEDIATORS))),
+        "linear",
+    )
 
 
 def _noisy(explained: float) -> DataSet:

@@ -290,8 +290,8 @@ def test_a_fit_to_chunks_is_the_fit_to_the_whole(fitted):
     data, downscaler = fitted
     other = dc.Downscaler(**downscaler.get_params(deep=False))
     other.fit(data.fine.chunk({"lat": 5, "lon": 7}), data.coarse)
-    for name, value in downscaler.model_.model_.parameters_.items():
-        np.testing.assert_allclose(other.model_.model_.parameters_[name], value, rtol=1e-3)
+    for name, value in downscaler.model_.parameters_.items():
+        np.testing.assert_allclose(other.model_.parameters_[name], value, rtol=1e-3)
 
 
 def test_consistent_means_need_the_data_in_memory(fitted):

@@ -685,5 +685,6 @@ def test_what_was_understood_is_said():
         "mediators": "position, water_vapour, missing for 0 of 18 bags and 0 of 18 observations",
         "bags": "18 coarse cells with fine covariates, 12 fine cells in each",
         "observations": "18 of 24 coarse cells have tas",
-        "matching": "12 observations have a bag of their own, 6 are linked through the mediators",
+        "matching": "12 observations have a bag of their own and are learnt from; the other 6 are "
+        "left out, unless the model is one that needs mediators",
     }

@@ -14,8 +14,8 @@ from deconditional.errors import Caution, tell_of
 from deconditional.fields import result as results
 from deconditional.fields.description import Account, described
 from deconditional.fields.io import write_fields
-from deconditional.fields.parts import Parts
-from deconditional.fields.predict import EXTRAPOLATION, Wanted, predicted
+from deconditional.fields.predict import EXTRAPOLATION, Together, Wanted
+from deconditional.fields.series import Windows
 from deconditional.fields.sides import FineSide
 from deconditional.fields.streaming import stream
 from deconditional.fitting.progress import show
@@ -25,14 +25,19 @@ __all__ = ["answer", "written_answer"]
 
 
 def answer(
-    side: FineSide, parts: Parts, wanted: Wanted, account: Account, command: str, progress: bool
+    side: FineSide,
+    source: Together | Windows,
+    wanted: Wanted,
+    account: Account,
+    command: str,
+    progress: bool,
 ) -> xr.Dataset:
     """The posterior on fine data, and what a result says of it.
 
     Parameters
     ----------
-    side, parts
-        Where to predict.
+    side, source
+        Where to predict, and what predicts there.
     wanted, account
         What is asked of the posterior, and all there is to say of the fit.
     command
@@ -43,7 +48,7 @@ def answer(
     began = time.perf_counter()
     with show(progress) as stage:
         stage("predicting")
-        named, means = predicted(parts, account.model, account.problem, wanted, stage)
+        named, means = source.predicted(wanted, stage)
     out = results.fine_part(side, named)
     if wanted.levels:
         out = out.assign_coords(quantile=("quantile", np.asarray(wanted.levels)))
@@ -58,7 +63,7 @@ def answer(
 def written_answer(
     out: Path,
     side: FineSide,
-    parts: Parts,
+    source: Together | Windows,
     wanted: Wanted,
     account: Account,
     command: str,
@@ -67,7 +72,7 @@ def written_answer(
     resume: bool,
 ) -> Path:
     """Write the answer in as little memory as a few chunks take; see :func:`answer`."""
-    result = answer(side, parts, wanted, account, command, progress)
+    result = answer(side, source, wanted, account, command, progress)
     if result["mean"].chunks is None:
         return write_fields(result, out)
     fields = [name for name in result.data_vars if not str(name).startswith("coarse_")]
@@ -77,7 +82,7 @@ def written_answer(
         """What cannot be known before all fields are written."""
         rest = result.drop_vars(fields)
         if rest["coarse_mean"].chunks is not None:
-            rest = results.with_area_means(rest, written["mean"], parts)
+            rest = results.with_area_means(rest, source.area_means(written["mean"]))
         rest = rest.drop_vars([n for n in rest.coords if n in written.variables]).compute()
         facts = json.loads(result.attrs["deconditional"])
         facts["residuals"] = results.residual_summary(rest["coarse_residual"].values)

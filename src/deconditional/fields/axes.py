@@ -179,6 +179,10 @@ class Grid:
         """The grid of some of its rows, columns and times."""
         raise NotImplementedError
 
+    def at(self, time: str | None, times: np.ndarray | None) -> Any:
+        """The grid of the same cells at other times."""
+        return replace(self, time=time, times=times)  # type: ignore[type-var]
+
     def same_as(self, other: Grid) -> bool:
         """Whether two grids have the same cells at the same times."""
         raise NotImplementedError

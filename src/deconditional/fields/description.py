@@ -155,7 +155,8 @@ def _table(account: Account) -> dict[str, Any]:
 def mediation(matching: str, is_matched: bool, model: Any) -> str:
     """How observations were linked to bags, in words."""
     if is_matched:
-        return "matched: every observation is the mean over its own bag"
+        left = ", the others are left out" if matching != "matched" else ""
+        return f"matched: every observation is the mean over its own bag{left}"
     how = "a conditional mean operator links observations to bags"
     if isinstance(model, STAGED):
         how = "a regression on the mediators gives bags pseudo-targets with their covariance"

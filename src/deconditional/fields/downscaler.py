@@ -22,10 +22,10 @@ from deconditional.fields.learn import Learner, interrupted
 from deconditional.fields.meanings import meanings_of
 from deconditional.fields.options import Options
 from deconditional.fields.pair import Pairing, pair
-from deconditional.fields.parts import Parts
-from deconditional.fields.predict import Wanted, parts_of, quantile_levels
+from deconditional.fields.predict import Together, Wanted, parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
+from deconditional.fields.series import Series, Windows
 from deconditional.fields.sides import CoarseSide, FineSide, two_sides
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.progress import show
@@ -128,17 +128,20 @@ class Downscaler(Savable, Options):
 
         ``understand(fine, coarse).understood`` says in words what was found.
         """
-        return self.prepare(*two_sides(fine, coarse, self.question())).problem.pairing
+        learner = self.prepare(*two_sides(fine, coarse, self.question()))
+        pairing = learner.problem.pairing
+        return pairing if learner.series is None else learner.series.overview(pairing)
 
     def prepare(self, fine: FineSide, coarse: CoarseSide) -> Learner:
         """All that comes before learning: the two sides paired and scaled, candidates, folds."""
         began = time.perf_counter()
         with show(self.progress) as stage:
             stage("pairing fine and coarse cells")
-            pairing, bags = pair(fine, coarse)
+            series = self.series(fine, coarse)
+            pairing, bags = pair(*((fine, coarse) if series is None else series.sample(self.seed)))
             problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds)
             learner = Learner.of(problem, self.recipe(pairing), bags, self.folds)
-        return replace(learner, seconds=time.perf_counter() - began)
+        return replace(learner, series=series, seconds=time.perf_counter() - began)
 
     def fit(
         self,
@@ -313,8 +316,11 @@ class Downscaler(Savable, Options):
 
     def _account(self) -> Account:
         """All that results say of the fit."""
+        series, problem = self.learner_.series, self.learner_.problem
+        if isinstance(series, Series):
+            problem = replace(problem, pairing=series.overview(problem.pairing))
         return Account(
-            problem=self.learner_.problem,
+            problem=problem,
             options=self.get_params(deep=False),
             model_name=self.model_name_,
             model=self.model_,
@@ -340,14 +346,21 @@ class Downscaler(Savable, Options):
 
     def _asked(
         self, side: FineSide, wanted: Wanted, command: str
-    ) -> tuple[FineSide, Parts, Wanted, Account, str, bool]:
+    ) -> tuple[FineSide, Together | Windows, Wanted, Account, str, bool]:
         """All that an answer takes, once it is known that one can predict there."""
         self.check_consistency(side)
-        parts = parts_of(side, self.learner_.problem)
-        known = self.learner_.bags
+        learner, account = self.learner_, self._account()
+        problem = account.problem
+        if self.pairing_.n_time:
+            side = side.repeated(problem.pairing.coarse)
+        if learner.series is not None:
+            windows = Windows.of(learner.series, learner, self.model_name_, self.model_, side)
+            return side, windows, wanted, account, command, self.progress
+        parts, known = parts_of(side, problem), learner.bags
         if isinstance(known, FineBags) and known.parts.same_as(parts):
             parts = known.parts  # with all that has been found out of them since the fit
-        return side, parts, wanted, self._account(), command, self.progress
+        source = Together(parts, self.model_, problem)
+        return side, source, wanted, account, command, self.progress
 
     def _fitted_data(self) -> FittedData:
         self._check_fitted()

@@ -133,6 +133,10 @@ class Learner:
         How many were asked for.
     seconds
         The time that all of this took to prepare.
+    series
+        Both sides at all times, where the problem is a sample of them.
+    matched
+        Whether observations without a bag of their own are left out however many they are.
     """
 
     problem: Problem
@@ -141,6 +145,8 @@ class Learner:
     n_folds: int
     bags: FineBags | LeftBehind = field(metadata={"left_behind": "the fine data of the fit"})
     seconds: float = 0.0
+    series: Any = field(default=None, metadata={"left_behind": "the series that was fitted to"})
+    matched: bool = False
 
     @classmethod
     def of(cls, problem: Problem, recipe: Recipe, bags: FineBags, n_folds: int) -> Learner:
@@ -157,21 +163,24 @@ class Learner:
         """The candidates."""
         p, model = self.problem.pairing, self.recipe.model
         if model == "auto":
-            found = candidates(p.matching, p.n_bags, len(p.z), bool(p.n_position))
+            matching = "matched" if p.mostly_matched else p.matching
+            found = candidates(matching, p.n_bags, len(p.z), bool(p.n_position))
             return found if self.folds is not None else found[:1]
         return (model,) if isinstance(model, str) else (type(model).__name__,)
 
     def is_matched(self, name: str) -> bool:
-        """Whether a model sees every observation as the mean of a bag."""
-        return self.recipe.takes_bags(name) and self.problem.pairing.matching == "matched"
+        """Whether a model sees observations as means of bags, and none but these."""
+        matched = self.matched or self.problem.pairing.mostly_matched
+        return self.recipe.takes_bags(name) and matched
 
     def data(self, name: str) -> FitData:
         """What a model is fitted to."""
         problem, p = self.problem, self.problem.pairing
         z, size = problem.z, self._points_per_bag(name)
         if self.is_matched(name):
-            bags = self._bags(p.own_bag, size)
-            return FitData(bags, z, None, None, np.arange(len(z)), p.own_bag)
+            used = np.flatnonzero(p.own_bag >= 0)
+            own = p.own_bag[used]
+            return FitData(self._bags(own, size), z[used], None, None, used, own)
         kept = np.flatnonzero(np.isfinite(p.bag_mediator).all(1))
         if not kept.size:
             raise UsageError(f"no bag has mediators, which {name} needs; use bagg-gp.")
@@ -195,7 +204,9 @@ class Learner:
         if size is None:
             return None
         if size == "auto":
-            return condensed_size(name, self.problem.pairing.n_bags)
+            p = self.problem.pairing
+            n_bags = len(np.unique(p.bag_unit % p.coarse.n_cells)) if p.repeated else p.n_bags
+            return condensed_size(name, n_bags, p.n_time > 0 and not self.matched)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UsageError(f"points_per_bag must be 'auto', None or a number, not {size!r}.")
         return size
@@ -213,7 +224,8 @@ class Learner:
         if isinstance(model, str):
             model = self.recipe.estimator(name, self.is_matched(name))
         else:
-            model = clone(model)
+            held = self.recipe.held
+            model = clone(model).set_params(**({} if held is None else {"fixed": held}))
         try:
             model.fit(data.bags, z, **data.arguments(), **within(checkpoint))
         except (TypeError, ValueError) as error:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gpjax.kernels.base import ProductKernel
 
 from deconditional.fields.learn import STAGED, final_stage
 from deconditional.fields.problem import Problem
@@ -49,7 +50,7 @@ def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
             "kernel": (problem.inputs, pairing.question.covariates),
             "mediator_kernel": (problem.mediators, pairing.question.mediators),
         },
-        pairing.n_position,
+        (pairing.n_position, pairing.n_time),
         pairing.coarse.spherical,
         problem.target,
         problem.units,
@@ -60,7 +61,7 @@ def parameter_meanings(
     parameters: Mapping[str, Any],
     kernels: Mapping[str, Any],
     inputs: Mapping[str, tuple[InputScaling, Sequence[str]]],
-    n_position: int,
+    n_places: tuple[int, int],
     spherical: bool,
     target: TargetScaling,
     units: str,
@@ -73,9 +74,9 @@ def parameter_meanings(
         Learnt values by name.
     kernels, inputs
         For ``kernel`` and ``mediator_kernel``: the fitted kernel, and the scaling and names of its
-        inputs beyond position.
-    n_position, spherical
-        How many inputs are position, and whether they lie on the sphere.
+        inputs beyond position and time.
+    n_places, spherical
+        How many inputs are position and how many time, and whether they lie on the sphere.
     target, units
         Scaling and units of the target.
     """
@@ -90,7 +91,7 @@ def parameter_meanings(
             row = (array * target.scale, unit, f"{stage}standard deviation of {what}")
         elif family in kernels and rest.endswith(("lengthscale", "variance")):
             row = _of_kernel(
-                array, rest, kernels[family], *inputs[family], n_position, spherical, target, unit
+                array, rest, kernels[family], *inputs[family], n_places, spherical, target, unit
             )
             if family == "mediator_kernel":
                 text = f"mediation: {row[2].replace('covariates', 'mediators')}"
@@ -114,28 +115,44 @@ def _of_kernel(
     kernel: Any,
     scaling: InputScaling,
     names: Sequence[str],
-    n_position: int,
+    n_places: tuple[int, int],
     spherical: bool,
     target: TargetScaling,
     unit: str,
 ) -> tuple[np.ndarray, str, str]:
-    part = kernel
-    for index in rest.split(".")[:-1]:
+    *path, _ = rest.split(".")
+    part, factors = kernel, []
+    for index in path:
+        if isinstance(part, ProductKernel):
+            factors = part.kernels
         part = part.kernels[int(index)]
-    dims = part.active_dims if isinstance(part.active_dims, list) else None
+    what = _seen(part, n_places)
     kind = SHAPES.get(type(part).__name__, type(part).__name__)
-    positions = dims is not None and n_position and max(dims) < n_position
-    covariates = dims is not None and min(dims) >= n_position
-    what = "position" if positions else "covariates" if covariates else "inputs"
     if rest.endswith("variance"):
-        return np.sqrt(value) * target.scale, unit, f"spread of the {kind} part in {what}"
-    if positions:
+        every = " and ".join(dict.fromkeys(_seen(each, n_places) for each in factors or [part]))
+        return np.sqrt(value) * target.scale, unit, f"spread of the {kind} part in {every}"
+    if what == "position":
         scale = EARTH_RADIUS_KM if spherical else float(scaling.scale[0]) / 1000.0
         return value * scale, "km", f"length scale of the {kind} part in position"
-    if covariates and dims is not None:
-        chosen = [names[d - n_position] for d in dims]
+    if what == "time":
+        scale = float(scaling.scale[n_places[0]])
+        return value * scale, "years", f"length scale of the {kind} part in time"
+    if what == "season":
+        return value, "radii of the year's circle", f"length scale of the {kind} part in season"
+    if what == "covariates":
+        chosen = [names[d - sum(n_places)] for d in part.active_dims]
         text = f"length scales of the {kind} part in {', '.join(chosen)}"
         if value.ndim:
-            return value * scaling.scale[dims], "units of each", text
+            return value * scaling.scale[part.active_dims], "units of each", text
         return value, "standard deviations", text
     return value, "standard deviations", f"length scale of the {kind} part"
+
+
+def _seen(part: Any, n_places: tuple[int, int]) -> str:
+    """What the inputs of a part of a kernel are, in a word."""
+    dims = part.active_dims if isinstance(part.active_dims, list) else None
+    if dims is None:
+        return "inputs"
+    ends = np.cumsum([n_places[0], min(n_places[1], 1), max(n_places[1] - 1, 0)])
+    kinds = {("position", "time", "season", "covariates")[k] for k in np.digitize(dims, ends)}
+    return kinds.pop() if len(kinds) == 1 else "inputs"

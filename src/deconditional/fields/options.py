@@ -11,8 +11,9 @@ from sklearn.base import BaseEstimator
 from deconditional.errors import UsageError
 from deconditional.fields.pair import Pairing
 from deconditional.fields.question import Question, listed
-from deconditional.fields.recipes import Recipe, check_model
-from deconditional.fields.sides import FineSide
+from deconditional.fields.recipes import BASELINES, Inputs, Recipe, check_model
+from deconditional.fields.series import Series, series_of
+from deconditional.fields.sides import CoarseSide, FineSide
 
 __all__ = ["Options"]
 
@@ -44,6 +45,7 @@ class Options(BaseEstimator):
         model_options: Mapping[str, Any] | None = None,
         seed: int = 0,
         progress: bool = False,
+        time: str = "smooth",
     ):
         self.target = target
         self.covariates = covariates
@@ -66,6 +68,7 @@ class Options(BaseEstimator):
         self.model_options = model_options
         self.seed = seed
         self.progress = progress
+        self.time = time
 
     def question(self) -> Question:
         """The variables and their parts, checked."""
@@ -84,7 +87,24 @@ class Options(BaseEstimator):
             mask=self.mask,
             min_cover=self.min_cover,
             dims=self.dims,
+            time=self.time,
         )
+
+    def series(self, fine: FineSide, coarse: CoarseSide) -> Series | None:
+        """The series that two sides are, where models of bags are to learn from one."""
+        if isinstance(self.model, str):
+            takes_bags = self.model == "auto" or self.model in BASELINES
+        else:
+            takes_bags = "mediator_kernel" not in self.model.get_params(deep=False)
+        found = series_of(fine, coarse) if takes_bags else None
+        method = dict(self.model_options or {}).get("method", getattr(self.model, "method", "map"))
+        if found is not None and method != "map":
+            raise UsageError(
+                f"method={method!r} averages over the parameters of one fit, and "
+                f"{len(found.times)} times with {int(found.known.sum())} observations are "
+                "conditioned one after the other; use method='map', or fewer times."
+            )
+        return found
 
     def check_consistency(self, fine: FineSide) -> None:
         """Raise where area means cannot be made consistent on this data; no fit is needed."""
@@ -99,9 +119,8 @@ class Options(BaseEstimator):
         return Recipe(
             kernel="rough" if self.kernel is None else self.kernel,
             mediator_kernel=self.mediator_kernel,
-            n_position=pairing.n_position,
-            n_covariates=len(pairing.question.covariates),
-            n_mediators=len(pairing.question.mediators),
+            inputs=_inputs(pairing, len(pairing.question.covariates)),
+            mediators=_inputs(pairing, len(pairing.question.mediators)),
             trend=self.trend,
             fine_noise=self.fine_noise,
             n_restarts=self.n_restarts,
@@ -109,4 +128,21 @@ class Options(BaseEstimator):
             options=dict(self.model_options or {}),
             model=self.model,
             points_per_bag=self.points_per_bag,
+            steps=_steps(pairing),
         )
+
+
+def _inputs(pairing: Pairing, n_others: int) -> Inputs:
+    """The inputs of a kernel, with so many beside position and time."""
+    clock = pairing.clock
+    apart = _steps(pairing)[0] if clock.mode == "independent" else None
+    return Inputs(pairing.n_position, n_others, clock.n_inputs, apart)
+
+
+def _steps(pairing: Pairing) -> tuple[float, float]:
+    """The step between times and the span of all, in their standard deviations."""
+    if not pairing.n_time:
+        return 1.0, 1.0
+    column, spread = pairing.n_position, pairing.spread
+    scale = spread.std[column] or 1.0
+    return pairing.clock.step / scale, (spread.high[column] - spread.low[column]) / scale

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid, span
+from deconditional.fields.clock import Clock
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.overlap import check_overlap
-from deconditional.fields.part import check_known
+from deconditional.fields.part import ROUNDING, check_known
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
 from deconditional.fields.sides import CoarseSide, FineSide
@@ -53,12 +54,14 @@ class Pairing:
         The bag of every matched observation, else -1.
     observed_unit : (M,)
         Index of the unit, time by time and cell by cell.
-    times
-        Of the units; None where the unit is a cell.
+    times, clock
+        Of the units, None where the unit is a cell; and what times are as inputs.
     target : (units,)
         Target of every unit, NaN where missing.
     understood
         What was found, in words: pairs of label and text.
+    repeated
+        Whether covariates have no time, so that a cell has the same points at all times.
     """
 
     question: Question
@@ -73,13 +76,20 @@ class Pairing:
     own_bag: Ints
     observed_unit: Ints
     times: np.ndarray | None
+    clock: Clock
     target: Floats
     understood: tuple[tuple[str, str], ...]
+    repeated: bool = False
 
     @property
     def n_position(self) -> int:
         """Columns of points and mediators that are position."""
         return self.coarse.n_position if self.question.position else 0
+
+    @property
+    def n_time(self) -> int:
+        """Columns of points and mediators that are time; they follow those of position."""
+        return self.clock.n_inputs
 
     @property
     def n_bags(self) -> int:
@@ -92,14 +102,21 @@ class Pairing:
         return self.observed_unit % self.coarse.n_cells
 
     @property
+    def mostly_matched(self) -> bool:
+        """Whether most observations have a bag of their own, so that the others can be left out."""
+        return bool(np.mean(self.own_bag >= 0) > 0.5)
+
+    @property
     def matching(self) -> str:
         """``"matched"``, ``"partly matched"`` or ``"unmatched"``."""
         share = np.mean(self.own_bag >= 0)
         return "matched" if share == 1 else "unmatched" if share == 0 else "partly matched"
 
 
-def pair(fine: FineSide, coarse: CoarseSide) -> tuple[Pairing, FineBags]:
+def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pairing, FineBags]:
     """Make bags and observations, or say in the user's words why not.
+
+    Where nothing is learnt from them they may be as `few` as they are.
 
     Examples
     --------
@@ -120,13 +137,13 @@ def pair(fine: FineSide, coarse: CoarseSide) -> tuple[Pairing, FineBags]:
     bag_unit = bags.table.unit
     bag_mediator = units.mediator[bag_unit]
     bag_mediator = np.where(np.isnan(bag_mediator), filled, bag_mediator)
-    with_position = units.positions(grid) if question.position else np.zeros((units.size, 0))
-    bag_mediator = np.concatenate([with_position[bag_unit], bag_mediator], 1)
+    places = units.places(grid, question.position)
+    bag_mediator = np.concatenate([places[bag_unit], bag_mediator], 1)
     observed = np.flatnonzero(np.isfinite(units.target))
     unit_bag = np.full(units.size, -1)
     unit_bag[bag_unit] = np.arange(len(bag_unit))
     own_bag = unit_bag[observed]
-    seen_mediator = np.concatenate([with_position, units.mediator], 1)[observed]
+    seen_mediator = np.concatenate([places, units.mediator], 1)[observed]
     seen_mediator[own_bag >= 0] = bag_mediator[own_bag[own_bag >= 0]]
     pairing = Pairing(
         question=question,
@@ -141,27 +158,32 @@ def pair(fine: FineSide, coarse: CoarseSide) -> tuple[Pairing, FineBags]:
         own_bag=own_bag,
         observed_unit=observed,
         times=units.times,
+        clock=units.clock,
         target=units.target,
         understood=(),
+        repeated=fine.lasting,
     )
+    if few:
+        return pairing, bags
     _check_link(pairing, grid.times)
     return replace(pairing, understood=_understood(pairing, about, units.how)), bags
 
 
 @dataclass(frozen=True)
 class About:
-    """What is said of the fine data: cells, those with all covariates, and units left out."""
+    """What is said of the fine data: cells, those with all covariates, units left out or cut."""
 
     n_cells: int
     n_present: int
     too_small: int
+    partly: int
 
 
 def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, Floats, About]:
     """The bags, means of mediators that the fine data has, and what there is to say."""
     question, mediators = fine.question, fine.mediators()
     n_times = units.size // coarse.grid.n_cells
-    parts = fine.parts(coarse.grid, units.fine_time, n_times, mediators)
+    parts = fine.parts(coarse.grid, units.fine_time, n_times, units.clock, mediators)
     found = parts.gather(surveyed, joined_surveys)
     check_known(question, found.known, found.n_counted, found.n_present)
     table, area = found.units, np.zeros(units.size)
@@ -179,7 +201,9 @@ def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, F
     filled = np.full((len(kept.unit), len(question.mediators)), np.nan)
     there = [f"mediator {name}" in mediators for name in question.mediators]
     filled[:, there] = kept.other_means()
-    about = About(found.n_cells, found.n_present, int((~enough).sum()))
+    cover = parts.reader.cover(area, found.masked)[kept.unit]
+    partly = int((cover < 1.0 - ROUNDING).sum())
+    about = About(found.n_cells, found.n_present, int((~enough).sum()), partly)
     return FineBags(parts, kept), filled, about
 
 
@@ -199,13 +223,13 @@ def _check_link(p: Pairing, coarse_times: Any) -> None:
             f"the target {name!r} has the same value, {p.z[0]:.6g}, in every cell; check the data."
         )
     for k, covariate in enumerate(p.question.covariates):
-        low, high = (end[p.n_position + k] for end in (p.spread.low, p.spread.high))
+        low, high = (end[p.n_position + p.n_time + k] for end in (p.spread.low, p.spread.high))
         if low == high:
             raise UsageError(
                 f"the covariate {covariate!r} is constant ({low:.6g}) in all bags, so it "
                 "says nothing; leave it out."
             )
-    if p.matching == "matched":
+    if p.mostly_matched:
         return
     if p.mediator.shape[1] == 0:
         raise UsageError(
@@ -234,8 +258,8 @@ def _check_link(p: Pairing, coarse_times: Any) -> None:
 def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[str, str], ...]:
     question, matched = p.question, int((p.own_bag >= 0).sum())
     without = [int(np.isnan(values).any(1).sum()) for values in (p.bag_mediator, p.mediator)]
-    covariates = _names(question.covariates, question.position)
-    mediators = _names(question.mediators, question.position)
+    covariates = _names(question.covariates, question.position, p.n_time > 0)
+    mediators = _names(question.mediators, question.position, p.n_time > 0)
     low, high = p.bag_sizes.min(), p.bag_sizes.max()
     sizes = f"{low}" if low == high else f"{low} to {high}"
     lines = {
@@ -250,6 +274,16 @@ def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[st
         "matching": f"{matched} observations have a bag of their own, {len(p.z) - matched} are "
         "linked through the mediators",
     }
+    if p.mostly_matched and matched < len(p.z):
+        lines["matching"] = (
+            f"{matched} observations have a bag of their own and are learnt from; the other "
+            f"{len(p.z) - matched} are left out, unless the model is one that needs mediators"
+        )
+    if about.partly:
+        lines["partly covered"] = (
+            f"{about.partly} bags have covariates in a part of their cell only, and stand for it "
+            "with that part"
+        )
     if about.too_small:
         lines["left out"] = (
             f"{about.too_small} cells with covariates over less than {question.min_cover:.0%} of "
@@ -260,5 +294,5 @@ def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[st
     return tuple(lines.items())
 
 
-def _names(names: Sequence[str], position: bool) -> str:
-    return ", ".join([*(["position"] if position else []), *names]) or "none"
+def _names(names: Sequence[str], position: bool, time: bool) -> str:
+    return ", ".join(["position"] * position + ["time"] * time + [*names]) or "none"

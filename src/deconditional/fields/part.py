@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
+from deconditional.fields.clock import Clock
 from deconditional.fields.overlap import overlap
 from deconditional.fields.question import Question
 
@@ -155,12 +156,15 @@ class Part:
 
     @cached_property
     def points(self) -> Floats:
-        """Positions, if these are asked for, and covariates of the cells that are present."""
+        """Positions, if these are asked for, times and covariates of the cells that are present."""
         time, cell = np.nonzero(self.cells.present)
-        values = self.covariates[time, cell]
-        if not self.cells.reader.question.position:
-            return values
-        return np.concatenate([self.cells.grid.positions[cell], values], 1)
+        reader, columns = self.cells.reader, [self.covariates[time, cell]]
+        times = self.cells.grid.times
+        if times is not None:
+            columns.insert(0, reader.clock(times)[time])
+        if reader.question.position:
+            columns.insert(0, self.cells.grid.positions[cell])
+        return np.concatenate(columns, 1)
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,8 @@ class Reader:
         The unit time each belongs to, or -1.
     n_unit_times
         How many there are.
+    clock
+        What times are as inputs.
     """
 
     grid: Grid
@@ -182,6 +188,7 @@ class Reader:
     question: Question
     unit_time: Ints
     n_unit_times: int
+    clock: Clock
 
     @property
     def n_units(self) -> int:

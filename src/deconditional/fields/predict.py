@@ -8,7 +8,7 @@ same in every chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "EXTRAPOLATION",
     "NOT_PREDICTED",
     "Predictor",
+    "Together",
     "Wanted",
     "parts_of",
     "predicted",
@@ -73,6 +74,10 @@ class Wanted:
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise UsageError(f"samples must be a whole number from 0 on, not {n!r}.")
 
+    def for_window(self, number: int) -> Wanted:
+        """The same of one of many windows, whose samples are drawn on their own."""
+        return replace(self, seed=self.seed + number) if self.n_samples else self
+
     @property
     def layers(self) -> dict[str, tuple[tuple[str, ...], int]]:
         """For each name its leading dimensions, if any, and the number of its layers."""
@@ -85,6 +90,20 @@ class Wanted:
         if self.n_samples:
             found["samples"] = (("sample",), self.n_samples)
         return found
+
+    @property
+    def size(self) -> int:
+        """The number of all layers."""
+        return sum(count for _, count in self.layers.values())
+
+    def nothing(self, shape: tuple[int, ...]) -> Floats:
+        """All layers where nothing is predicted."""
+        out, start = np.full((self.size, *shape), np.nan), 0
+        for name, (_, count) in self.layers.items():
+            if name == EXTRAPOLATION:
+                out[start : start + count] = NOT_PREDICTED
+            start += count
+        return out
 
     def marginals(self, posterior: Gaussians) -> dict[str, np.ndarray]:
         """Moments of the target, quantiles, and moments before bounds, as far as asked for."""
@@ -102,13 +121,10 @@ class Wanted:
         """All layers, (layers, times, y, x), of values at points; NaN, or -1, elsewhere."""
         inside = cells.present.ravel()
         n = int(inside.sum())
-        out = np.full((sum(n for _, n in self.layers.values()), inside.size), np.nan)
-        start = 0
+        out, start = self.nothing((inside.size,)), 0
         for name, (_, count) in self.layers.items():
-            rows = slice(start, start + count)
-            if name == EXTRAPOLATION:
-                out[rows] = NOT_PREDICTED
             if n:
+                rows = slice(start, start + count)
                 out[rows, inside] = np.atleast_2d(values[name])[:, :n]
             start += count
         return out.reshape(len(out), *cells.shape)
@@ -147,23 +163,44 @@ def parts_of(side: FineSide, problem: Problem) -> Parts:
         unit_time[:] = 0
     elif side.grid.times is not None:
         unit_time = time_places(side.grid.times, pairing.times)
-    return side.parts(pairing.coarse, unit_time, n_unit_times, {})
+    return side.parts(pairing.coarse, unit_time, n_unit_times, pairing.clock, {})
+
+
+@dataclass(frozen=True)
+class Together:
+    """All fine data under one posterior: what there is to answer from."""
+
+    parts: Parts
+    model: Any
+    problem: Problem
+
+    def predicted(
+        self, wanted: Wanted, stage: Callable[[str], None]
+    ) -> tuple[dict[str, tuple[tuple[str, ...], Any]], Any]:
+        """All that was asked for, for each name leading dimensions and array, and area means."""
+        stack, means = predicted(self.parts, self.model, self.problem, wanted, stage)
+        return wanted.named(stack), means
+
+    def area_means(self, mean: Any) -> Floats:
+        """Area means over all units of a field, in chunks, that was written."""
+        field = self.parts.reader.grid.full(mean.data)
+        found: Floats = self.parts.area_means(field.rechunk(self.parts.chunks)).compute()
+        return found
 
 
 def predicted(
     parts: Parts, model: Any, problem: Problem, wanted: Wanted, stage: Callable[[str], None]
-) -> tuple[dict[str, tuple[tuple[str, ...], Any]], Any]:
-    """All that was asked for, for each name leading dimensions and array, and its area means."""
-    size = sum(n for _, n in wanted.layers.values())
+) -> tuple[Any, Any]:
+    """All layers of what was asked for, (layers, time, y, x), and area means of the first."""
+    size = wanted.size
     if parts.lazy:
         stack = parts.stack(_of_chunk, size, chunk_predictor(model, problem, wanted))
     else:
         stack = parts.stack(_at_once, size, model, problem, wanted, stage)
-    named = wanted.named(stack)
     reader = parts.reader
     if (reader.unit_time < 0).all() or not meet(reader.grid, reader.coarse):
-        return named, np.full(reader.n_units, np.nan)
-    return named, parts.area_means(named["mean"][1])
+        return stack, np.full(reader.n_units, np.nan)
+    return stack, parts.area_means(stack[0])
 
 
 def _at_once(

@@ -45,7 +45,7 @@ class Problem:
         bounds: tuple[float | None, float | None] | None,
     ) -> Problem:
         """The problem of a pairing; raises where observations lie outside what was asked for."""
-        n_position, spherical = pairing.n_position, pairing.coarse.spherical
+        kinds = (pairing.n_position, pairing.coarse.spherical, pairing.n_time)
         both = np.concatenate([pairing.bag_mediator, pairing.mediator])
         known = both[np.isfinite(both).all(1)]
         known = known if len(known) else np.zeros((1, both.shape[1]))
@@ -53,8 +53,8 @@ class Problem:
             pairing,
             coarse[[pairing.question.target]],
             TargetScaling.of(pairing.z, transform, bounds),
-            InputScaling.of(pairing.spread, n_position, spherical),
-            InputScaling.of(Spread.of(known), n_position, spherical),
+            InputScaling.of(pairing.spread, *kinds),
+            InputScaling.of(Spread.of(known), *kinds),
         )
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deconditional.errors import UsageError
+from deconditional.fields.clock import check_mode
 
 __all__ = ["Question", "listed"]
 
@@ -23,6 +24,8 @@ class Question:
         A fine variable between 0 and 1, the share of a fine cell that counts (land, say).
     min_cover
         Least share of a coarse cell that fine cells with covariates must cover to make it a bag.
+    time
+        How times hang together; see :class:`~deconditional.fields.clock.Clock`.
     """
 
     target: str
@@ -32,6 +35,7 @@ class Question:
     mask: str | None = None
     min_cover: float = 0.5
     dims: Mapping[str, str] | None = None
+    time: str = "ignore"
 
     def __post_init__(self) -> None:
         """Refuse what no dataset could answer."""
@@ -42,6 +46,7 @@ class Question:
                         f"{part} must be names of variables, and one of them is {name!r}; write "
                         f"{part}=['a', 'b']."
                     )
+        check_mode(self.time)
         if self.target in self.covariates:
             raise UsageError(
                 f"{self.target!r} is both the target and a covariate; leave one of the two out."

@@ -14,7 +14,6 @@ import xarray as xr
 
 from deconditional.errors import VERSION
 from deconditional.fields.axes import Grid
-from deconditional.fields.parts import Parts
 from deconditional.fields.predict import NOT_PREDICTED
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide
@@ -82,7 +81,10 @@ def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
         coords["coarse_time"] = ("coarse_time", pairing.times, {"standard_name": "time"})
         shape = (len(pairing.times), *shape)
     role = 2 * np.isfinite(pairing.target).astype(np.int8)
-    role[pairing.bag_unit] += 1
+    if pairing.bag_unit.size:
+        role[pairing.bag_unit] += 1
+    elif isinstance(means, np.ndarray):  # of a series, whose bags are made window by window
+        role += np.isfinite(means)
     out = xr.Dataset(coords=coords)
     out["coarse_observed"] = (dims, pairing.target.reshape(shape))
     out["coarse_mean"] = (dims, means.reshape(shape))
@@ -96,10 +98,8 @@ def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
     return out
 
 
-def with_area_means(coarse: xr.Dataset, mean: xr.DataArray, parts: Parts) -> xr.Dataset:
-    """The coarse part of a result, of a mean on the fine grid that was computed and written."""
-    field = parts.reader.grid.full(mean.data)
-    found = parts.area_means(field.rechunk(parts.chunks)).compute()
+def with_area_means(coarse: xr.Dataset, found: Floats) -> xr.Dataset:
+    """The coarse part of a result, once its area means are known."""
     means = found.reshape(coarse["coarse_mean"].shape)
     left = coarse["coarse_observed"].values - means
     return coarse.assign(

@@ -51,14 +51,19 @@ class InputScaling:
     scale: Floats
 
     @classmethod
-    def of(cls, spread: Spread, n_position: int, spherical: bool) -> InputScaling:
-        """From the spread of the values the model learns from."""
+    def of(cls, spread: Spread, n_position: int, spherical: bool, n_time: int = 0) -> InputScaling:
+        """From the spread of the values the model learns from.
+
+        Where the year goes round is on a circle, which stays as it is.
+        """
         centre = np.array(spread.mean)
         scale = np.where(spread.high > spread.low, spread.std, 1.0)
         if spherical:
             centre[:n_position], scale[:n_position] = 0.0, 1.0
         elif n_position:
             scale[:n_position] = max(float(np.sqrt(np.mean(scale[:n_position] ** 2))), 1e-300)
+        circle = slice(n_position + 1, n_position + n_time)
+        centre[circle], scale[circle] = 0.0, 1.0
         return cls(centre, scale)
 
     def __call__(self, values: Floats) -> Floats:

@@ -12,6 +12,7 @@ import xarray as xr
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
+from deconditional.fields.clock import Clock, comparable
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.grids import find_grid, values_on
 from deconditional.fields.overlap import check_cells
@@ -30,11 +31,18 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FineSide:
-    """A dataset with covariates, and its grid."""
+    """A dataset with covariates, and its grid.
+
+    Attributes
+    ----------
+    lasting
+        Whether its covariates have no time and were repeated.
+    """
 
     dataset: xr.Dataset
     question: Question
     grid: Grid
+    lasting: bool = False
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> FineSide:
@@ -53,13 +61,43 @@ class FineSide:
         """Whether a covariate is a Dask array."""
         return any(self.dataset[name].chunks is not None for name in self.question.covariates)
 
+    def repeated(self, coarse: Grid) -> FineSide:
+        """Covariates without times, the same at all times of a coarse grid; others as they are."""
+        if self.grid.times is not None or coarse.times is None or len(coarse.times) < 2:
+            return self
+        name, times = coarse.time, coarse.times
+        data = self.dataset.drop_vars(str(name), errors="ignore")
+        values = {
+            covariate: data[covariate].expand_dims({name: times})
+            for covariate in self.question.covariates
+        }
+        data = data.assign(values).assign_coords({name: (name, times, {"standard_name": "time"})})
+        return replace(self, dataset=data, grid=self.grid.at(name, times), lasting=True)
+
+    def known(self) -> npt.NDArray[np.bool_]:
+        """Where all covariates are known."""
+        found = [np.isfinite(self.dataset[name].values) for name in self.question.covariates]
+        return np.logical_and.reduce(found) if found else np.ones(1, dtype=bool)
+
+    def at(self, times: Ints) -> FineSide:
+        """The side at some of its times."""
+        grid = self.grid
+        assert grid.times is not None
+        data = self.dataset.isel({str(grid.time): times})
+        return replace(self, dataset=data, grid=grid.at(grid.time, grid.times[times]))
+
     def check_size(self) -> None:
         """Raise where the data is in memory and there is no room for what is made of it."""
         if not self.chunked:
             check_cells(self.grid, len(self.question.covariates), "fine")
 
     def parts(
-        self, coarse: Grid, unit_time: Ints, n_unit_times: int, more: Mapping[str, xr.DataArray]
+        self,
+        coarse: Grid,
+        unit_time: Ints,
+        n_unit_times: int,
+        clock: Clock,
+        more: Mapping[str, xr.DataArray],
     ) -> Parts:
         """Covariates, more variables and the mask, to be worked on beside a coarse grid.
 
@@ -74,7 +112,7 @@ class FineSide:
         if question.mask:
             self._check_mask(question.mask)
             variables["mask"] = self.dataset[question.mask]
-        reader = Reader(self.grid, coarse, question, unit_time, n_unit_times)
+        reader = Reader(self.grid, coarse, question, unit_time, n_unit_times, clock)
         return Parts.of(variables, reader, self.chunked)
 
     def mediators(self) -> dict[str, xr.DataArray]:
@@ -113,11 +151,18 @@ class FineSide:
 
 @dataclass(frozen=True)
 class CoarseSide:
-    """A dataset with target and mediators, and its grid."""
+    """A dataset with target and mediators, and its grid.
+
+    Attributes
+    ----------
+    clock
+        What times are as inputs, of all times of both sides; None where they are none.
+    """
 
     dataset: xr.Dataset
     question: Question
     grid: Grid
+    clock: Clock | None = None
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> CoarseSide:
@@ -132,6 +177,26 @@ class CoarseSide:
             )
         return cls(dataset, question, grid)
 
+    @property
+    def times(self) -> np.ndarray | None:
+        """Times of the target; None where it has none."""
+        return (
+            self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
+        )
+
+    def at(self, times: Ints) -> CoarseSide:
+        """The side at some of its times."""
+        grid = self.grid
+        assert grid.times is not None
+        data = self.dataset.isel({str(grid.time): times})
+        return replace(self, dataset=data, grid=grid.at(grid.time, grid.times[times]))
+
+    def thinned(self, cells: npt.NDArray[np.bool_]) -> CoarseSide:
+        """The side with the target in some of its cells."""
+        name, dims = self.question.target, self.grid.spatial
+        kept = xr.DataArray(cells.reshape([self.dataset.sizes[d] for d in dims]), dims=dims)
+        return replace(self, dataset=self.dataset.assign({name: self.dataset[name].where(kept)}))
+
     def units(self, fine_times: np.ndarray | None) -> Units:
         """Target and mediators of all cells, or all cells at times."""
         question, grid = self.question, self.grid
@@ -145,9 +210,8 @@ class CoarseSide:
         for k, array in enumerate(values[1:]):
             mediator[..., k] = array
         lasting = [grid.time not in self.dataset[name].dims for name in question.coarse_names]
-        coarse_times = None if lasting[0] else grid.times
         target = np.broadcast_to(values[0], shape)
-        return make_units(fine_times, coarse_times, target, mediator, lasting[1:])
+        return make_units(fine_times, self.times, target, mediator, lasting[1:], self.clock)
 
     def _check_values(self, name: str, values: Floats) -> None:
         check_marks(values, name)
@@ -180,8 +244,14 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"dims names {name!r} as {role}, but neither dataset has it; correct it (--dims "
                 f"{role}=...), or leave it out."
             )
-    sides = FineSide.of(fine, question), CoarseSide.of(coarse, question)
-    return _meeting(*sides)
+    met, other = _meeting(FineSide.of(fine, question), CoarseSide.of(coarse, question))
+    if question.time == "ignore" or other.times is None:
+        return met, other
+    met = met.repeated(other.grid)
+    if met.grid.times is None:
+        return met, other
+    every = np.concatenate(comparable(met.grid.times, other.times))
+    return met, replace(other, clock=Clock.of(np.unique(every), question.time))
 
 
 def _meeting(fine: FineSide, coarse: CoarseSide) -> tuple[FineSide, CoarseSide]:

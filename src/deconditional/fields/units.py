@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
+from deconditional.fields.clock import Clock, comparable
 
 __all__ = ["Units", "make_units", "mean_over_times", "time_places"]
 
@@ -24,6 +24,8 @@ class Units:
 
     Attributes
     ----------
+    clock
+        What times are as inputs.
     fine_time : (times of the fine data,)
         The unit time each belongs to.
     how
@@ -33,6 +35,7 @@ class Units:
     target: Floats
     mediator: Floats
     times: np.ndarray | None
+    clock: Clock
     fine_time: Ints
     how: str | None
 
@@ -41,9 +44,13 @@ class Units:
         """Number of units."""
         return len(self.target)
 
-    def positions(self, grid: Grid) -> Floats:
-        """Cell centres of all units."""
-        return np.tile(grid.positions, (self.size // grid.n_cells, 1))
+    def places(self, grid: Grid, position: bool) -> Floats:
+        """Where all units are: cell centres, if these are asked for, and inputs of their times."""
+        n_times = self.size // grid.n_cells
+        where = np.tile(grid.positions, (n_times, 1)) if position else np.zeros((self.size, 0))
+        if self.times is None:
+            return where
+        return np.concatenate([where, np.repeat(self.clock(self.times), grid.n_cells, 0)], 1)
 
 
 def make_units(
@@ -52,8 +59,12 @@ def make_units(
     target: Floats,
     mediator: Floats,
     lasting: Sequence[bool],
+    clock: Clock | None = None,
 ) -> Units:
-    """The units; `lasting` mediators have no time, so they belong to all times."""
+    """The units; `lasting` mediators have no time, so they belong to all times.
+
+    `clock` says what times are as inputs, if they are some.
+    """
     n_fine = 1 if fine_times is None else len(fine_times)
     if fine_times is None or coarse_times is None:
         how = None
@@ -71,10 +82,11 @@ def make_units(
             mean_over_times(target),
             mean_over_times(mediator),
             None,
+            Clock(),
             np.zeros(n_fine, dtype=np.int64),
             how,
         )
-    fine_times, coarse_times = _comparable(fine_times, coarse_times)
+    fine_times, coarse_times = comparable(fine_times, coarse_times)
     later = coarse_times[~np.isin(coarse_times, fine_times)]
     times = np.concatenate([fine_times, later])
     place = {_key(t): k for k, t in enumerate(times)}
@@ -93,35 +105,15 @@ def make_units(
         all_target.reshape(-1),
         all_mediator.reshape(len(times) * n_cells, mediator.shape[-1]),
         times,
+        clock or Clock(),
         np.arange(len(fine_times), dtype=np.int64),
         how,
     )
 
 
-def _comparable(fine: np.ndarray, coarse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Times in one type, so that equal ones are found to be equal."""
-    kinds = [_time_kind(times) for times in (fine, coarse)]
-    if kinds[0] != kinds[1]:
-        raise UsageError(
-            f"the times of the fine data are {kinds[0]}, those of the coarse data {kinds[1]}; "
-            "convert one of them, as in ds.convert_calendar('standard', use_cftime=False)."
-        )
-    if fine.dtype.kind == "M":
-        common = np.promote_types(fine.dtype, coarse.dtype)
-        return fine.astype(common), coarse.astype(common)
-    return fine, coarse
-
-
-def _time_kind(times: np.ndarray) -> str:
-    if times.dtype.kind == "M":
-        return "dates of NumPy"
-    calendar = getattr(times[0], "calendar", None)
-    return "plain values" if calendar is None else f"dates of the calendar {calendar!r}"
-
-
 def time_places(times: np.ndarray, among: np.ndarray) -> Ints:
     """The place of every time among others; -1 where it is not one of them."""
-    times, among = _comparable(times, among)
+    times, among = comparable(times, among)
     place = {_key(t): k for k, t in enumerate(among)}
     return np.array([place.get(_key(t), -1) for t in times], dtype=np.int64)
 

@@ -34,6 +34,7 @@ from deconditional.kernels.devices import settled
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import JITTER, as_matrix, whiten
 from deconditional.kernels.radial import prior_variance
+from deconditional.kernels.repeats import Repeats
 from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
 
 __all__ = ["ExactField", "ExactProblem", "Pieces", "SpreadPrior"]
@@ -95,14 +96,27 @@ class Pieces(eqx.Module):
 
 
 class ExactProblem(BagProblem):
-    """A problem whose evidence is computed exactly."""
+    """A problem whose evidence is computed exactly.
+
+    Attributes
+    ----------
+    repeats
+        The bags as a few of them that come again at other times, where they do.
+    """
 
     spread: SpreadPrior | None = eqx.field(default=None, kw_only=True)
+    repeats: Repeats | None = eqx.field(default=None, kw_only=True)
+
+    def gram(self, kernel: AbstractKernel) -> Float[Array, "N N"]:
+        """K̄ of a kernel."""
+        if self.repeats is None:
+            return bag_gram(kernel, self.layout, dtype=self.dtype)
+        return self.repeats.gram(kernel, self.dtype)
 
     def pieces(self, values: Mapping[str, Any], gram: Array | None = None) -> Pieces:
         """K̄, unless it is at hand, W and S."""
         if gram is None:
-            gram = bag_gram(self.kernel.with_values(values), self.layout, dtype=self.dtype)
+            gram = self.gram(self.kernel.with_values(values))
         weights, covariance = self.mediation.weights(values)
         scale = jnp.mean(jnp.diagonal(gram))
         noise = self.noise(values, weights, covariance, scale)
@@ -153,6 +167,7 @@ class ExactProblem(BagProblem):
             trend_means=self.trend_means,
             fine_noise_variance=self.fine_noise_variance(values),
             dtype=self.dtype,
+            repeats=self.repeats,
         )
 
 
@@ -169,6 +184,7 @@ class ExactField(eqx.Module):
     trend_means: Float[Array, "N q"]
     fine_noise_variance: Float[Array, ""]
     dtype: Any = eqx.field(static=True)
+    repeats: Repeats | None = eqx.field(default=None, kw_only=True)
 
     def __loaded__(self) -> ExactField:
         """The field, its bags laid out for the devices of this machine."""
@@ -183,8 +199,13 @@ class ExactField(eqx.Module):
 
     def _at(self, x: Array) -> Functionals:
         """The values of f at every row of x."""
-        cross = bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
-        return self.conditioned.seen_by_bags(cross, self.trend.features(x))
+        return self.conditioned.seen_by_bags(self._cross(x), self.trend.features(x))
+
+    def _cross(self, x: Array) -> Array:
+        """Prior covariance of f with the bag means."""
+        if self.repeats is None:
+            return bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
+        return self.repeats.cross(self.kernel, x, self.dtype)
 
     def _over(self, new: Layout, h: Array) -> Functionals:
         """The means of f over new bags."""
@@ -309,7 +330,7 @@ class ExactPath(eqx.Module):
     @eqx.filter_jit
     def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
         """The functions at every row of x."""
-        cross = bag_cross(self.field.kernel, x, self.field.layout, dtype=self.field.dtype)
+        cross = self.field._cross(x)
         trend = self.field.trend.features(x) @ self.beta
         return self.waves.draws(self.loadings, x) + trend + cross @ self.correction
 

@@ -27,6 +27,7 @@ from deconditional.kernels.devices import gathered
 from deconditional.kernels.layout import BagSampler
 from deconditional.kernels.linalg import JITTER
 from deconditional.kernels.radial import spectral_features
+from deconditional.kernels.repeats import repeats_of
 from deconditional.kernels.within_bags import own_pairs
 from deconditional.models.checks import check_count
 from deconditional.models.inducing import inducing_points
@@ -54,7 +55,8 @@ class Exact:
 
     def pose(self, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed:
         """The problem."""
-        return Posed(ExactProblem(**parts), {"inference": "exact"})
+        repeats = repeats_of(bags, parts["kernel"].kernel)
+        return Posed(ExactProblem(**parts, repeats=repeats), {"inference": "exact"})
 
     def found(self, fitted: Fitted, details: Mapping[str, str]) -> dict[str, str]:
         """How a problem was solved, for the report."""

@@ -186,7 +186,7 @@ def _write_cftime(t: Any, writer: Writer) -> list[Any]:
 
 
 def _read_cftime(content: Any, reader: Reader) -> Any:
-    import cftime  # type: ignore[import-untyped]
+    import cftime
 
     calendar, *parts = content
     return cftime.datetime(*parts, calendar=calendar)

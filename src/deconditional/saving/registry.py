@@ -47,6 +47,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.inference.variational": ("BasisPieces", "VariationalProblem"),
     "deconditional.kernels.layout": ("BagSampler", "Layout"),
     "deconditional.kernels.radial": ("DeepKernel",),
+    "deconditional.kernels.repeats": ("Repeats",),
     "deconditional.kernels.within_bags": ("BagPairs",),
     # fields
     "deconditional.fields.downscaler": ("Downscaler",),
@@ -55,10 +56,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.fields.surface": ("Surface",),
     "deconditional.fields.learn": ("FitData", "Learner"),
     "deconditional.fields.pair": ("Pairing",),
+    "deconditional.fields.clock": ("Clock",),
     "deconditional.fields.problem": ("Problem",),
     "deconditional.fields.question": ("Question",),
     "deconditional.fields.scaling": ("InputScaling", "Spread", "TargetScaling"),
-    "deconditional.fields.recipes": ("Recipe",),
+    "deconditional.fields.recipes": ("Inputs", "Recipe"),
     "deconditional.fields.validation": ("Comparison", "Folds"),
     # of other packages
     "gpjax.kernels": (

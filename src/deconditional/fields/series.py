@@ -1,0 +1,297 @@
+"""Many times: learnt from at a few, then every time conditioned on its neighbours.
+
+Exact inference costs the cube of the number of observations, so a series is not one problem. Its
+hyper-parameters are learnt from a sample: a few runs of neighbouring times, which tell how fast the
+field changes, far from each other, which tells what lasts. Then every time is conditioned, with
+these hyper-parameters, on the observations of the times around it. A window that holds all times
+gives the exact posterior; one of a single time is a fit of that time alone.
+
+A window is two small datasets, paired like any others, so memory holds a few times whatever their
+number, and windows are tasks of Dask where the data is chunked or large.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from deconditional.errors import DeconditionalWarning
+from deconditional.fields.clock import years
+from deconditional.fields.grids import values_on
+from deconditional.fields.learn import Learner
+from deconditional.fields.pair import Pairing, pair
+from deconditional.fields.predict import Wanted, parts_of, predicted
+from deconditional.fields.sides import CoarseSide, FineSide
+from deconditional.fields.units import time_places
+from deconditional.fitting.progress import tell
+from deconditional.saving.kinds import LeftBehind
+
+__all__ = ["Series", "Windows", "series_of"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+LEARNT = 600
+"""Observations that hyper-parameters are learnt from: a minute or so of exact inference."""
+
+AT_ONCE = 1200
+"""Observations that a time is conditioned on, its own and those around it."""
+
+RUNS = 3
+"""Runs of neighbouring times in the sample, each in a part of the series of its own."""
+
+FEWEST_TIMES = 6
+"""Times of the sample: two in each run, where cells are left out to make room for them."""
+
+LARGE = 4_000_000
+"""Fine cells at all times from which on windows are tasks, and nothing holds all of the result."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Both sides at many times.
+
+    Attributes
+    ----------
+    fine, coarse
+        The sides.
+    times
+        Times of the coarse side at which there are covariates and observations.
+    known
+        The number of observations at each of these.
+    reach
+        How many of them a window has.
+    """
+
+    fine: FineSide
+    coarse: CoarseSide
+    times: Ints
+    known: Ints
+    reach: int
+
+    def sample(self, seed: int) -> tuple[FineSide, CoarseSide]:
+        """Both sides at the times that are learnt from, some cells left out where need be."""
+        rng = np.random.default_rng(seed)
+        typical, n = max(int(np.median(self.known)), 1), len(self.times)
+        wanted = int(np.clip(LEARNT // typical, min(FEWEST_TIMES, n), n))
+        edges = np.linspace(0, n, min(RUNS, wanted) + 1).astype(int)
+        chosen: list[int] = []
+        for k, (low, high) in enumerate(pairwise(edges)):
+            size = min(len(range(k, wanted, len(edges) - 1)), high - low)
+            start = int(rng.integers(low, high - size + 1))
+            chosen += range(start, start + size)
+        places = self.times[chosen]
+        coarse = self.coarse.at(places)
+        values = values_on(coarse.grid, coarse.dataset, coarse.question.target)
+        share = LEARNT / max(int(np.isfinite(values).sum()), 1)
+        if share < 1.0:
+            coarse = coarse.thinned(rng.uniform(size=coarse.grid.n_cells) < share)
+        return self.fine.at(self._fine_places(places)), coarse
+
+    def around(self, fine_times: np.ndarray) -> list[tuple[int, ...]]:
+        """The coarse times on which every fine time is conditioned: the nearest ones."""
+        assert self.coarse.times is not None
+        known = years(self.coarse.times[self.times])
+        apart = np.abs(years(fine_times)[:, None] - known)
+        near = np.argsort(apart, axis=1, kind="stable")[:, : self.reach]
+        alone = self.fine.question.time == "independent"  # other times say nothing
+        there = apart.min(1) == 0.0 if alone else np.ones(len(apart), dtype=bool)
+        return [
+            tuple(np.sort(self.times[row]).tolist()) if known else ()
+            for row, known in zip(near, there, strict=True)
+        ]
+
+    def window(self, places: Sequence[int]) -> tuple[FineSide, CoarseSide]:
+        """Both sides at some of the coarse times."""
+        chosen = np.array(places, dtype=np.int64)
+        return self.fine.at(self._fine_places(chosen)), self.coarse.at(chosen)
+
+    def _fine_places(self, places: Ints) -> Ints:
+        """The fine times that belong to some coarse times."""
+        assert self.coarse.times is not None and self.fine.grid.times is not None
+        among = time_places(self.fine.grid.times, self.coarse.times[places])
+        return np.flatnonzero(among >= 0)
+
+    def overview(self, pairing: Pairing) -> Pairing:
+        """A pairing whose units are all coarse times, of the one that was learnt from."""
+        side, grid = self.coarse, self.coarse.grid
+        target = values_on(grid, side.dataset, pairing.question.target).ravel()
+        few = "all" if pairing.coarse.n_times == len(self.times) else pairing.coarse.n_times
+        known = np.isfinite(target).sum()
+        text = (
+            f"parameters are learnt from {len(pairing.z)} of {known} observations, at {few} of "
+            f"{len(self.times)} times (the lines above are of these); every time is conditioned on "
+            f"the observations of {self.reach} time{'s' * (self.reach > 1)}, its own among them"
+        )
+        return replace(
+            pairing,
+            fine=self.fine.grid,
+            coarse=grid,
+            times=side.times,
+            target=target,
+            bag_unit=np.zeros(0, dtype=np.int64),
+            understood=(*pairing.understood, ("series", text)),
+        )
+
+
+def series_of(fine: FineSide, coarse: CoarseSide) -> Series | None:
+    """The series that two sides are, if they have more observations than one problem may have.
+
+    Times that are independent are a series however few they are.
+    """
+    mode, times = fine.question.time, coarse.times
+    if mode == "ignore" or fine.grid.times is None or times is None or len(times) < 2:
+        return None
+    values = np.isfinite(values_on(coarse.grid, coarse.dataset, fine.question.target)).sum(1)
+    common = (time_places(times, fine.grid.times) >= 0) & (values > 0)
+    if values[common].sum() <= values.sum() / 2:  # not matched in time
+        return None
+    if mode == "smooth" and values.sum() <= LEARNT:
+        return None
+    reach = 1
+    if mode == "smooth":
+        reach = min(max(AT_ONCE // int(values[common].max()), 1), int(common.sum()))
+        if reach < common.sum() and reach % 2 == 0:
+            reach -= 1  # as many before as after
+    return Series(fine, coarse, np.flatnonzero(common), values[common], int(reach))
+
+
+# ---------------------------------------------------------------------- window by window
+
+
+@dataclass(frozen=True)
+class Conditioner:
+    """What conditions windows: learnt parameters, and all that was shared by candidates."""
+
+    learner: Learner
+    name: str
+
+    def __call__(
+        self, fine: FineSide, coarse: CoarseSide, where: FineSide, wanted: Wanted
+    ) -> tuple[Floats, Floats]:
+        """Layers (layers, times, y, x) of the posterior there, and area means (times, cells)."""
+        if not coarse.grid.n_times or not np.any(where.known()):
+            shape = (where.grid.n_times, *where.grid.shape)
+            return wanted.nothing(shape), np.full((shape[0], coarse.grid.n_cells), np.nan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeconditionalWarning)
+            learner, model = self._conditioned(fine, coarse)
+            parts = parts_of(where, learner.problem)
+            stack, means = predicted(parts, model, learner.problem, wanted, lambda _: None)
+        times = learner.problem.pairing.times
+        assert times is not None and where.grid.times is not None
+        place = time_places(where.grid.times, times)
+        by_time = means.reshape(len(times), -1)
+        return stack, np.where(place[:, None] >= 0, by_time[place], np.nan)
+
+    def _conditioned(self, fine: FineSide, coarse: CoarseSide) -> tuple[Learner, Any]:
+        """The model of a window, and the learner it comes from."""
+        pairing, bags = pair(fine, coarse, few=True)
+        problem = replace(self.learner.problem, pairing=pairing)
+        learner = replace(self.learner, problem=problem, bags=bags, folds=None, matched=True)
+        data = learner.data(self.name)
+        model = learner.fit(self.name, data, data.z)
+        if problem.target.log:
+            model = learner.corrected(self.name, model, data)
+        return learner, model
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where to predict, and the windows it takes.
+
+    Attributes
+    ----------
+    where
+        The side to predict on.
+    """
+
+    series: Series
+    conditioner: Conditioner
+    where: FineSide
+
+    @classmethod
+    def of(
+        cls, series: Series, learner: Learner, name: str, model: Any, where: FineSide
+    ) -> Windows:
+        """The windows of a fit, its parameters held."""
+        recipe = replace(learner.recipe, held=model.fitted_.values()[0])
+        gone = LeftBehind("the bags that were learnt from", "fit again")
+        bare = replace(learner, recipe=recipe, bags=gone, series=None)
+        return cls(series, Conditioner(bare, name), where)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether windows are tasks of Dask."""
+        grid = self.where.grid
+        return self.where.chunked or grid.n_cells * grid.n_times > LARGE
+
+    def groups(self) -> list[tuple[Ints, tuple[int, ...]]]:
+        """Times in a row that have one window, and the window."""
+        assert self.where.grid.times is not None
+        around = self.series.around(self.where.grid.times)
+        found = groupby(range(len(around)), key=around.__getitem__)
+        return [(np.array(list(rows)), places) for places, rows in found]
+
+    def predicted(
+        self, wanted: Wanted, stage: Callable[[str], None]
+    ) -> tuple[dict[str, tuple[tuple[str, ...], Any]], Any]:
+        """All that was asked for, and its area means over all cells at all coarse times."""
+        groups, size = self.groups(), wanted.size
+        jobs = [
+            (*self.series.window(places), self.where.at(rows), wanted.for_window(int(rows[0])))
+            for rows, places in groups
+        ]
+        if self.lazy:
+            import dask.array as da
+            from dask.delayed import delayed
+
+            task = delayed(_in_task, pure=False)
+            shared = delayed(self.conditioner, pure=False, traverse=False)
+            shape = self.where.grid.shape
+            layers = [
+                da.from_delayed(task(shared, *job), (size, len(rows), *shape), dtype=float)
+                for job, (rows, _) in zip(jobs, groups, strict=True)
+            ]
+            unknown = da.full(len(self._target_times) * self.series.coarse.grid.n_cells, np.nan)
+            return wanted.named(da.concatenate(layers, axis=1)), unknown
+        found = []
+        for k, job in enumerate(jobs):
+            found.append(self.conditioner(*job))
+            tell("windows", k + 1, len(jobs))
+        stack = np.concatenate([layers for layers, _ in found], axis=1)
+        return wanted.named(stack), self._at_coarse_times(np.concatenate([m for _, m in found]))
+
+    def area_means(self, mean: xr.DataArray) -> Floats:
+        """Area means over all coarse cells and times of a field that was written."""
+        pairing = self.conditioner.learner.problem.pairing
+        found = np.full((self.where.grid.n_times, self.series.coarse.grid.n_cells), np.nan)
+        for k in range(len(found)):
+            side = self.where.at(np.array([k]))
+            here = replace(pairing, times=side.grid.times, target=np.zeros(found.shape[1]))
+            problem = replace(self.conditioner.learner.problem, pairing=here)
+            found[k] = parts_of(side, problem).area_means(mean[k : k + 1].values)
+        return self._at_coarse_times(found)
+
+    @property
+    def _target_times(self) -> np.ndarray:
+        assert self.series.coarse.times is not None
+        return self.series.coarse.times
+
+    def _at_coarse_times(self, means: Floats) -> Floats:
+        """Means (times of `where`, cells) at the times of the coarse side, in one row."""
+        assert self.where.grid.times is not None
+        place = time_places(self._target_times, self.where.grid.times)
+        return np.where(place[:, None] >= 0, means[place], np.nan).ravel()
+
+
+def _in_task(*given: Any) -> Floats:
+    conditioner, *job = given
+    return conditioner(*job)[0]

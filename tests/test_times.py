@@ -1,0 +1,112 @@
+"""Fields in time: inputs, windows, and what they must agree with."""
+
+import warnings
+
+import cftime
+import numpy as np
+import pytest
+
+import deconditional as dc
+
+xr = pytest.importorskip("xarray")
+pytest.importorskip("cf_xarray")
+
+import gpjax.kernels as gk  # noqa: E402
+
+from deconditional.fields import series  # noqa: E402
+from deconditional.fields.clock import Clock, years  # noqa: E402
+from deconditional.fields.recipes import Inputs, field_kernel  # noqa: E402
+from deconditional.kernels.repeats import repeats_of, separated  # noqa: E402
+from deconditional.kernels.sweeps import bag_cross, bag_gram  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::deconditional.errors.DeconditionalWarning")
+
+MONTHS = [f"2001-{month:02d}-15" for month in range(1, 7)]
+QUICK = {"model": "bagg-gp", "n_restarts": 1, "model_options": {"max_iter": 5}}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return dc.datasets.split_cells(
+        dc.datasets.synthetic_fields(8, 12, times=MONTHS, seed=1),
+        *("tas", ["altitude"], []),
+        block=4,
+        matched=1.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def together(data):
+    with warnings.catch_warnings():  # it stops early
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        return dc.Downscaler("tas", ["altitude"], **QUICK).fit(data.fine, data.coarse)
+
+
+# --- times as numbers -------------------------------------------------------------------------
+
+
+def test_years_of_calendars():
+    months = [cftime.Datetime360Day(2000 + k // 12, 1 + k % 12, 1) for k in range(36)]
+    np.testing.assert_allclose(years(np.array(months)), np.arange(36) / 12, atol=1e-12)
+    clock = Clock.of(np.array(months), "smooth")
+    found = clock(np.array(months))
+    assert clock.season and clock.step == pytest.approx(1 / 12)
+    np.testing.assert_allclose(found[:12, 1:], found[24:, 1:], atol=1e-9)
+    squares = ((found[0, 1:] - found[3, 1:]) ** 2).sum()
+    assert squares == pytest.approx(4 * np.sin(np.pi / 4) ** 2)
+
+
+def test_a_season_needs_two_years_and_several_times_in_each():
+    days = np.array(["2000-01-01"], "datetime64[ns]") + np.arange(1000) * np.timedelta64(1, "D")
+    assert Clock.of(days, "smooth").season
+    assert not Clock.of(days[:600], "smooth").season
+    assert not Clock.of(days[::365], "smooth").season
+    assert Clock.of(days, "ignore").n_inputs == 0
+    numbered = Clock.of(days[::10], "independent")(days[[0, 20]])
+    np.testing.assert_array_equal(numbered, [[0], [2]])
+
+
+# --- bags that come again ---------------------------------------------------------------------
+
+
+def test_repeated_bags_cost_what_distinct_ones_cost_and_agree():
+    rng = np.random.default_rng(0)
+    cells = [rng.normal(size=(n, 3)) for n in (3, 4, 3)]
+    each = [
+        np.column_stack([cell[:, :2], np.full(len(cell), t), cell[:, 2]])
+        for t in (0.0, 0.5, 2.0)
+        for cell in cells
+    ]
+    bags = dc.Bags.from_list(each)
+    kernel = field_kernel(Inputs(2, 1, 1))
+    found = repeats_of(bags, kernel)
+    assert found.base.n_bags == 3 and found.columns == (2,)
+    np.testing.assert_allclose(found.gram(kernel), bag_gram(kernel, bags), atol=1e-12)
+    x = rng.normal(size=(5, 4))
+    np.testing.assert_allclose(found.cross(kernel, x), bag_cross(kernel, x, bags), atol=1e-12)
+    assert separated(gk.RBF(), (2,)) is None and repeats_of(bags, gk.RBF()) is None
+
+
+# --- windows ----------------------------------------------------------------------------------
+
+
+def parameters_held(downscaler):
+    values = downscaler.model_.fitted_.values()[0]
+    return {"model": "bagg-gp", "n_restarts": 1, "model_options": {"fixed": values}}
+
+
+def test_a_window_of_all_times_is_the_exact_posterior(data, together, monkeypatch):
+    expected = together.predict(data.fine, quantiles=[0.1])
+    monkeypatch.setattr(series, "LEARNT", 24)
+    held = parameters_held(together)
+    learner = together.learner_
+    same = dc.Downscaler("tas", ["altitude"], **held).fit(data.fine, data.coarse)
+    assert same.learner_.series.reach == len(MONTHS)
+    # The sample has scalings of its own; with those of all data the posterior is that of all data.
+    same.learner_ = type(learner)(
+        learner.problem, same.learner_.recipe, None, 5, learner.bags, series=same.learner_.series
+    )
+    found = same.predict(data.fine, quantiles=[0.1])
+    for name in ("mean", "std", "quantiles", "coarse_mean", "coarse_observed"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(found["coarse_role"], expected["coarse_role"])
