@@ -9,10 +9,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 import deconditional as dc
-from deconditional.fitting import draws as importance
 from deconditional.fitting.draws import PROPOSALS, WeightedDraws, weighted_draws
 from deconditional.fitting.interrupts import stoppable
-from deconditional.fitting.map import loss
 from deconditional.fitting.parameters import ParameterSet, positive
 
 
@@ -56,21 +54,6 @@ def test_weights_make_up_for_a_skewed_posterior():
     np.testing.assert_allclose(expected, shapes, rtol=0.1)
     # The curvature alone would say exp(σ² / 2) times as much, with σ² = 1 / shape.
     assert abs(expected[0] / 1.5 - 1) < 0.5 * (np.exp(0.5 / 1.5) - 1)
-
-
-@pytest.mark.parametrize("patience", [0.0, np.inf])
-def test_weights_need_no_gradients(monkeypatch, patience):
-    """Where evaluations take long, those of proposals are without."""
-    problem = Density(parameters(2), jnp.asarray([1.5, 6.0]), "gamma")
-    mode = np.log([1.5, 6.0])
-    expected = weighted_draws(problem, mode)
-    seen = []
-    monkeypatch.setattr(importance, "LONG_EVALUATION", patience)
-    monkeypatch.setattr(importance, "loss", lambda *at: seen.append(at) or loss(*at))
-    found = weighted_draws(problem, mode)
-    assert len(seen) == (PROPOSALS if patience == 0 else 0)
-    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-10)
-    np.testing.assert_array_equal(found.vectors, expected.vectors)
 
 
 def test_picks_spread_over_what_is_known_least():
