@@ -1,15 +1,16 @@
 """Draws of hyper-parameters, against densities whose moments are known."""
 
 import equinox as eqx
+import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 from scipy.stats import norm
 
-from deconditional.fitting import draws as importance
+import deconditional as dc
 from deconditional.fitting.draws import PROPOSALS, WeightedDraws, weighted_draws
 from deconditional.fitting.interrupts import stoppable
-from deconditional.fitting.map import loss
 from deconditional.fitting.parameters import ParameterSet, positive
 
 
@@ -55,21 +56,6 @@ def test_weights_make_up_for_a_skewed_posterior():
     assert abs(expected[0] / 1.5 - 1) < 0.5 * (np.exp(0.5 / 1.5) - 1)
 
 
-@pytest.mark.parametrize("patience", [0.0, np.inf])
-def test_weights_need_no_gradients(monkeypatch, patience):
-    """Where evaluations take long, those of proposals are without."""
-    problem = Density(parameters(2), jnp.asarray([1.5, 6.0]), "gamma")
-    mode = np.log([1.5, 6.0])
-    expected = weighted_draws(problem, mode)
-    seen = []
-    monkeypatch.setattr(importance, "LONG_EVALUATION", patience)
-    monkeypatch.setattr(importance, "loss", lambda *at: seen.append(at) or loss(*at))
-    found = weighted_draws(problem, mode)
-    assert len(seen) == (PROPOSALS if patience == 0 else 0)
-    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-10)
-    np.testing.assert_array_equal(found.vectors, expected.vectors)
-
-
 def test_picks_spread_over_what_is_known_least():
     problem = Density(parameters(2), jnp.asarray(np.diag([1.0, 400.0])), "normal")
     found = weighted_draws(problem, np.zeros(2))
@@ -112,3 +98,19 @@ def test_the_mode_is_all_there_is_without_parameters_or_time():
         found = weighted_draws(problem, np.full(2, 0.25))
     np.testing.assert_array_equal(found.pick(8), [[0.25, 0.25]])
     assert stop.used
+
+
+def test_the_marginal_is_that_of_quadrature():
+    """Of a problem with one parameter, on a grid of it."""
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(0, 6, 300))
+    bags = dc.Bags.from_points(x, np.arange(300) // 10)
+    z = bags.means(np.sin(x)) + 0.1 * rng.standard_normal(30)
+    held = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0}
+    model = dc.BaggGP(gk.RBF(), n_restarts=1, fixed=held).fit(bags, z)
+    problem, mode = model.fitted_.problem, model.fitted_.optimum.vector
+    grid = mode + np.linspace(-3, 3, 121)[:, None]
+    density = [float(problem.log_posterior(jnp.asarray(v))) for v in grid]
+    expected = logsumexp(density) + np.log(6 / 120)
+    assert model.log_marginal() == pytest.approx(expected, abs=0.02)
+    assert model.log_marginal() < model.log_evidence_

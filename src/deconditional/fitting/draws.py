@@ -7,18 +7,20 @@ handful of draws has to stand for a posterior of one mode.
 
 from __future__ import annotations
 
-import time
-from typing import NamedTuple
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from scipy.stats import chi2, norm, qmc
 
 from deconditional.fitting.interrupts import current
-from deconditional.fitting.map import Problem, loss, loss_and_gradient
+from deconditional.fitting.map import Problem, loss_and_gradient
 from deconditional.fitting.progress import tell
+from deconditional.kernels.devices import side_by_side
 
-__all__ = ["DRAWS", "PROPOSALS", "WeightedDraws", "weighted_draws"]
+__all__ = ["DRAWS", "PROPOSALS", "WeightedDraws", "log_marginal", "weighted_draws"]
 
 DRAWS = 8
 """Hyper-parameters that stand for their posterior unless another number is asked for."""
@@ -31,9 +33,6 @@ DEGREES = 5.0
 
 STEP = 0.05
 """Between gradients whose difference is a curvature, in unconstrained units."""
-
-LONG_EVALUATION = 0.1
-"""Seconds with a gradient; from there on, compiling one without is worth its time."""
 
 LEAST_CURVATURE = 0.1
 """In a direction the data say nothing of, proposals keep to a standard deviation of three."""
@@ -74,10 +73,7 @@ def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> Weighte
     d = len(mode)
     if d == 0 or current().reached():
         return alone
-    began = time.perf_counter()
     root = _proposal_root(_curvature(problem, alone.vectors[0]))
-    takes_long = time.perf_counter() - began > 2 * d * LONG_EVALUATION
-    evaluate = loss if takes_long else lambda *at: loss_and_gradient(*at)[0]
     uniform = qmc.Sobol(d + 1, rng=np.random.default_rng(seed)).random(PROPOSALS)
     normal = norm.ppf(uniform[:, :d].clip(1e-9, 1.0 - 1e-9))
     steps = normal / np.sqrt(chi2.ppf(uniform[:, d:], DEGREES) / DEGREES)
@@ -85,10 +81,11 @@ def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> Weighte
     log_proposal = -0.5 * (DEGREES + d) * np.log1p((steps**2).sum(1) / DEGREES)
     low, high = problem.parameters.bounds()
     log_posterior = np.full(PROPOSALS, -np.inf)
-    for k in np.flatnonzero(((vectors >= low) & (vectors <= high)).all(1)):
+    inside = np.flatnonzero(((vectors >= low) & (vectors <= high)).all(1))
+    for k, (loss, _) in zip(inside, _evaluated(problem, vectors[inside]), strict=True):
         if current().reached():
             return alone
-        log_posterior[k] = -float(evaluate(problem, jnp.asarray(vectors[k])))
+        log_posterior[k] = -float(loss)
         tell("draws of parameters", int(k) + 1, PROPOSALS)
     log_weights = np.where(np.isfinite(log_posterior), log_posterior - log_proposal, -np.inf)
     if not np.isfinite(log_weights).any():
@@ -97,13 +94,37 @@ def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> Weighte
     return WeightedDraws(vectors[order], _truncated(log_weights)[order])
 
 
+<<<<<<< HEAD
+def log_marginal(problem: Problem, mode: np.ndarray) -> float:
+    """Log probability of the observations, hyper-parameters integrated out about their mode.
+
+    Laplace's approximation: what the data say nothing of costs nothing, what they have to find
+    costs as much as they narrow it. Of models with more and fewer parameters the evidence at the
+    mode, which knows no such price, takes the richer one too often.
+    """
+    mode = np.asarray(mode, dtype=float)
+    found = -float(loss_and_gradient(problem, jnp.asarray(mode))[0])
+    if not len(mode):
+        return found
+    values = np.maximum(np.linalg.eigvalsh(_curvature(problem, mode)), LEAST_CURVATURE)
+    return found + 0.5 * float(len(mode) * np.log(2.0 * np.pi) - np.log(values).sum())
+=======
+def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any]]:
+    """Loss and gradient at every vector in turn, worked out side by side."""
+    pool = ThreadPoolExecutor(side_by_side(problem, len(vectors)))
+    try:
+        yield from pool.map(lambda v: loss_and_gradient(problem, jnp.asarray(v)), vectors)
+    finally:
+        pool.shutdown(cancel_futures=True)
+>>>>>>> main
+
+
 def _curvature(problem: Problem, mode: np.ndarray) -> np.ndarray:
     """Of the negative log posterior, by differences of its gradient."""
-    gradients = [
-        [np.asarray(loss_and_gradient(problem, jnp.asarray(v))[1]) for v in (mode + e, mode - e)]
-        for e in STEP * np.eye(len(mode))
-    ]
-    found = np.array([(up - down) / (2.0 * STEP) for up, down in gradients])
+    steps = STEP * np.eye(len(mode))
+    pairs = _evaluated(problem, np.concatenate([mode + steps, mode - steps]))
+    up, down = np.split(np.array([np.asarray(gradient) for _, gradient in pairs]), 2)
+    found = (up - down) / (2.0 * STEP)
     found = np.where(np.isfinite(found), found, 0.0)
     return 0.5 * (found + found.T)
 

@@ -10,7 +10,6 @@ restart, and a fit that goes on begins each anew from there.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -30,7 +29,7 @@ from deconditional.errors import CheckpointError
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
-from deconditional.kernels.devices import is_spread
+from deconditional.kernels.devices import side_by_side
 from deconditional.saving.resume import Section
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "Problem",
     "Standing",
     "evaluated",
-    "loss",
     "loss_and_gradient",
     "maximise",
 ]
@@ -70,12 +68,6 @@ class Problem(Protocol):
 
     def evaluate(self, vector: Any) -> tuple[Any, Any]:
         """Log evidence plus log prior of an unconstrained vector, and what else is known there."""
-
-
-@eqx.filter_jit
-def loss(problem: Problem, vector: Any) -> Any:
-    """The negative log posterior."""
-    return -problem.evaluate(vector)[0]
 
 
 @eqx.filter_jit
@@ -290,9 +282,7 @@ class _Search:
         options: dict[str, Any] = {"ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20}
         if self.single:
             options |= {"ftol": FLOAT32_TOLERANCE, "maxls": FLOAT32_LINE_SEARCH}
-        alone = jax.default_backend() != "cpu" or is_spread(self.problem)
-        workers = 1 if alone else min(len(self.restarts), os.cpu_count() or 1)
-        with ThreadPoolExecutor(workers) as pool:
+        with ThreadPoolExecutor(side_by_side(self.problem, len(self.restarts))) as pool:
             try:
                 if not self.screened and len(self.restarts) > 2:
                     self._all(pool, screening, options)

@@ -113,10 +113,9 @@ class ExactProblem(BagProblem):
             return bag_gram(kernel, self.layout, dtype=self.dtype)
         return self.repeats.gram(kernel, self.dtype)
 
-    def pieces(self, values: Mapping[str, Any], gram: Array | None = None) -> Pieces:
-        """K̄, unless it is at hand, W and S."""
-        if gram is None:
-            gram = self.gram(self.kernel.with_values(values))
+    def pieces(self, values: Mapping[str, Any]) -> Pieces:
+        """K̄, W and S."""
+        gram = self.gram(self.kernel.with_values(values))
         weights, covariance = self.mediation.weights(values)
         scale = jnp.mean(jnp.diagonal(gram))
         noise = self.noise(values, weights, covariance, scale)

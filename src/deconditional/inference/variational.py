@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float
 
-from deconditional.fitting.map import loss, loss_and_gradient
+from deconditional.fitting.map import loss_and_gradient
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
 from deconditional.inference.basis_field import BasisField
 from deconditional.inference.collapsed import least_noise, regress
@@ -175,4 +175,6 @@ class VariationalProblem(BagProblem):
         if self.dtype != jnp.float32:
             return 0.0
         precise = replace(self, dtype=jnp.float64)
-        return abs(float(loss_and_gradient(self, vector)[0]) - float(loss(precise, vector)))
+        return abs(
+            float(loss_and_gradient(self, vector)[0]) - float(loss_and_gradient(precise, vector)[0])
+        )

@@ -9,6 +9,7 @@ gradient. All devices of an accelerator are used without being asked, and all co
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -24,7 +25,7 @@ from jaxtyping import Array
 from deconditional.kernels.layout import Layout, layout_bags
 from deconditional.kernels.tile_sizes import is_accelerator, tiles_for
 
-__all__ = ["current_mesh", "gathered", "is_spread", "settled", "spread", "summed", "use_devices"]
+__all__ = ["current_mesh", "gathered", "settled", "side_by_side", "spread", "summed", "use_devices"]
 
 AXIS = "devices"
 
@@ -130,10 +131,12 @@ def gathered(layout: Layout) -> Layout:
     return jax.device_put(replace(layout, mesh=None), jax.local_devices()[0])
 
 
-def is_spread(tree: Any) -> bool:
-    """Whether an array of a pytree lies on more than one device."""
+def side_by_side(tree: Any, most: int) -> int:
+    """How many evaluations that need the arrays of a pytree may run at a time, each on a core."""
     arrays = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
-    return any(len(array.devices()) > 1 for array in arrays)
+    if is_accelerator() or any(len(array.devices()) > 1 for array in arrays):
+        return 1
+    return max(1, min(most, os.cpu_count() or 1))
 
 
 def settled(layout: Layout) -> Layout:

@@ -170,12 +170,6 @@ class NoiseRoot(eqx.Module):
             return whiten(self.root, b)
         return b / (self.root if b.ndim == 1 else self.root[:, None])
 
-    def whiten_transposed(self, b: Array) -> Array:
-        """S^(-T/2) b, so that applying both gives S⁻¹ b."""
-        if self.root.ndim == 2:
-            return jsl.solve_triangular(self.root, b, lower=True, trans=1)
-        return self.whiten(b)
-
     def log_determinant(self) -> Float[Array, ""]:
         """Log det S."""
         if self.root.ndim == 2:
