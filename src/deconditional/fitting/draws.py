@@ -94,7 +94,6 @@ def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> Weighte
     return WeightedDraws(vectors[order], _truncated(log_weights)[order])
 
 
-<<<<<<< HEAD
 def log_marginal(problem: Problem, mode: np.ndarray) -> float:
     """Log probability of the observations, hyper-parameters integrated out about their mode.
 
@@ -108,7 +107,8 @@ def log_marginal(problem: Problem, mode: np.ndarray) -> float:
         return found
     values = np.maximum(np.linalg.eigvalsh(_curvature(problem, mode)), LEAST_CURVATURE)
     return found + 0.5 * float(len(mode) * np.log(2.0 * np.pi) - np.log(values).sum())
-=======
+
+
 def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any]]:
     """Loss and gradient at every vector in turn, worked out side by side."""
     pool = ThreadPoolExecutor(side_by_side(problem, len(vectors)))
@@ -116,7 +116,6 @@ def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any
         yield from pool.map(lambda v: loss_and_gradient(problem, jnp.asarray(v)), vectors)
     finally:
         pool.shutdown(cancel_futures=True)
->>>>>>> main
 
 
 def _curvature(problem: Problem, mode: np.ndarray) -> np.ndarray:
