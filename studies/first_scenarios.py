@@ -134,9 +134,11 @@ class Files:
         a1b, e1 = self.read(A1B).air_temperature, self.read(E1).air_temperature
         fields = xr.Dataset({"a1b": a1b, "e1": e1}).rename(latitude="lat", longitude="lon")
         fields = fields.reset_coords(drop=True).isel(lat=slice(36), lon=slice(48))
-        altitude = dc.datasets.global_fields(1).altitude
-        lon = (fields.lon + 180.0) % 360.0 - 180.0
-        fields["altitude"] = altitude.interp(lat=fields.lat, lon=lon).drop_vars("lon")
+        ground = dc.datasets.global_fields(1).altitude
+        turned = fields.assign_coords(lon=(fields.lon + 180.0) % 360.0 - 180.0)
+        spots = ground.interp(lat=turned.lat, lon=turned.lon)
+        fields["altitude_at_centre"] = spots.assign_coords(lon=fields.lon)
+        fields["altitude"] = fields.altitude_at_centre.copy(data=_cell_means(ground, turned))
         rng = np.random.default_rng(0)
         fields["noise"] = fields.altitude.copy(data=rng.standard_normal(fields.altitude.shape))
         return fields
@@ -186,6 +188,22 @@ class Files:
         """Made-up fields."""
         times = np.array([f"2001-{m:02d}-15" for m in range(1, 13)], dtype="datetime64[ns]")
         return dc.datasets.synthetic_fields(48, 72, times=list(times))
+
+
+def _cell_means(field: xr.DataArray, like: xr.Dataset) -> np.ndarray:
+    """Means of a finer field over cells whose borders lie half-way between their centres."""
+    shares = []
+    for name in ("lat", "lon"):
+        fine, coarse = (_edges(each[name].values) for each in (field, like))
+        low = np.maximum(coarse[:-1, None], fine[None, :-1])
+        shared = np.maximum(np.minimum(coarse[1:, None], fine[None, 1:]) - low, 0.0)
+        shares.append(shared / shared.sum(1, keepdims=True))
+    return shares[0] @ field.values @ shares[1].T
+
+
+def _edges(centres: np.ndarray) -> np.ndarray:
+    middle = 0.5 * (centres[1:] + centres[:-1])
+    return np.concatenate([[2 * centres[0] - middle[0]], middle, [2 * centres[-1] - middle[-1]]])
 
 
 # ---------------------------------------------------------------------- scenarios
@@ -239,6 +257,7 @@ JUNE, MONTHS = "2007-06", "2007-04/2008-03"
 HOUR, HOURS = "2018-09-14T01", "2018-09-13T20/2018-09-14T07"
 JULY, WHOLE_YEAR = "2001-07", "2001"
 E, L, B = ("e1",), ("altitude",), ("before",)
+SPOTS = ("altitude_at_centre",)
 LAND, SKY = ("altitude", "rain"), ("altitude", "cloud")
 
 
@@ -251,6 +270,7 @@ def _all() -> tuple[Scenario, ...]:
         ("air, altitude, 48", "air", "a1b", YEAR, Cut(L, (), (6, 6))),
         ("air, altitude, 108", "air", "a1b", YEAR, Cut(L, (), (4, 4))),
         ("air, altitude, 432", "air", "a1b", YEAR, Cut(L, (), (2, 2))),
+        ("air, altitude at centres, 432", "air", "a1b", YEAR, Cut(SPOTS, (), (2, 2))),
         ("air, position, 48", "air", "a1b", YEAR, Cut((), (), (6, 6))),
         ("air, noise, 48", "air", "a1b", YEAR, Cut(("noise",), (), (6, 6))),
         ("air, E1, 12 years of 48", "air", "a1b", YEARS, Cut(E, (), (6, 6))),

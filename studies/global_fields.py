@@ -74,7 +74,7 @@ STUDIED = ("matched", "half")
 
 SCORES = ("rmse", "mae", "bias", "crps", "coverage95", "coverage50")
 
-FITTED_BY_AUTO = ("mediated",)
+FITTED_BY_AUTO = ("mediated", "bagg-gp", "kriging")
 """What "auto" compares at this size, and fits in any case."""
 
 COLUMNS = {

@@ -9,7 +9,11 @@ Data sets, each with truth at every fine point:
 ``fields``
     real global fields, half of the coarse cells with covariates, the other half with the target;
 ``fields-shifted``
-    the same with covariates of the month before that of the target.
+    the same with covariates of the month before that of the target;
+``globe``
+    a made-up globe of few cells, whose truth is linear in altitude.
+
+A name with a colon is a variation of a data set: see :data:`VARIATIONS`.
 
 ``oracle`` is the matched model of the cells that give observations: it sees the points that no
 other model is shown.
@@ -19,7 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import gpjax.kernels as gk
@@ -111,6 +115,74 @@ def _noisy(explained: float) -> DataSet:
     return DataSet(10, lambda seed: dc.datasets.noisy_mediator(explained, seed=seed), _smooth)
 
 
+def _hilly() -> Setting:
+    return Setting(field_kernel(Inputs(3, 1)), mediator_kernel(Inputs(3, 1)), "linear")
+
+
+def _few_observations(data: Any, rng: np.random.Generator) -> Any:
+    some = np.sort(rng.permutation(len(data.z))[: max(len(data.z) // 4, 8)])
+    return replace(data, z=data.z[some], mediator=data.mediator[some])
+
+
+def _few_bags(data: Any, rng: np.random.Generator) -> Any:
+    n = data.bags.n_bags
+    return replace(data, bags=data.bags.select(np.sort(rng.permutation(n)[: max(n // 4, 8)])))
+
+
+def _with_mediators(data: Any, of_bags: np.ndarray, of_observations: np.ndarray) -> Any:
+    bags = replace(data.bags, mediator=np.column_stack([data.bags.mediator, of_bags]))
+    return replace(data, bags=bags, mediator=np.column_stack([data.mediator, of_observations]))
+
+
+def _noise_beside(data: Any, rng: np.random.Generator) -> Any:
+    n, m = data.bags.n_bags, len(data.z)
+    return _with_mediators(data, rng.standard_normal(n), rng.standard_normal(m))
+
+
+def _said_twice(data: Any, rng: np.random.Generator) -> Any:
+    both = [data.bags.mediator[:, 0], data.mediator[:, 0]]
+    again = [y + 0.01 * np.std(both[1]) * rng.standard_normal(len(y)) for y in both]
+    return _with_mediators(data, *again)
+
+
+def _heavy_tails(data: Any, rng: np.random.Generator) -> Any:
+    return replace(data, z=data.z + 0.1 * data.z.std() * rng.standard_t(2, len(data.z)))
+
+
+def _flat_covariate(data: Any, rng: np.random.Generator) -> Any:
+    column = rng.standard_normal(data.bags.n_points)
+    column = column - data.bags.means(column)[data.bags.bag]
+    bags = replace(data.bags, points=np.column_stack([data.bags.points, column]))
+    return replace(data, bags=bags, x=np.column_stack([data.x, rng.standard_normal(len(data.x))]))
+
+
+VARIATIONS: dict[str, Callable[[Any, np.random.Generator], Any]] = {
+    "few observations": _few_observations,
+    "few bags": _few_bags,
+    "noise beside": _noise_beside,
+    "said twice": _said_twice,
+    "heavy tails": _heavy_tails,
+    "flat covariate": _flat_covariate,
+}
+"""A quarter of the observations, or of the bags; a mediator of noise beside the good one; a
+mediator that says the same again; noise of observations with two degrees of freedom; a covariate
+whose bag means are constant."""
+
+
+def _varied(name: str, variation: str) -> DataSet:
+    """A data set in a variation, with default kernels where it has other variables."""
+    whole = DATASETS[name]
+    change = VARIATIONS[variation]
+    setting = whole.setting
+    if variation in ("noise beside", "said twice", "flat covariate"):
+        setting = lambda: Setting(None, None, "constant")  # noqa: E731
+
+    def make(seed: int) -> Any:
+        return change(whole.make(seed), np.random.default_rng([3000, seed]))
+
+    return DataSet(whole.draws, make, setting)
+
+
 MONTHS = (1, 4, 7)
 FIELD_DRAWS = 5
 
@@ -125,10 +197,15 @@ DATASETS: dict[str, DataSet] = {
     "noisy-60": _noisy(0.6),
     "noisy-30": _noisy(0.3),
     "useless": _noisy(0.0),
+    "globe": DataSet(10, lambda seed: dc.datasets.mountain_globe(seed), _hilly),
     "fields": DataSet(15, lambda seed: _fields(seed, 0), _field_setting, of_fields=True),
     "fields-shifted": DataSet(15, lambda seed: _fields(seed, 1), _field_setting, of_fields=True),
 }
 """Name -> data set; draws of fields go through the months first."""
+
+for _name in ("noisy-60", "s-curve"):
+    for _variation in VARIATIONS:
+        DATASETS[f"{_name}: {_variation}"] = _varied(_name, _variation)
 
 FAIR = ("plug-in", "propagated", "propagated, fine noise")
 """Baselines that see what the others see: regressions whose predictions are targets."""

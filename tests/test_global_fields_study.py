@@ -69,6 +69,9 @@ class Line:
 
     predict_from_means = predict_held_out
 
+    def log_marginal(self):
+        return 0.0
+
 
 @pytest.fixture
 def at_once(monkeypatch):
@@ -105,7 +108,7 @@ def test_a_record_has_the_scores_of_its_fit(monkeypatch):
     assert 0 < record["crps"] < record["mae"] < 0.5 * data.truth.values.std()
     assert record["fit_seconds"] > 0 and record["predict_seconds"] > 0
     assert outcome.details["chosen"] == "gpr" and np.isfinite(outcome.details["log_evidence"])
-    assert [row["model"] for row in outcome.details["comparison"]] == ["gpr"]
+    assert [row["model"] for row in outcome.details["comparison"]] == ["gpr", "bilinear"]
 
 
 def test_interpolation_has_no_distribution():
@@ -205,7 +208,7 @@ def test_models_that_auto_fits_are_not_fitted_again(tmp_path, at_once, fitted, m
 
 
 def test_what_auto_fits_is_what_it_compares_at_this_size():
-    assert candidates("unmatched", 100, 100) == study.FITTED_BY_AUTO
+    assert candidates("unmatched", 100, 100, True) == study.FITTED_BY_AUTO
 
 
 def test_candidates_of_auto_have_records_of_their_own(tmp_path, at_once):
@@ -217,7 +220,8 @@ def test_candidates_of_auto_have_records_of_their_own(tmp_path, at_once):
     assert auto["crps"] == twin["crps"] and auto["rmse"] == first["rmse"] == second["rmse"]
     assert first["crps"] != second["crps"]
     assert fits["u-cmp"]["warnings"] == ["u-cmp was quick"]
-    assert [row["model"] for row in fits["auto"]["comparison"]] == ["bagg-gp", "u-cmp"]
+    rows = [row["model"] for row in fits["auto"]["comparison"]]
+    assert rows == ["bagg-gp", "u-cmp", "bilinear"]
 
 
 def test_maps_of_the_first_draw(tmp_path, at_once):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deconditional.observations.measurements import Population, measured
+from deconditional.observations.measurements import Population, measured, measured_apart
 
 SIZE = 7
 POPULATION = Population(mean=0.4, variance=2.0, size=40)
@@ -80,3 +80,14 @@ def test_a_mediator_that_says_nothing_measures_with_noise_beyond_all_bags(effect
     assert np.isfinite(found.noise).all() and np.isfinite(found.values).all()
     # A bag tells less than a tenth of what is known of it before.
     assert np.diag(found.noise).min() > 10 * POPULATION.variance
+
+
+def test_bag_by_bag_values_are_the_same_where_bags_have_nothing_in_common():
+    mean, prior, posterior, effect = regression()
+    prior, posterior = np.diag(prior), np.diag(posterior)
+    apart = measured_apart(mean, prior, posterior, effect, POPULATION)
+    together = measured(mean, np.diag(prior), np.diag(posterior), effect, POPULATION)
+    np.testing.assert_allclose(apart.values, together.values, rtol=1e-6)
+    share = 1 - effect / POPULATION.variance
+    unknown = 1 / (1 / posterior - 1 / (prior + effect))
+    np.testing.assert_allclose(apart.noise, effect / share + unknown / share**2, rtol=1e-9)

@@ -146,6 +146,22 @@ def test_bag_effects_are_learnt_beside_known_noise():
     assert 0.3 < effect / data.z.std() < 0.8  # the mediator explains 70 %
 
 
+def test_with_inducing_points_it_is_a_vbagg_of_measurements():
+    data = noisy_mediator(0.6, n_cells=40, points_per_cell=6, seed=0)
+    given = {"method": "map", "method_options": None, "n_inducing": 30}
+    model = fitted(data, fixed={**HELD, **LINK}, **given)
+    values, noise = model.measurements_
+    assert noise.shape == values.shape
+    fixed = {**HELD, "noise_std": 0.2}
+    other = dc.VBagg(fixed=fixed, n_inducing=30, learn_noise=True)
+    other.fit(data.bags, values, noise_std=np.sqrt(noise))
+    found, expected = model.predict(data.x[:20]), other.predict(data.x[:20])
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-8)
+    np.testing.assert_allclose(found.std, expected.std, rtol=1e-8)
+    exact = fitted(data, fixed={**HELD, **LINK}, method="map", method_options=None)
+    assert rmse(found.mean, exact.predict(data.x[:20]).mean) < 0.1 * data.f.std()
+
+
 def test_a_saved_model_predicts_the_same(noisy, tmp_path):
     data, model = noisy
     again = dc.load(model.save(tmp_path / "model.npz"))

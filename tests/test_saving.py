@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args, get_origin
 
 import cftime
 import equinox as eqx
@@ -956,7 +956,9 @@ def test_every_name_of_the_tables_stands_for_something() -> None:
 
 
 def within(hint: Any) -> Iterator[Any]:
-    """An annotation and all it is made of."""
+    """An annotation and all it is made of; what belongs to a class is not saved."""
+    if get_origin(hint) is ClassVar:
+        return
     yield hint
     for part in get_args(hint):
         yield from within(part)

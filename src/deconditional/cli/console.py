@@ -1,4 +1,4 @@
-"""What commands print, and how what goes wrong while they compute becomes one line."""
+"""What commands print, and how what goes wrong while they work becomes one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from deconditional.errors import UsageError, one_line, shortened, visible
 
-__all__ = ["errors_of_computing", "errors_of_reading", "new_console", "say"]
+__all__ = ["complaints", "new_console", "say"]
 
 
 def new_console(quiet: bool = False) -> Console:
@@ -25,33 +25,23 @@ def say(console: Console, label: str, text: str) -> None:
 
 
 @contextmanager
-def errors_of_computing(model: str) -> Iterator[None]:
-    """Turn what the numerical part stumbles over into a complaint with a remedy."""
+def complaints(failed: str, remedy: str, memory: str = "") -> Iterator[None]:
+    """Turn what a block stumbles over into a complaint: what failed, why, and what to do.
+
+    Parameters
+    ----------
+    failed, remedy
+        The complaint, around the reason.
+    memory
+        What to do where the memory does not suffice; without it, that is left to others.
+    """
     try:
         yield
     except UsageError:
         raise
     except MemoryError:
-        raise UsageError(
-            "the memory does not suffice; use --model varcmp or vbagg, fewer --points-per-bag, or "
-            "a smaller region."
-        ) from None
-    except (ValueError, ArithmeticError, RuntimeError, OSError) as error:
-        raise UsageError(
-            f"the computation with the model {model!r} failed: {one_line(error)}; try another "
-            "--model or --seed, or leave variables out."
-        ) from error
-
-
-@contextmanager
-def errors_of_reading() -> Iterator[None]:
-    """Turn what goes wrong while chunks of data are read into a complaint about the files."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UsageError(
-            f"the data cannot be read ({type(error).__name__}: {one_line(error)}); check that the "
-            "files are whole."
-        ) from error
+        if not memory:
+            raise
+        raise UsageError(f"the memory does not suffice; {memory}.") from None
+    except (ArithmeticError, OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"{failed} ({one_line(error)}); {remedy}.") from error

@@ -9,13 +9,12 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 
 import xarray as xr
 from rich.console import Console
 
-from deconditional.cli.console import errors_of_computing, errors_of_reading, new_console, say
+from deconditional.cli.console import complaints, new_console, say
 from deconditional.cli.options import require
 from deconditional.cli.report import check_report, write_page
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
@@ -68,7 +67,12 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     quantile_levels(args.quantiles)
     check_size_options(args)
     request = Request(args, command, console, downscaler, *read(args))
-    with errors_of_computing(downscaler.model), cluster(args.workers, args.scheduler):
+    computing = complaints(
+        f"the computation with the model {downscaler.model!r} failed",
+        "try another --model or --seed, or leave variables out",
+        "use --model varcmp or vbagg, fewer --points-per-bag, or a smaller region",
+    )
+    with computing, cluster(args.workers, args.scheduler):
         if args.map_over is not None:
             return every_slice(request)
         result = at_once(request)
@@ -78,8 +82,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
 
 def estimator(args: argparse.Namespace) -> Downscaler:
     """The estimator that the options describe."""
-    options = set(signature(Downscaler).parameters)
-    given = {name: value for name, value in vars(args).items() if name in options}
+    given = {name: getattr(args, name) for name in args.of_estimator if name in args}
     return Downscaler(**given, progress=not args.quiet and sys.stderr.isatty())
 
 
@@ -114,7 +117,7 @@ def at_once(request: Request) -> xr.Dataset:
         sides = two_sides(request.fine, request.coarse, downscaler.question())
         where = sides[0] if request.on is None else side_of(request.on, downscaler)
         downscaler.check_consistency(where)
-        with errors_of_reading():
+        with complaints("the data cannot be read", "check that the files are whole"):
             learner = downscaler.prepare(*sides)
         for label, text in learner.problem.pairing.understood:
             say(request.console, label, text)

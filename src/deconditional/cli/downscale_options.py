@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +44,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``deconditional downscale``.
 
     Options of the estimator are among the arguments where they were given, and only there: their
-    defaults are its own.
+    defaults are its own. ``of_estimator`` has their names.
     """
+    given: list[str] = []
     groups = {"data": _data, "size": _size, "model": _model, "output": _output}
     for title, options in groups.items():
         add = parser.add_argument_group(title).add_argument
-        options(add, partial(add, default=argparse.SUPPRESS))
+
+        def of_estimator(flag: str, add: Add = add, **settings: Any) -> argparse.Action:
+            action = add(flag, default=argparse.SUPPRESS, **settings)
+            given.append(action.dest)
+            return action
+
+        options(add, of_estimator)
+    parser.set_defaults(of_estimator=given)
 
 
 def _data(add: Add, of_estimator: Add) -> None:
@@ -59,8 +66,8 @@ def _data(add: Add, of_estimator: Add) -> None:
     add("--fine", required=True, help=text, **files)
     text = "target and mediators on the coarse grid, NaN where unknown"
     add("--coarse", required=True, help=text, **files)
-    add("--target", required=True, help="coarse variable to downscale")
-    add("--covariates", type=names, default=[], metavar="A,B", help="fine variables")
+    of_estimator("--target", required=True, help="coarse variable to downscale")
+    of_estimator("--covariates", type=names, metavar="A,B", help="fine variables")
     text = "coarse variables that link target and covariates where cells or times differ"
     of_estimator("--mediators", type=names, metavar="P,Q", help=text)
     add("--on", help="where to predict, if not where the fine covariates are known", **files)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import xarray as xr
 
-from deconditional.errors import UsageError, one_line
+from deconditional.cli.console import complaints
+from deconditional.errors import UsageError
 from deconditional.fields.io import open_fields, protect_inputs
 from deconditional.report import write_report
 from deconditional.report.reading import load_result
@@ -42,16 +43,6 @@ def check_report(path: Path, inputs: Sequence[str | Path]) -> None:
 
 def write_page(result: xr.Dataset, out: Path, truth: xr.Dataset | None = None) -> Path:
     """Write the report, or say why not."""
-    try:
+    failed = f"could not write the report {str(out)!r}"
+    with complaints(failed, "make room, or name another place", "cut the result to a region"):
         return write_report(result, out, truth)
-    except UsageError:
-        raise
-    except MemoryError:
-        raise UsageError(
-            f"the memory does not suffice for the report {str(out)!r}; cut the result to a region."
-        ) from None
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"could not write the report {str(out)!r} ({one_line(error)}); make room, or name "
-            "another place."
-        ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from deconditional.datasets.mountain_globe import mountain_globe
 from deconditional.datasets.noisy_mediator import NoisyMediator, noisy_mediator
 from deconditional.datasets.shrinkage_toy import ShrinkageToy, shrinkage_toy
 from deconditional.datasets.surfaces import CutSurface, s_curve, swiss_roll
@@ -23,6 +24,7 @@ __all__ = [
     "SyntheticGlobe",
     "coarsen",
     "global_fields",
+    "mountain_globe",
     "noisy_mediator",
     "s_curve",
     "shrinkage_toy",

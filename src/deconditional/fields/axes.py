@@ -240,10 +240,12 @@ class Lattice(Grid):
         """Cells along y and x."""
         return self.y.size, self.x.size
 
-    @property
+    @cached_property
     def there(self) -> npt.NDArray[np.bool_]:  # type: ignore[override]
-        """Every cell has a place."""
-        return np.ones(self.n_cells, dtype=bool)
+        """Every cell has a place, but for what a projection has beyond the globe."""
+        if self.seen is None:
+            return np.ones(self.n_cells, dtype=bool)
+        return np.asarray(np.isfinite(self.frame.into(self.seen, self.centres)).all(1))
 
     @property
     def centres(self) -> Floats:  # type: ignore[override]
@@ -254,7 +256,8 @@ class Lattice(Grid):
     def areas(self) -> Floats:
         """Cell areas, row by row: on the unit sphere, or in square metres."""
         if self.seen is not None:
-            return Polygons(self.frame.into(self.seen, self.corners()), self.seen).areas
+            found = Polygons(self.frame.into(self.seen, self.corners()), self.seen).areas
+            return np.nan_to_num(found)
         sides = (lengths(axis.bounds, axis.kind) for axis in (self.y, self.x))
         return np.outer(*sides).ravel()
 

@@ -11,18 +11,22 @@ import xarray as xr
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import FULL_CIRCLE, AxisKind
+from deconditional.fields.frames import Frame
+from deconditional.fields.polygons import estimated_corners
+from deconditional.fields.surface import Surface
 
 __all__ = [
-    "boxes",
     "cell_bounds",
     "cell_centres",
-    "cell_corners",
-    "cell_places",
     "inferred_bounds",
+    "placed_cells",
     "unwrapped",
 ]
 
 Floats = npt.NDArray[np.float64]
+
+EARTH_RADIUS = 6_371_000.0
+"""Radius of the Earth, in metres."""
 
 FARTHEST: dict[AxisKind, float] = {"latitude": 1e4, "longitude": 1e4, "plane": 1e15}
 """Degrees or metres from the origin that a coordinate may have, many turns allowed."""
@@ -86,7 +90,44 @@ def _check_somewhere(values: Floats, name: str, kind: AxisKind, which: str) -> N
         )
 
 
-def cell_places(
+def placed_cells(
+    dataset: xr.Dataset,
+    names: Sequence[str],
+    pair: tuple[str, str],
+    kinds: Sequence[tuple[AxisKind, float]],
+    frame: Frame,
+    which: str,
+) -> Surface:
+    """Cells that each have a place of their own, with their corners, or else with their areas.
+
+    Parameters
+    ----------
+    names
+        The variables of interest, which may say what measures the area of points.
+    pair, kinds
+        Coordinates, y before x, and what they measure in which unit.
+    frame
+        What the coordinates mean.
+    """
+    dims = dataset[pair[0]].dims
+    about = list(zip(pair, kinds, strict=True))
+    places = [_places(dataset[n], dims, *kind, which) for n, kind in about]
+    lines = np.stack(places, axis=-1).reshape(-1, places[0].shape[-1], 2)
+    corners = [_corners(dataset, n, dims, which) for n in pair]
+    given, sizes = None, None
+    if corners[0] is not None and corners[1] is not None:
+        if corners[0].shape[-1] == 2:  # ends along each coordinate: a box
+            corners = [corners[0][..., [0, 0, 1, 1]], corners[1][..., [0, 1, 1, 0]]]
+        ends = [c * unit for c, (_, unit) in zip(corners, kinds, strict=True) if c is not None]
+        given = np.stack(ends, axis=-1).reshape(*lines.shape[:2], -1, 2)
+    elif len(dims) == 2 and min(lines.shape[:2]) > 1:
+        given = estimated_corners(lines, frame)
+    else:
+        sizes = _sizes(dataset, names, dims, frame)
+    return Surface(tuple(map(str, dims)), pair, lines, given, frame, sizes=sizes)
+
+
+def _places(
     variable: xr.DataArray, dims: Sequence[Any], kind: AxisKind, unit: float, which: str
 ) -> Floats:
     """Values of a coordinate that every cell has by itself; NaN where one has no place."""
@@ -95,9 +136,7 @@ def cell_places(
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def cell_corners(
-    dataset: xr.Dataset, name: str, dims: Sequence[Any], unit: float, which: str
-) -> Floats | None:
+def _corners(dataset: xr.Dataset, name: str, dims: Sequence[Any], which: str) -> Floats | None:
     """The coordinate of the corners of every cell, one axis more than `dims`; None without any."""
     found = _bounds_name(dataset, name)
     if found is None:
@@ -109,14 +148,21 @@ def cell_corners(
             f"{which} data: the bounds {found!r} must hold the corners of every cell of {name!r}, "
             f"on {(*map(str, dims), 'corner')}; they lie on {tuple(map(str, corners.dims))}."
         )
-    return np.asarray(corners.values, dtype=float) * unit
+    return np.asarray(corners.values, dtype=float)
 
 
-def boxes(y: Floats, x: Floats) -> tuple[Floats, Floats]:
-    """Corners of cells; where cells have two ends along each coordinate, those of the box."""
-    if y.shape[-1] > 2:
-        return y, x
-    return y[..., [0, 0, 1, 1]], x[..., [0, 1, 1, 0]]
+def _sizes(
+    dataset: xr.Dataset, names: Sequence[str], dims: Sequence[Any], frame: Frame
+) -> Floats | None:
+    """Areas in m² that a variable's ``cell_measures`` name, on the unit sphere or as they are."""
+    for name in names:
+        said = str(dataset[name].attrs.get("cell_measures", "")).split()
+        measure = said[said.index("area:") + 1 :][:1] if "area:" in said else []
+        if measure and measure[0] in dataset.variables and dataset[measure[0]].dims == tuple(dims):
+            areas = np.asarray(dataset[measure[0]].values, dtype=float)
+            areas = np.where(areas > 0, areas, 0.0).reshape(-1, areas.shape[-1])
+            return areas / EARTH_RADIUS**2 if frame.spherical else areas
+    return None
 
 
 def _longitudes(centres: Floats, name: str, which: str) -> Floats:

@@ -18,10 +18,9 @@ import xarray as xr
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Axis, AxisKind, Grid, Lattice
-from deconditional.fields.bounds import boxes, cell_bounds, cell_centres, cell_corners, cell_places
+from deconditional.fields.bounds import cell_bounds, cell_centres, placed_cells
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.io import understandable
-from deconditional.fields.polygons import estimated_corners
 from deconditional.fields.surface import Surface
 
 __all__ = ["find_grid", "laid_out", "values_on"]
@@ -262,18 +261,7 @@ class Search:
         about = {} if mapping is None else self.dataset[mapping].attrs
         (kind, _), _ = found = self.kinds((y, x), about)
         frame = GEOGRAPHIC if kind == "latitude" else Frame.of(about, False, False)
-        dims = self.dataset[y].dims
-        pairs = list(zip((y, x), found, strict=True))
-        places = [cell_places(self.dataset[n], dims, *k, self.which) for n, k in pairs]
-        corners = [cell_corners(self.dataset, n, dims, k[1], self.which) for n, k in pairs]
-        lines = np.stack(places, axis=-1).reshape(-1, places[0].shape[-1], 2)
-        given = None
-        if corners[0] is not None and corners[1] is not None:
-            ends = boxes(corners[0], corners[1])
-            given = np.stack(ends, axis=-1).reshape(*lines.shape[:2], -1, 2)
-        elif len(dims) == 2 and min(lines.shape[:2]) > 1:
-            given = estimated_corners(lines, frame)
-        return Surface(tuple(map(str, dims)), (y, x), lines, given, frame)
+        return placed_cells(self.dataset, self.names, (y, x), found, frame, self.which)
 
     def kind(self, variable: xr.DataArray, role: str, degrees: bool) -> tuple[AxisKind, float]:
         """Latitude, longitude or plane, and the unit in degrees or metres.

@@ -99,9 +99,11 @@ class Polygons:
             Cells to be asked first; -1 is none.
         """
         found, places = np.full(len(yx), -1), self._lifted(yx)
+        somewhere = np.isfinite(yx).all(1)
         for asked in [] if guess is None else guess.T:
-            self._ask(found, np.flatnonzero((found < 0) & (asked >= 0)), asked, yx, places)
-        left = np.flatnonzero((found < 0) & np.isfinite(yx).all(1))
+            rows = np.flatnonzero((found < 0) & (asked >= 0) & somewhere)
+            self._ask(found, rows, asked, yx, places)
+        left = np.flatnonzero((found < 0) & somewhere)
         k = min(NEAREST, len(self.corners))
         near = np.zeros((len(yx), k), dtype=np.int64)
         if len(left):

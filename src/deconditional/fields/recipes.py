@@ -120,7 +120,8 @@ def field_kernel(inputs: Inputs, name: str = "rough") -> AbstractKernel:
 
     Times that are independent of each other have all of it anew, and a level.
     """
-    rough = [gk.Matern12(active_dims=inputs.position)] * bool(inputs.n_position and name == "rough")
+    is_rough = inputs.n_position and name == "rough"
+    rough = [_of_position(gk.Matern12, inputs)] if is_rough else []
     if not inputs.n_time:
         return _sum([*_pattern(inputs), *rough])
     lasting = _pattern(inputs) if inputs.apart is None else []
@@ -147,12 +148,17 @@ def _pattern(inputs: Inputs, scale: float = 1.0) -> list[AbstractKernel]:
     """Parts of position and of other inputs, the latter with a length scale to begin with."""
     parts: list[AbstractKernel] = []
     if inputs.n_position:
-        parts.append(gk.Matern32(active_dims=inputs.position))
+        parts.append(_of_position(gk.Matern32, inputs))
     if inputs.n_others:
         parts.append(
             gk.RBF(active_dims=inputs.others, lengthscale=jnp.full(inputs.n_others, scale))
         )
     return parts
+
+
+def _of_position(family: Any, inputs: Inputs) -> AbstractKernel:
+    """A kernel with a length scale along each axis: oceans and winds are not the same along all."""
+    return family(active_dims=inputs.position, lengthscale=jnp.ones(inputs.n_position))
 
 
 def _of_time(inputs: Inputs, free: bool = False) -> AbstractKernel:

@@ -105,7 +105,8 @@ class Tried:
     detail
         Those that it has seen means over groups of, where observations have bags.
     log_evidence
-        Log probability of the observations, of models that all see the same ones.
+        Log probability of the observations, of models that all see the same ones; see
+        :meth:`BaggGP.log_marginal`.
     bag_gap
         How far the field's means over the bags are from a regression of the observations on the
         mediators, root mean square in standard deviations of that regression. Where both are right
@@ -130,9 +131,10 @@ class Comparison:
     rows
         A mapping per model: its name; ``rmse``, ``crps``, ``nll``, coverage of the 95 % and 50 %
         intervals on held-out observations; for matched data ``detail_rmse`` and ``detail_crps`` of
-        cells predicted from means over groups of them, and the ``log_evidence``; for unmatched data
-        the ``bag_gap`` (see :doc:`choosing`); and the seconds of its fit. Errors are in the
-        target's units, or those of its logarithm; so is the density behind ``nll``.
+        cells predicted from means over groups of them, and the ``log_evidence``, hyper-parameters
+        integrated out; for unmatched data the ``bag_gap`` (see :doc:`choosing`); and the seconds of
+        its fit. Errors are in the target's units, or those of its logarithm; so is the density
+        behind ``nll``.
     chosen
         Where data is matched, the model with the highest evidence; else that with the lowest CRPS
         on held-out observations.

@@ -20,7 +20,7 @@ from deconditional.fitting.map import Problem, loss_and_gradient
 from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
 
-__all__ = ["DRAWS", "PROPOSALS", "WeightedDraws", "weighted_draws"]
+__all__ = ["DRAWS", "PROPOSALS", "WeightedDraws", "log_marginal", "weighted_draws"]
 
 DRAWS = 8
 """Hyper-parameters that stand for their posterior unless another number is asked for."""
@@ -92,6 +92,21 @@ def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> Weighte
         return alone
     order = np.argsort(steps[:, -1])
     return WeightedDraws(vectors[order], _truncated(log_weights)[order])
+
+
+def log_marginal(problem: Problem, mode: np.ndarray) -> float:
+    """Log probability of the observations, hyper-parameters integrated out about their mode.
+
+    Laplace's approximation: what the data say nothing of costs nothing, what they have to find
+    costs as much as they narrow it. Of models with more and fewer parameters the evidence at the
+    mode, which knows no such price, takes the richer one too often.
+    """
+    mode = np.asarray(mode, dtype=float)
+    found = -float(loss_and_gradient(problem, jnp.asarray(mode))[0])
+    if not len(mode):
+        return found
+    values = np.maximum(np.linalg.eigvalsh(_curvature(problem, mode)), LEAST_CURVATURE)
+    return found + 0.5 * float(len(mode) * np.log(2.0 * np.pi) - np.log(values).sum())
 
 
 def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any]]:

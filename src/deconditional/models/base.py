@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 
 from deconditional.bags import Bags
 from deconditional.errors import VERSION
+from deconditional.fitting.draws import log_marginal
 from deconditional.fitting.report import FitReport
 from deconditional.inference.field import Field
 from deconditional.inference.learn import Fitted, Learning, Stages, learn
@@ -142,6 +143,15 @@ class BagModel(Savable, BagOptions):
         if weights.ndim != 2 or weights.shape[1] != m:
             raise ValueError(f"shares must have a column for each of the {m} observations.")
         return Gaussians(*stacked(fitted.from_means(weights)))
+
+    def log_marginal(self) -> float:
+        """Log probability of the observations with hyper-parameters integrated out.
+
+        By Laplace's approximation about the most probable ones: what models that see the same
+        observations are compared by.
+        """
+        fitted = self.check_fitted()
+        return log_marginal(fitted.problem, fitted.optimum.vector)
 
     def _fitted_data(self) -> FittedData:
         fitted, bags = self.check_fitted(), self.bags_

@@ -23,7 +23,7 @@ from deconditional.errors import Caution, DegenerateFitWarning, tell_of
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.fitting.report import FitReport
-from deconditional.inference.exact import ExactProblem, SpreadPrior
+from deconditional.inference.exact import SpreadPrior
 from deconditional.inference.learn import learn
 from deconditional.inference.posterior import Gaussians, Posterior
 from deconditional.models.base import BagModel, learning, stages, take
@@ -32,12 +32,16 @@ from deconditional.models.data import Data
 from deconditional.models.links import PRIOR_IS_LEFT
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share
-from deconditional.models.solvers import Exact
+from deconditional.models.solvers import Exact, Posed, Variational
+from deconditional.models.vbagg import VBagg
 from deconditional.observations.kinds import Matched
 from deconditional.saving.api import FittedData
 from deconditional.saving.resume import Checkpoint, Part, opened, within
 
-__all__ = ["MediatedGP"]
+__all__ = ["EXACT_UP_TO", "MediatedGP"]
+
+EXACT_UP_TO = 3_000
+"""Bags or observations beyond which inducing points take over, unless their number is given."""
 
 
 def length_scale_prior(mode: np.ndarray) -> Prior:
@@ -77,6 +81,10 @@ class MediatedGP(BagModel):
         As in :class:`BaggGP`; names that begin with ``mediator_kernel.`` and ``mediator_noise_std``
         are those of the regression. Length scales of the field have
         ``SplitLogNormal(mode, below=1.2, above=1.5)`` unless a prior is given.
+    n_inducing
+        Inducing points of the field and of the regression; None: exact inference up to 3000 bags
+        and observations, 400 inducing points beyond. With inducing points the errors of the
+        regression are taken bag by bag.
     fine_noise, fixed, n_restarts, max_iter, points_per_bag, precision, seed
         As in :class:`BaggGP`. `fixed` takes the names of `priors`.
 
@@ -102,6 +110,7 @@ class MediatedGP(BagModel):
 
     mediator_kernel: AbstractKernel | None = field(default=None, kw_only=False)
     method: str = "draws"
+    n_inducing: int | None = None
 
     def fit(
         self,
@@ -121,6 +130,8 @@ class MediatedGP(BagModel):
         began = time.perf_counter()
         of_field, of_regression = self._parameters_apart()
         of_field.check_options()
+        exact = self.n_inducing is None and max(data.bags.n_bags, len(data.z)) <= EXACT_UP_TO
+        in_a_basis: dict[str, Any] = {"family": VBagg, "n_inducing": self.n_inducing}
         with warnings.catch_warnings():
             # A regression that explains nothing is spoken of below, as a useless mediator.
             warnings.simplefilter("ignore", DegenerateFitWarning)
@@ -133,29 +144,33 @@ class MediatedGP(BagModel):
                 n_restarts=self.n_restarts,
                 max_iter=self.max_iter,
                 seed=self.seed,
+                **({} if exact else in_a_basis),
                 **of_regression,
             )
-        measurements = data.measurements(regressor)
-        seen = Data.of(data.bags, measurements.values, None, measurements.noise, of_field)
-        problem = _problem(seen, data.z, of_field)
+        measurements = data.measurements(regressor, apart=not exact)
+        seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
+        learns = self.learn_noise is not False
+        seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
+        solver = Exact() if exact else Variational.of_size(self.n_inducing)
+        posed = _posed(seen, data.z, of_field, solver)
         part = within(kept, "field").get("checkpoint")
-        at = stages(of_field, seen.bags, problem, part)
-        fitted = learn(problem, learning(of_field, problem, Exact()), at)
+        at = stages(of_field, seen.bags, posed.problem, part)
+        fitted = learn(posed.problem, learning(of_field, posed.problem, solver), at)
         found = of_pseudo_targets(seen.bags, data.mediator, data.z, data.has_own, PRIOR_IS_LEFT)
         share = explained_share(regressor)
         said = f"{share:.0%} of the variance of the observations, by the mediators"
-        posed = {"inference": "exact", "explained": said}, ()
-        take(self, seen.bags, fitted, Exact(), posed, at, began)
+        details = {**posed.details, "explained": said}
+        take(self, seen.bags, fitted, solver, (details, posed.notes), at, began)
         self.regressor_, self.explained_share_ = regressor, share
         self.measurements_ = measurements
         self.fit_report_ = _with_the_regression(self.fit_report_, regressor.fit_report_, found)
         tell_of(found)
         return self
 
-    def _parameters_apart(self) -> tuple[Self, dict[str, dict[str, Any]]]:
+    def _parameters_apart(self) -> tuple[Self, dict[str, Any]]:
         """The model with parameters of the field alone, and what is said of the regression's."""
         own: dict[str, Any] = {}
-        others: dict[str, dict[str, Any]] = {}
+        others: dict[str, Any] = {}
         for option in ("fixed", "priors"):
             given = dict(getattr(self, option) or {})
             apart = {name for name in given if name.startswith("mediator_")}
@@ -199,9 +214,13 @@ def _with_the_regression(report: FitReport, first: FitReport, found: list[Cautio
     )
 
 
-def _problem(seen: Data, z: np.ndarray, options: MediatedGP) -> ExactProblem:
+def _posed(seen: Data, z: np.ndarray, options: MediatedGP, solver: Exact | Variational) -> Posed:
     """Measured bag means, which vary as much as the observations z do."""
     priors: dict[str, Any] = {"typical_z": z, "length_scale_prior": length_scale_prior}
     parts = problem_parts(seen, Matched(), options, **priors)
+    posed = solver.pose(parts, seen.bags, options.seed)
+    if isinstance(solver, Variational):  # so many bags say themselves how much they vary
+        return posed
     level = np.ones((len(z), 0 if options.trend == "none" else 1))
-    return ExactProblem(**parts, spread=SpreadPrior.of(np.asarray(parts["trend_means"]), z, level))
+    spread = SpreadPrior.of(np.asarray(parts["trend_means"]), z, level)
+    return posed._replace(problem=replace(posed.problem, spread=spread))

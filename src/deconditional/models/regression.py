@@ -11,11 +11,21 @@ import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
+from deconditional.kernels.radial import prior_variance
 from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
-from deconditional.observations.measurements import Measurements, Population, measured
+from deconditional.observations.measurements import (
+    Measurements,
+    Population,
+    measured,
+    measured_apart,
+)
 
 __all__ = ["Unmatched", "bag_gap", "explained_share"]
+
+
+MOST_LEFT_OUT = 5_000
+"""Observations up to which each is left out once."""
 
 
 class Unmatched(NamedTuple):
@@ -71,6 +81,7 @@ class Unmatched(NamedTuple):
         kernel: AbstractKernel | None,
         noise_std: npt.ArrayLike | None,
         kept: dict[str, Any],
+        family: type[BaggGP] = BaggGP,
         **options: Any,
     ) -> BaggGP:
         """Fit a Gaussian process to (mediator, z): a Matérn-3/2 if no kernel is given."""
@@ -80,7 +91,7 @@ class Unmatched(NamedTuple):
             kernel = gk.Matern32(lengthscale=jnp.ones(p)) if p > 1 else gk.Matern32()
         check_kernel("mediator_kernel", kernel, self.bags.mediator)
         points = Bags.from_points(self.mediator, np.arange(len(self.z)))
-        return BaggGP(kernel, **options).fit(points, self.z, noise_std=noise_std, **kept)
+        return family(kernel, **options).fit(points, self.z, noise_std=noise_std, **kept)
 
     def pseudo_targets(self, regressor: BaggGP) -> tuple[np.ndarray, np.ndarray]:
         """The regression at the bags, mean and covariance; a bag's own observations go first."""
@@ -92,29 +103,34 @@ class Unmatched(NamedTuple):
             covariance[:, self.has_own] = 0.0
         return self._own_first(mean), covariance
 
-    def measurements(self, regressor: BaggGP) -> Measurements:
+    def measurements(self, regressor: BaggGP, apart: bool = False) -> Measurements:
         """Bag means as the mediators of the bags measure them.
 
-        A bag with observations of its own is seen through their mean and nothing else.
+        With `apart`, errors of the regression are taken bag by bag. A bag with observations of its
+        own is seen through their mean and nothing else.
         """
         assert self.bags.mediator is not None
         fitted, known = regressor.fitted_, regressor.fitted_.problem.known_noise
         variances = np.asarray(known if known.ndim == 1 else jnp.diagonal(known))
-        problem, y = fitted.problem, jnp.asarray(self.bags.mediator)
-        values = problem.parameters.unpack(jnp.asarray(fitted.vectors[0]))
-        trend = problem.trend.whitened(problem.trend.features(y))
-        prior = problem.kernel.with_values(values).cross_covariance(y, y) + trend @ trend.T
         at_bags = regressor.predict(self.bags.mediator)
+        values = fitted.problem.parameters.unpack(jnp.asarray(fitted.vectors[0]))
         effect = float(values.get("noise_std", 0.0)) ** 2
         population = Population.of(self.z, float(variances.mean()))
-        found = measured(at_bags.mean, np.asarray(prior), at_bags.covariance(), effect, population)
+        prior = _prior_of(fitted.problem, values, self.bags.mediator, whole=not apart)
+        if apart:
+            found = measured_apart(at_bags.mean, prior, at_bags.variance, effect, population)
+        else:
+            found = measured(at_bags.mean, prior, at_bags.covariance(), effect, population)
         if self.own_bag is None or self.has_own is None:
             return found
-        noise = np.where(self.has_own[:, None] | self.has_own, 0.0, found.noise)
-        owned = self.own_bag >= 0
-        counts = np.bincount(self.own_bag[owned], minlength=self.bags.n_bags)
-        summed = np.bincount(self.own_bag[owned], variances[owned], minlength=self.bags.n_bags)
-        noise += np.diag(summed / np.maximum(counts, 1) ** 2)
+        owned, n = self.own_bag >= 0, self.bags.n_bags
+        counts = np.bincount(self.own_bag[owned], minlength=n)
+        summed = np.bincount(self.own_bag[owned], variances[owned], minlength=n)
+        own = summed / np.maximum(counts, 1) ** 2
+        if apart:
+            noise = np.where(self.has_own, own, found.noise)
+        else:
+            noise = np.where(self.has_own[:, None] | self.has_own, np.diag(own), found.noise)
         return Measurements(self._own_first(found.values), noise)
 
     def _own_first(self, values: np.ndarray) -> np.ndarray:
@@ -127,11 +143,26 @@ class Unmatched(NamedTuple):
         return np.where(counts > 0, sums / np.maximum(counts, 1), values)
 
 
+def _prior_of(problem: Any, values: Any, mediator: np.ndarray, whole: bool) -> np.ndarray:
+    """Prior covariance of a regression at mediators, or its diagonal."""
+    y, kernel = jnp.asarray(mediator), problem.kernel.with_values(values)
+    trend = problem.trend.whitened(problem.trend.features(y))
+    if whole:
+        return np.asarray(kernel.cross_covariance(y, y) + trend @ trend.T)
+    return np.asarray(prior_variance(kernel, y) + (trend**2).sum(1))
+
+
 def explained_share(regressor: BaggGP) -> float:
-    """Share of the variance of z that a regression predicts with its trend, each left out once."""
+    """Share of the variance of z that a regression predicts with its trend, each left out once.
+
+    Of more than a few thousand observations, which have no matrix, the share that is not noise.
+    """
     z = np.asarray(regressor.fitted_.problem.z)
     if len(z) < 3:
         return 0.0
+    if len(z) > MOST_LEFT_OUT:
+        noise = float(regressor.parameters_.get("noise_std", 0.0)) ** 2
+        return max(0.0, 1.0 - noise / float(np.var(z)))
     left_out = regressor.predict_held_out(np.arange(len(z))).mean
     total = float(np.sum((z - z.mean()) ** 2))
     return max(0.0, 1.0 - float(np.sum((z - left_out) ** 2)) / total) if total > 0 else 0.0

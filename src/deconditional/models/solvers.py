@@ -113,6 +113,11 @@ class Variational:
         basis = (model.n_inducing, model.inducing, model.learn_inducing, model.features)
         return cls(*basis, model.trace, climb, int(points), int(features))
 
+    @classmethod
+    def of_size(cls, n_inducing: int | None) -> Variational:
+        """The usual solver, with so many inducing points."""
+        return cls(n_inducing, "kmeans", False, None, "auto", None, 16, 1000)
+
     def pose(self, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed:
         """The problem, its basis chosen from the points of the bags."""
         _check_noise(parts)

@@ -42,7 +42,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Measurements", "Population", "measured"]
+__all__ = ["Measurements", "Population", "measured", "measured_apart"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -79,7 +79,7 @@ class Population(NamedTuple):
 
 
 class Measurements(NamedTuple):
-    """Measured bag means t, (N,), and the covariance of their errors, (N, N)."""
+    """Measured bag means t, (N,), and the covariance of their errors, (N, N); (N,) if diagonal."""
 
     values: Floats
     noise: Floats
@@ -122,6 +122,32 @@ def measured(
     errors = stretch @ ((ways * (known / (1.0 - known))) @ ways.T) @ stretch
     noise = 0.5 * (errors + errors.T) + bag_effect / share * np.eye(size)
     return Measurements(m + deviation / share, noise)
+
+
+def measured_apart(
+    mean: Floats, prior: Floats, posterior: Floats, bag_effect: float, population: Population
+) -> Measurements:
+    """Bag means as their mediators measure them, errors of the regression taken bag by bag.
+
+    For more bags than matrices can hold: `prior` and `posterior` are variances, and so is the noise
+    of what comes back, all of them (N,). What bags have in common is left out, which is little
+    where observations are many.
+
+    Examples
+    --------
+    >>> one = np.array([0.3]), np.array([1.2]), np.array([0.2]), 0.4, Population(0.1, 1.6, 50)
+    >>> apart, together = (
+    ...     measured_apart(*one),
+    ...     measured(one[0], *(np.diag(v) for v in one[1:3]), *one[3:]),
+    ... )
+    >>> bool(np.allclose(apart.values, together.values))
+    True
+    """
+    m, share = population.mean, population.explained_share(bag_effect)
+    known = posterior / (prior + max(bag_effect, 1e-6 * population.variance))
+    known = np.clip(known, 0.0, MOST_KNOWN_BEFORE)
+    noise = (posterior / (1.0 - known) / share + bag_effect) / share
+    return Measurements(m + (mean - m) / (1.0 - known) / share, noise)
 
 
 def _stretch(deviation: Floats, share: float) -> Floats:

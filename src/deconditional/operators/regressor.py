@@ -53,11 +53,9 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         k and ℓ, GPJax kernels with their parameters. By default a Gaussian kernel of the points and
         a Matérn-3/2 of all mediators, with length scales by the median heuristic,
         :func:`~deconditional.operators.median_kernel`.
-    cmo
-        ``"standard"`` or ``"shrinkage"``, the estimator of the conditional mean operator.
-    ridge
-        λ of the first stage, or ``"leave-one-out"`` for the one that best predicts the embedding of
-        a bag from the other bags.
+    cmo, ridge, ridge_bounds
+        Of the first stage; see
+        :meth:`~deconditional.operators.ConditionalMeanOperator.from_bags`.
     epsilon
         ε of the second stage. ``"evidence"``: the one with the greatest restricted likelihood of
         the observations, given the first stage. ``"leave-one-out"``: the one that best predicts an
@@ -66,7 +64,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
     trend
         ``"constant"``: a constant is added to the field and fitted by generalised least squares,
         without a penalty. ``"none"``: the field is shrunk towards zero.
-    ridge_bounds, epsilon_bounds
+    epsilon_bounds
         Where to search; see :func:`~deconditional.operators.search_ridge`.
 
     Attributes
