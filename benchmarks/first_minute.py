@@ -46,6 +46,7 @@ class FirstMinute(Benchmark):
     cells: int = option(48, "coarse cells, a multiple of 8")
     fine: int = option(6, "fine cells along a side of a coarse one")
     fits: int = option(10, "fits of one process", quick=2)
+    model: str = option("auto", "model of dc.downscale", type=str)
 
     def measure(self, where: Console) -> Result:
         """Run every case in a process of its own."""
@@ -66,7 +67,7 @@ class FirstMinute(Benchmark):
         case("deconditional --help", "-m", "deconditional", "--help")
         case("import what computes", "-c", "import deconditional; deconditional.downscale")
         shape = [str(n) for n in (self.cells // 8, 8, self.fine)]
-        run = ["-m", "benchmarks.first_minute", *shape]
+        run = ["-m", "benchmarks.first_minute", *shape, self.model]
         with tempfile.TemporaryDirectory() as folder:
             case(f"{OURS}, a process, nothing cached", *run, OURS, "1", cache=Path(folder))
             case(f"{OURS}, a process, cached", *run, OURS, "1", cache=Path(folder))
@@ -106,12 +107,12 @@ def field(shape: tuple[int, int, int], seed: int) -> tuple[Any, Any]:
     return fine[["elevation"]], fine.coarsen(lat=side, lon=side).mean()
 
 
-def ours() -> Callable[[Any, Any], Any]:
+def ours(model: str) -> Callable[[Any, Any], Any]:
     """Downscaling as a first user calls it."""
     import deconditional as dc
 
     return lambda fine, coarse: dc.downscale(
-        fine, coarse[["t"]], target="t", covariates=["elevation"]
+        fine, coarse[["t"]], target="t", covariates=["elevation"], model=model
     )
 
 
@@ -133,14 +134,14 @@ def theirs() -> Callable[[Any, Any], Any]:
     return fit
 
 
-def main(rows: str, columns: str, side: str, who: str, fits: str) -> None:
+def main(rows: str, columns: str, side: str, model: str, who: str, fits: str) -> None:
     """Print seconds of every fit of this process, the first with what it imports, as JSON."""
     spent, shape = [], (int(rows), int(columns), int(side))
     for seed in range(int(fits)):
         data = field(shape, seed)
         began, worked = time.perf_counter(), time.process_time()
         if seed == 0:
-            run = ours() if who == OURS else theirs()
+            run = ours(model) if who == OURS else theirs()
         run(*data)
         seconds, worked = time.perf_counter() - began, time.process_time() - worked
         spent.append({"seconds": seconds, "processor_seconds": worked})

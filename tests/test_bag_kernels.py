@@ -185,6 +185,28 @@ FLOAT32_GRADIENTS = {
 }
 
 
+@pytest.mark.parametrize("name", ["product", "sum"])
+def test_gradients_by_numbers_alone_come_with_the_values(name):
+    """Where no input moves, one sweep makes both: by scales, shapes and variances of all terms."""
+    theta, rebuild = flat_kernel(ALL[name])
+    rng = np.random.default_rng(3)
+    by_gram, by_cross = rng.normal(size=(6, 6)), rng.normal(size=(5, 6))
+
+    @jax.jit
+    def form(theta):
+        kernel = rebuild(theta)
+        whole = by_cross * bag_cross(kernel, QUERY, RAGGED.layout)
+        return jnp.sum(by_gram * bag_gram(kernel, RAGGED.layout)) + jnp.sum(whole)
+
+    actual = jax.jit(jax.value_and_grad(form))(theta)
+    assert_close(actual[0], form(theta), tolerance=1e-12)
+    assert_close(
+        actual[1],
+        finite_difference(lambda v: form(jnp.asarray(v)), theta),
+        tolerance=FINITE_DIFFERENCE_TOLERANCE,
+    )
+
+
 @pytest.mark.parametrize("name", FLOAT32_GRADIENTS)
 def test_float32_tiles(name):
     case, exact = Case(ALL[name], RAGGED, QUERY, dtype=jnp.float32), ragged_case(name)

@@ -103,3 +103,37 @@ def test_the_second_process_finds_what_the_first_compiled(tmp_path):
     hits = [int(subprocess.run(command, **run).stdout) for _ in range(2)]
     assert hits[0] == 0 and hits[1] > 0
     assert list((tmp_path / "deconditional" / "compiled").glob("*/*-cache"))
+
+
+# --------------------------------------------------------------------------- cores
+
+DEVICES = "import deconditional.models, jax; print(len(jax.devices()))"
+
+
+def devices_of_a_process(command, **environment):
+    """How many devices JAX has in a process that the package was imported in."""
+    names = ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES", jax_setup.CORES)
+    mine = {name: value for name, value in os.environ.items() if name not in names}
+    return int(
+        subprocess.run(
+            [sys.executable, "-c", command],
+            env={**mine, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
+
+
+def test_a_processor_has_as_many_devices_as_it_is_to_have():
+    assert devices_of_a_process(DEVICES, DECONDITIONAL_CORES="3") == 3
+    flags = "--xla_force_host_platform_device_count=2"
+    assert devices_of_a_process(DEVICES, DECONDITIONAL_CORES="3", XLA_FLAGS=flags) == 2
+    started = "import jax; jax.devices(); import deconditional.kernels; print(len(jax.devices()))"
+    assert devices_of_a_process(started, DECONDITIONAL_CORES="3") == 1
+
+
+def test_a_number_of_cores_that_is_none(monkeypatch):
+    monkeypatch.setenv(jax_setup.CORES, "all")
+    with pytest.raises(UsageError, match="must be a number of cores, not 'all'"):
+        jax_setup.use_cores()

@@ -102,6 +102,13 @@ def regular(n_lat, n_lon, lat=(-60.0, 60.0), lon=(0.0, 120.0)):
     return xr.Dataset({"a": (("lat", "lon"), np.zeros((n_lat, n_lon)))}, coords)
 
 
+def test_a_variable_made_of_a_latitude_is_no_latitude(data):
+    fine = curved(data.fine)
+    fine["altitude"] = (("j", "i"), fine.altitude.values, ABOUT["lat"])
+    assert find_grid(fine, ["altitude"], "fine").coordinates == ("nav_lat", "nav_lon")
+    assert find_grid(fine, [], "fine").coordinates == ("nav_lat", "nav_lon")
+
+
 @pytest.mark.parametrize("of_fine", [regular, lambda *n: curved(regular(*n))])
 def test_cells_that_do_not_nest_are_shared_out(of_fine):
     """Eleven fine cells along the side of a coarse one: weights of a bag are off by 0.8 %."""

@@ -184,7 +184,10 @@ class Search:
     ) -> tuple[str, str] | None:
         """Coordinates that give every cell a place of its own; None where there are axes."""
         dataset = self.dataset
-        y, x = ([n for n in candidates[role] if dataset[n].ndim == 2] for role in "yx")
+        # A variable made of a latitude may still have its attributes.
+        free = {r: [n for n in candidates[r] if n not in self.names] for r in "yx"}
+        surfaces = [[n for n in free[r] if dataset[n].ndim == 2] for r in "yx"]
+        y, x = (sorted(names, key=lambda n: n in dataset.data_vars) for names in surfaces)
         pairs = [(a, b) for a in y for b in x if set(dataset[a].dims) == set(dataset[b].dims)]
         pairs = [p for p in pairs if set(map(str, dataset[p[0]].dims)) <= self.used]
         lines = [self.lines(candidates[role]) for role in "yx"]

@@ -32,6 +32,7 @@ from threadpoolctl import threadpool_limits
 
 from deconditional.errors import UsageError
 from deconditional.fitting.interrupts import aborting
+from deconditional.kernels.jax_setup import use_cores
 
 __all__ = ["carry_out", "check_jobs"]
 
@@ -194,6 +195,7 @@ def _settle(shares: Any) -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     share = shares.get()
     threadpool_limits(len(share))
+    use_cores(len(share))
     if hasattr(os, "sched_setaffinity"):
         for thread in os.listdir("/proc/self/task"):  # those of BLAS are here already
             with suppress(OSError):
