@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 from deconditional import models
+from deconditional.cli import downscale_options
 from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import FitWarning
+from deconditional.fields import recipes
 from deconditional.fields.io import writing
 from deconditional.fields.learn import Learner
 from deconditional.inference.posterior import Gaussians
@@ -390,7 +392,7 @@ BAD = {
     "quantile in words": (nothing, "--quantiles median", "--quantiles", "numbers between commas"),
     "folds": (nothing, "--folds 1", "--folds", "at least 2, not 1"),
     "restarts": (nothing, "--restarts 0", "--restarts", "at least 1, not 0"),
-    "model": (nothing, "--model kriging", "'kriging'", "choose from"),
+    "model": (nothing, "--model spline", "'spline'", "choose from"),
     "dims of another file": (nothing, "--dims y=north", "'north'", "--dims"),
     "log of zero": (
         coarse_as(lambda c: c.assign(tas=c.tas - 300)),
@@ -789,3 +791,7 @@ def test_report_of_a_store(here, at_once, capsys):
     assert run(*FILES, *VARIABLES, "--out", "out.zarr")[0] == 0
     assert cli.main(["report", "out.zarr"]) == 0
     assert capsys.readouterr().out == "out.html\n"
+
+
+def test_every_model_can_be_asked_for():
+    assert set(downscale_options.MODELS) == {"auto", *recipes.MODELS}

@@ -13,7 +13,7 @@ __all__ = ["EXAMPLES", "add_options"]
 
 MODELS = (
     *("auto", "mediated", "cmp", "s-cmp", "u-cmp", "varcmp"),
-    *("bagg-gp", "vbagg", "gpr", "vargpr"),
+    *("bagg-gp", "vbagg", "gpr", "vargpr", "kriging", "regression-kriging"),
 )
 
 EXAMPLES = """\
