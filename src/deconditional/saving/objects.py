@@ -3,9 +3,9 @@
 An object of a class that :mod:`~deconditional.saving.registry` names is saved as that name and its
 fields: those of a dataclass, of a module of Equinox or of a named tuple, and the attributes of an
 estimator. What its fields hold is saved in the same way, down to the values of
-:mod:`~deconditional.saving.kinds`; an object that is met twice is saved once. Kernels of classes that
-no table has are saved by their fields too, and whoever reads them gives the classes. Reading goes the same
-way back, and no constructor runs but those of distributions, which only store. Fields must fit
+:mod:`~deconditional.saving.kinds`; an object that is met twice is saved once. Kernels of other
+classes are saved by their fields too, and whoever reads them gives the classes. Reading goes the
+same way back, and no constructor runs but those of distributions, which only store. Fields must fit
 their annotations (:mod:`~deconditional.saving.hints`), and a class that knows more of what its
 objects must be says so in a method ``__loaded__``, which returns the object to use, or raises.
 
@@ -37,6 +37,8 @@ __all__ = ["Reader", "Writer"]
 
 class Writer:
     """Writes values as JSON, their arrays beside it."""
+
+    arrays: ArrayWriter
 
     def __init__(self, arrays: ArrayWriter):
         self.arrays = arrays
@@ -119,6 +121,8 @@ class Reader:
 
     Whatever does not fit raises: an error of this package, or one that the archive makes one of.
     """
+
+    archive: Archive
 
     def __init__(self, archive: Archive, own_kernels: Sequence[type] = ()):
         self.archive = archive
