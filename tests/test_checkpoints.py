@@ -403,7 +403,7 @@ def test_an_interrupt_within_a_larger_task_is_none_of_the_fit(tmp_path, undistur
     assert_as_good(fitted("bagg-gp", checkpoint=path)[0], undisturbed("bagg-gp")[0])
     with pytest.raises(KeyboardInterrupt), aborting():
         fitted("minibatches", lambda step: step.done == 12 and press(), checkpoint=path)
-    assert_same(fitted("minibatches", checkpoint=path)[0], undisturbed("minibatches")[0])
+    assert_as_good(fitted("minibatches", checkpoint=path)[0], undisturbed("minibatches")[0])
 
 
 def test_an_error_in_a_thread_ends_the_others():
