@@ -709,7 +709,8 @@ def test_forged_climbs_are_begun_anew(tmp_path):
             section.found = state
             return stochastic._resumed(section, size)
 
-    for state in [{**whole, key: value} for key in ("vector", "steps") for value in NOTHING]:
+    forged = [{**whole, "vector": value} for value in NOTHING]
+    for state in [*forged, *({**whole, "steps": value} for value in ("x", [], 0.5, None))]:
         with pytest.warns(CheckpointWarning, match="cannot be used"):
             assert resumed(state) is None, state
     points, ended = resumed(whole)
