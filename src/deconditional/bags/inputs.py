@@ -233,7 +233,7 @@ def amounts_within(
     share = np.ones(n) if weights is None else np.asarray(weights, dtype=float)
     if share.shape != (n,):
         raise ValueError(f"{n} points came with weights of shape {share.shape}.")
-    totals: Floats = np.bincount(bag, weights=amount * share, minlength=len(names))
+    totals = np.bincount(bag, amount * share, len(names)).astype(float)
     has_points = np.bincount(bag, minlength=len(names)) > 0
     if (has_points & (totals == 0)).any():
         raise ValueError(
