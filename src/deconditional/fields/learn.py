@@ -286,8 +286,7 @@ class Learner:
             ]
             kept = held_out.of(np.isin(its.used, used))
             spent, gap = seconds[f"learning {name}"], _gap(models, name, its)
-            evidence = model.log_marginal() if grouped and len(models) > 1 else None
-            tried.append(Tried(name, kept, spent, Predicted.joined(seen), evidence, gap))
+            tried.append(Tried(name, kept, spent, Predicted.joined(seen), gap))
         return self.judged([*tried, self.interpolated(used, self.folds, trials)])
 
     def judged(self, tried: Sequence[Tried]) -> Comparison:

@@ -75,9 +75,11 @@ class FineSide:
         return replace(self, dataset=data, grid=self.grid.at(name, times), lasting=True)
 
     def known(self) -> npt.NDArray[np.bool_]:
-        """Where all covariates are known."""
-        found = [np.isfinite(self.dataset[name].values) for name in self.question.covariates]
-        return np.logical_and.reduce(found) if found else np.ones(1, dtype=bool)
+        """Where all covariates are known, (times, cells), one of each where none has more."""
+        known = np.ones((1, 1), dtype=bool)
+        for name in self.question.covariates:
+            known = known & np.isfinite(values_on(self.grid, self.dataset, name))
+        return known
 
     def at(self, times: Ints) -> FineSide:
         """The side at some of its times."""

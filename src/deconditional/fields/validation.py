@@ -2,9 +2,9 @@
 
 Neighbouring coarse cells tell about each other, so observations are held out in blocks: contiguous
 regions, or stretches of time. Where data is matched, the *detail* of regions is held out too, which
-is what downscaling is about (:mod:`deconditional.fields.opponents`). Models that see the same
-observations are chosen by their evidence: held-out scores with parameters held are
-kind to rich models.
+is what downscaling is about (:mod:`deconditional.fields.opponents`). Models are chosen by the
+scores of held-out observations, which stay right where no model is: the evidence of a Gaussian
+model of rain is worth nothing.
 """
 
 from __future__ import annotations
@@ -104,9 +104,6 @@ class Tried:
         Those that it has not seen.
     detail
         Those that it has seen means over groups of, where observations have bags.
-    log_evidence
-        Log probability of the observations, of models that all see the same ones; see
-        :meth:`BaggGP.log_marginal`.
     bag_gap
         How far the field's means over the bags are from a regression of the observations on the
         mediators, root mean square in standard deviations of that regression. Where both are right
@@ -118,7 +115,6 @@ class Tried:
     held_out: Predicted
     seconds: float
     detail: Predicted | None = None
-    log_evidence: float | None = None
     bag_gap: float | None = None
 
 
@@ -131,13 +127,11 @@ class Comparison:
     rows
         A mapping per model: its name; ``rmse``, ``crps``, ``nll``, coverage of the 95 % and 50 %
         intervals on held-out observations; for matched data ``detail_rmse`` and ``detail_crps`` of
-        cells predicted from means over groups of them, and the ``log_evidence``, hyper-parameters
-        integrated out; for unmatched data the ``bag_gap`` (see :doc:`choosing`); and the seconds of
-        its fit. Errors are in the target's units, or those of its logarithm; so is the density
-        behind ``nll``.
+        cells predicted from means over groups of them; for unmatched data the ``bag_gap`` (see
+        :doc:`choosing`); and the seconds of its fit. Errors are in the target's units, or those of
+        its logarithm; so is the density behind ``nll``.
     chosen
-        Where data is matched, the model with the highest evidence; else that with the lowest CRPS
-        on held-out observations.
+        The model with the lowest CRPS on held-out observations.
     how
         The folds, in words.
     pit
@@ -244,9 +238,8 @@ def compared(tried: Sequence[Tried], scale: float, how: str, units: str = "") ->
         if each.detail is not None:
             found = each.detail.scores(scale)
             row |= {f"detail_{name}": found[name] for name in ("rmse", "crps")}
-        for name in ("log_evidence", "bag_gap"):
-            if any(getattr(other, name) is not None for other in tried):
-                row[name] = getattr(each, name)
+        if any(other.bag_gap is not None for other in tried):
+            row["bag_gap"] = each.bag_gap
         rows.append({**row, "seconds": round(each.seconds, 2)})
         if isinstance(each.held_out.predicted, Gaussians):
             pit[each.model] = probabilities(each.held_out.predicted, each.held_out.z)
@@ -259,10 +252,6 @@ def _chosen(tried: Sequence[Tried]) -> str:
     plausible = [each for each in models if (each.bag_gap or 0.0) <= PLAUSIBLE_GAP]
     if not plausible:
         return min(models, key=lambda each: each.bag_gap or 0.0).model
-
-    evidence = [each.log_evidence for each in plausible if each.log_evidence is not None]
-    if len(evidence) == len(plausible):
-        return plausible[int(np.argmax(evidence))].model
 
     return min(plausible, key=lambda each: each.held_out.scores(1.0)["crps"] or 0.0).model
 

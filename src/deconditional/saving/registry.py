@@ -33,7 +33,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "Parameter",
         "ParameterSet",
     ),
-    "deconditional.fitting.priors": ("Flat", "LogNormal", "Normal", "SplitLogNormal"),
+    "deconditional.fitting.priors": ("Alike", "Flat", "LogNormal", "Normal", "SplitLogNormal"),
     "deconditional.inference.basis": ("FourierBasis", "InducingBasis"),
     "deconditional.inference.collapsed": ("Coefficients",),
     "deconditional.inference.basis_field": ("BasisField",),
