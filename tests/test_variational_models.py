@@ -7,7 +7,7 @@ import pytest
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, VarCentroidGP, VarCMP, VBagg
 from deconditional.fitting.map import Optimum, loss_and_gradient
-from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
+from deconditional.inference.residual import AllPairs, SampledPairs
 from deconditional.models.data import some_bags
 from deconditional.models.inducing import inducing_points
 from helpers import TanhKernel, assert_close, posed, problem_of, ragged_bags
@@ -172,17 +172,11 @@ def test_the_way_to_the_trace_is_the_one_asked_for():
     exact = residual_of(vbagg(trace="exact"))
     assert isinstance(exact, AllPairs)
     assert exact.pairs is not None
-    options = {"trace_points": 8, "trace_features": 60}
-    model = vbagg(trace="subsample", inference_options=options)
+    model = vbagg(trace="subsample", inference_options={"trace_points": 8})
     sampled = residual_of(model)
     assert isinstance(sampled, SampledPairs)
     assert (sampled.points_per_bag, sampled.diagonal) == (8, True)
     assert trace_of(model) == "estimated from 2 x 8 points per bag"
-    model = vbagg(trace="features", inference_options=options)
-    fourier = residual_of(model)
-    assert isinstance(fourier, FourierPairs)
-    assert (fourier.n_features, fourier.diagonal) == (60, True)
-    assert trace_of(model) == "estimated from 60 random Fourier features"
 
 
 def test_correlated_noise_and_mediators_need_the_whole_residual():
@@ -337,10 +331,10 @@ BAD_OPTIONS = {
     "no inducing point": ({"n_inducing": 0}, "n_inducing must be a positive whole number"),
     "half an inducing point": ({"n_inducing": 2.5}, "n_inducing must be a positive whole number"),
     "inference": ({"inference": "exact"}, "inference must be 'collapsed' or 'stochastic'"),
-    "trace": ({"trace": "none"}, "trace must be one of auto, exact, subsample, features"),
+    "trace": ({"trace": "none"}, "trace must be one of auto, exact, subsample,"),
     "unknown option": (
         {"inference_options": {"steps": 3}},
-        "inference_options names 'steps'; the options are trace_points, trace_features, batch_size",
+        "inference_options names 'steps'; the options are trace_points, batch_size",
     ),
     "options of the climb": (
         {"inference_options": {"batch_size": 3, "max_steps": 5}},
@@ -349,7 +343,6 @@ BAD_OPTIONS = {
     "three points": ({"inference_options": {"trace_points": 3}}, "power of two up to 128, not 3"),
     "many points": ({"inference_options": {"trace_points": 256}}, "power of two up to 128"),
     "no trace points": ({"inference_options": {"trace_points": 0}}, "trace_points must be a pos"),
-    "no features": ({"inference_options": {"trace_features": 0}}, "trace_features must be a pos"),
     "nuts by minibatches": (
         {"method": "nuts", "inference": "stochastic"},
         "method='nuts' needs inference='collapsed'",
@@ -372,10 +365,6 @@ BAD_OPTIONS = {
     "half a feature": ({"features": 0.5}, "features must be a positive whole number"),
     "features of a kernel that has none": (
         {"features": 50, "kernel": TanhKernel(0.8), "fixed": None},
-        "TanhKernel has no known spectral measure",
-    ),
-    "a trace by features of a kernel that has none": (
-        {"trace": "features", "kernel": TanhKernel(0.8), "fixed": None, "n_inducing": 4},
         "TanhKernel has no known spectral measure",
     ),
 }
