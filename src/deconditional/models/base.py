@@ -21,6 +21,7 @@ from deconditional.fitting.report import FitReport
 from deconditional.inference.field import Field
 from deconditional.inference.learn import Fitted, Learning, Stages, learn
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
+from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.checks import check_bags, check_count, query_points
 from deconditional.models.data import Data
 from deconditional.models.options import BagOptions
@@ -151,7 +152,9 @@ class BagModel(Savable, BagOptions):
         observations are compared by.
         """
         fitted = self.check_fitted()
-        return log_marginal(fitted.problem, fitted.optimum.vector)
+        problem = fitted.problem
+        with suitable_threads(len(problem.z), problem.layout.mesh is not None):
+            return log_marginal(problem, fitted.optimum.vector)
 
     def _summary(self) -> dict[str, Any]:
         return {"observations": len(self.check_fitted().z), "bags": repr(self.bags_)}
