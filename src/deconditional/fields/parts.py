@@ -194,7 +194,7 @@ def _area_sums(cells: Cells, field: Floats) -> tuple[Floats, Floats]:
 def _area_sums_of(
     reader: Reader, place: Place, block: np.ndarray, mask: Any
 ) -> tuple[Floats, Floats]:
-    """Those of one block of a field; NaN where nothing is known."""
+    """Area sums over units of one block of a field; NaN where nothing is known."""
     field = block.reshape(len(block), -1)
     share = None if mask is None else np.asarray(mask, dtype=float).reshape(len(block), -1)[0]
     return _area_sums(reader.cells(place, np.isfinite(field), share), field)

@@ -196,7 +196,7 @@ def isolated(bags: Bags, problem: BagProblem, pieces: Any, field: Field) -> list
 
 
 class _Rows(NamedTuple):
-    """Some rows of the Gram matrix of bags, which rows, and its whole diagonal."""
+    """Rows of the Gram matrix of bags, which rows they are, and its whole diagonal."""
 
     gram: Floats
     bags: npt.NDArray[np.intp]
