@@ -166,7 +166,8 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     if few:
         return pairing, bags
     _check_link(pairing, grid.times)
-    return replace(pairing, understood=_understood(pairing, about, units.how)), bags
+    said = _understood(pairing, about, units.how)
+    return replace(pairing, understood=(*said[:1], *coarse.understood, *said[1:])), bags
 
 
 @dataclass(frozen=True)

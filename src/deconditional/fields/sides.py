@@ -20,6 +20,7 @@ from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question
 from deconditional.fields.units import Units, make_units
+from deconditional.fields.zones.layer import Layer, is_table
 
 __all__ = ["CoarseSide", "FineSide", "two_sides"]
 
@@ -157,12 +158,15 @@ class CoarseSide:
     ----------
     clock
         What times are as inputs, of all times of both sides; None where they are none.
+    understood
+        What was found in a table of zones and done with it, in words.
     """
 
     dataset: xr.Dataset
     question: Question
     grid: Grid
     clock: Clock | None = None
+    understood: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> CoarseSide:
@@ -176,6 +180,12 @@ class CoarseSide:
                 f"{(*grid.spatial, 'corner')}, and the same of {x!r}."
             )
         return cls(dataset, question, grid)
+
+    @classmethod
+    def of_table(cls, table: Any, question: Question, fine: FineSide) -> CoarseSide:
+        """The side of a table of polygons or points, seen in the frame of the fine cells."""
+        layer = Layer.of(table, question.coarse_names, fine.grid)
+        return cls(layer.values, question, layer.grid, understood=layer.understood)
 
     @property
     def times(self) -> np.ndarray | None:
@@ -244,7 +254,11 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"dims names {name!r} as {role}, but neither dataset has it; correct it (--dims "
                 f"{role}=...), or leave it out."
             )
-    met, other = _meeting(FineSide.of(fine, question), CoarseSide.of(coarse, question))
+    met = FineSide.of(fine, question)
+    if is_table(coarse):
+        other = CoarseSide.of_table(coarse, question, met)
+        return met.beside(other.grid), other
+    met, other = _meeting(met, CoarseSide.of(coarse, question))
     if question.time == "ignore" or other.times is None:
         return met, other
     met = met.repeated(other.grid)
