@@ -40,9 +40,9 @@ SUBDIVISION = 5
 def overlap(fine: Grid, coarse: Grid) -> csr_array:
     """Areas that fine cells (rows) and coarse cells (columns) share.
 
-    Exact for two lattices in one frame, and for zones on a lattice. Else a fine cell whose corners and centre lie in one coarse
-    cell belongs to it, and others are shared out by points within them; a cell without corners
-    belongs to where its centre is.
+    Exact for two lattices in one frame, and for zones. Else a fine cell whose corners and centre
+    lie in one coarse cell belongs to it, and others are shared out by points within them; a cell
+    without corners belongs to where its centre is.
     """
     if isinstance(coarse, Zones):
         return coarse.shared_with(fine)

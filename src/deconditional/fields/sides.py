@@ -14,13 +14,14 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
 from deconditional.fields.clock import Clock, comparable
 from deconditional.fields.frames import GEOGRAPHIC, Frame
-from deconditional.fields.grids import find_grid, values_on
+from deconditional.fields.grids import check_names, find_grid, values_on
 from deconditional.fields.overlap import check_cells
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question
 from deconditional.fields.units import Units, make_units
-from deconditional.fields.zones.layer import Layer, is_table
+from deconditional.fields.zones.grid import DIM
+from deconditional.fields.zones.layer import Layer, is_table, named_rows
 
 __all__ = ["CoarseSide", "FineSide", "two_sides"]
 
@@ -110,6 +111,9 @@ class FineSide:
         self.check_size()
         question = self.question
         variables = {name: self.dataset[name] for name in question.covariates} | dict(more)
+        if question.exposure:
+            self._check_exposure(question.exposure)
+            variables["exposure"] = self.dataset[question.exposure]
         if question.mask:
             self._check_mask(question.mask)
             variables["mask"] = self.dataset[question.mask]
@@ -134,6 +138,21 @@ class FineSide:
         if grid.times is None and own.time is not None:
             return array.where(np.isfinite(array)).mean(own.time)  # as coarse values are
         return None if own.time not in (None, grid.time) else array
+
+    def _check_exposure(self, name: str) -> None:
+        """Raise where the exposure is no variable, or lies on another grid."""
+        check_names(self.dataset, [name], "fine")
+        own = find_grid(self.dataset, [name], "fine", self.question.dims)
+        if own.spatial != self.grid.spatial:
+            raise UsageError(
+                f"the exposure {name!r} and the covariates lie on different dimensions; give them "
+                "as several datasets, fine=[covariates, population], and they are brought together."
+            )
+        if own.n_times > 1 and own.time != self.grid.time:
+            raise UsageError(
+                f"the exposure {name!r} has {own.n_times} times and the covariates have none; give "
+                f"one of them, as in ds[{name!r}].isel({own.time}=0)."
+            )
 
     def _check_mask(self, mask: str) -> None:
         """Raise where the mask lies on another grid, or has times."""
@@ -185,7 +204,19 @@ class CoarseSide:
     def of_table(cls, table: Any, question: Question, fine: FineSide) -> CoarseSide:
         """The side of a table of polygons or points, seen in the frame of the fine cells."""
         layer = Layer.of(table, question.coarse_names, fine.grid)
-        return cls(layer.values, question, layer.grid, understood=layer.understood)
+        said = list(layer.understood)
+        if layer.grid.is_point:
+            said.append(("points", "each stands for the fine cell that it lies in"))
+        elif question.kind is None:
+            raise UsageError(
+                f"is {question.target!r} the mean over each polygon, or the sum? Say kind='mean' "
+                "(a temperature, a share) or kind='sum' (a total, such as a harvest); counts of "
+                "cases take family=dc.Poisson(exposure=...) instead."
+            )
+        elif question.kind == "sum":
+            per = question.exposure or "square kilometre"
+            said.append(("sums", f"{question.target} is a total: the map is of it per {per}"))
+        return cls(layer.values, question, layer.grid, understood=tuple(said))
 
     @property
     def times(self) -> np.ndarray | None:
@@ -193,6 +224,15 @@ class CoarseSide:
         return (
             self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
         )
+
+    def named(self, which: npt.NDArray[np.bool_]) -> str:
+        """Some units in words: by the names of zones, or else by their places."""
+        cells = np.flatnonzero(which) % self.grid.n_cells
+        if DIM in self.dataset.coords:
+            return named_rows(self.dataset[DIM].values, which)
+        y, x = self.grid.coordinates
+        places = [f"{y} {a:.6g}, {x} {b:.6g}" for a, b in self.grid.centres[cells[:3]]]
+        return f"at {'; '.join(places)}" + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
 
     def at(self, times: Ints) -> CoarseSide:
         """The side at some of its times."""
@@ -255,6 +295,11 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"{role}=...), or leave it out."
             )
     met = FineSide.of(fine, question)
+    if hasattr(coarse, "crs") and not hasattr(coarse, "data_vars") and not is_table(coarse):
+        raise UsageError(
+            "the coarse data must be an xarray Dataset or a GeoDataFrame with the target as a "
+            f"column, not {type(coarse).__name__}."
+        )
     if is_table(coarse):
         other = CoarseSide.of_table(coarse, question, met)
         return met.beside(other.grid), other

@@ -64,7 +64,8 @@ class Rings:
     def ends(self) -> tuple[Floats, Floats]:
         """Least and greatest coordinates of every ring, (r, 2) each."""
         begin = self.start[:-1]
-        return np.minimum.reduceat(self.xy, begin), np.maximum.reduceat(self.xy, begin)
+        low, high = np.minimum.reduceat(self.xy, begin), np.maximum.reduceat(self.xy, begin)
+        return low.astype(float), high.astype(float)
 
     def take(self, which: npt.NDArray[np.bool_], shift: float = 0.0) -> Rings:
         """Some of the rings, moved along x."""
@@ -89,7 +90,7 @@ class Rings:
         origin = self.xy[self.start[:-1]]
         a, b, n = a - origin[ring], b - origin[ring], len(self.owner)
         cross = 0.5 * (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0])
-        area = np.bincount(ring, cross, n)
+        area = np.bincount(ring, cross, n).astype(float)
         sums = [np.bincount(ring, cross * (a + b)[:, k] / 3.0, n) for k in range(2)]
         return area, np.stack(sums, axis=1) + area[:, None] * origin
 
@@ -102,7 +103,7 @@ class Rings:
         (x, y), (x1, y1) = np.radians(a).T, np.radians(b).T
         half = 0.5 * (y1 - y)
         middle = np.sin(0.5 * (y + y1)) * np.sinc(half / np.pi)
-        return -np.bincount(ring, middle * (x1 - x), len(self.owner))
+        return np.asarray(-np.bincount(ring, middle * (x1 - x), len(self.owner)), dtype=float)
 
 
 def coverage(rings: Rings, n_zones: int, y: Axis, x: Axis) -> csr_array:

@@ -83,7 +83,9 @@ class Meeting:
                 f"the {what} are in {_short(own)}, but the fine data does not say where it is; "
                 "give it a CRS, as in fine = fine.rio.write_crs('EPSG:32636')."
             )
-        unstated = frame.geographic and not (frame.facts.get("crs_wkt") or frame.facts.get("spatial_ref"))
+        unstated = frame.geographic and not (
+            frame.facts.get("crs_wkt") or frame.facts.get("spatial_ref")
+        )
         same = bool(own == other or own.equals(other, ignore_axis_order=True))
         same = same or bool(unstated and own.is_geographic)
         said = f"{_short(own)}, as the fine data" if same else ""

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from deconditional.fields.axes import FULL_CIRCLE, Grid, Lattice
 from deconditional.fields.frames import Frame
+from deconditional.fields.polygons import shorter_steps
 from deconditional.fields.zones.coverage import Rings, coverage
 
 __all__ = ["DIM", "Zones"]
@@ -46,6 +47,16 @@ class Zones(Grid):
     times: np.ndarray | None = None
     mapping: str | None = None
     seen: Frame | None = None
+
+    @property
+    def stands_for_cells(self) -> bool:
+        """Whether zones are points."""
+        return self.is_point
+
+    @property
+    def noun(self) -> str:
+        """What the zones are called."""
+        return "points" if self.is_point else "polygons"
 
     @property
     def spatial(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -85,7 +96,11 @@ class Zones(Grid):
         """Areas of polygons on the unit sphere or in square metres; of points, their number."""
         if self.is_point:
             return np.bincount(self.rings.owner, minlength=self.n).astype(float)
-        each = self.rings.sphere_areas() if self.frame.spherical else self.rings.moments[0]
+        rings, view = self.rings, self.view
+        if self.seen is not None:
+            moved = self.frame.into(self.seen, rings.xy[:, ::-1])[:, ::-1]
+            rings = replace(rings, xy=moved)
+        each = rings.sphere_areas() if view.spherical else rings.moments[0]
         return np.maximum(np.bincount(self.rings.owner, each, self.n), 0.0)
 
     def corners(self) -> None:
@@ -122,40 +137,38 @@ class Zones(Grid):
         """Areas shared with cells of any form, by intersecting their outlines on the map."""
         import shapely
 
-        shape, there = (fine.n_cells, self.n), np.flatnonzero(fine.there)
-        corners, zones = fine.corners(), self.shapes()
-        centres = fine.centres[there]
-        to = np.zeros_like(centres[:, None]) if corners is None else corners[there] - centres[:, None]
-        if fine.frame.spherical:
-            to[..., 1] = np.mod(to[..., 1] + 180.0, FULL_CIRCLE) - 180.0
-        found = []
-        low, high = self.rings.ends[0][:, 0].min(), self.rings.ends[1][:, 0].max()
-        first = 0.0
+        there, zones = np.flatnonzero(fine.there), self.shapes()
+        corners, centres = fine.corners(), fine.centres[there]
+        ends = centres[:, None] if corners is None else corners[there]
         turns = np.zeros(1)
         if fine.frame.spherical:
-            first = np.nanmin(centres[:, 1])
+            ends = centres[:, None] + shorter_steps(ends - centres[:, None])
+            bounds = [self.rings.ends[0][:, 0].min(), self.rings.ends[1][:, 0].max()]
+            first, last = np.array(bounds) - [ends[..., 1].max(), ends[..., 1].min()]
             turns = FULL_CIRCLE * np.arange(
-                np.floor((low - np.nanmax(centres[:, 1])) / FULL_CIRCLE),
-                np.ceil((high - first) / FULL_CIRCLE) + 1,
+                np.ceil(first / FULL_CIRCLE), np.floor(last / FULL_CIRCLE) + 1
             )
+        found = [csr_array((fine.n_cells, self.n))]
         for turn in turns:
-            ends = (centres[:, None] + to)[..., ::-1] + [turn, 0.0]
-            cells = shapely.points(ends[:, 0]) if corners is None else shapely.polygons(ends)
+            xy = ends[..., ::-1] + [turn, 0.0]
+            cells = shapely.points(xy[:, 0]) if corners is None else shapely.polygons(xy)
             cell, zone = shapely.STRtree(zones).query(cells, predicate="intersects")
             share = np.ones(len(cell))
             if corners is not None:
                 both = shapely.area(shapely.intersection(cells[cell], zones[zone]))
                 share = both / np.maximum(shapely.area(cells[cell]), 1e-300)
-            found.append((fine.areas[there[cell]] * share, there[cell], zone))
-        area, cell, zone = (np.concatenate(each) for each in zip(*found, strict=True))
-        return csr_array((area, (cell, zone)), shape=shape)
+            entries = fine.areas[there[cell]] * share, (there[cell], zone)
+            found.append(csr_array(entries, shape=(fine.n_cells, self.n)))
+        return csr_array(sum(found[1:], found[0]))
 
     def shapes(self) -> npt.NDArray[Any]:
         """The zones as polygons of shapely, in the frame of the fine cells."""
         import shapely
 
         rings, (area, _) = self.rings, self.rings.moments
-        solid = shapely.polygons([shapely.linearrings(self.rings.xy[a:b]) for a, b in _pairs(rings)])
+        solid = shapely.polygons(
+            [shapely.linearrings(self.rings.xy[a:b]) for a, b in _pairs(rings)]
+        )
         whole = np.empty(self.n, dtype=object)
         for zone in range(self.n):
             mine = rings.owner == zone
@@ -201,7 +214,7 @@ class Zones(Grid):
             f"{name} from {low[k]:.6g} to {high[k]:.6g}{unit}"
             for name, k in zip(self.coordinates, (1, 0), strict=True)
         )
-        return f"{self.n} {'points' if self.is_point else 'polygons'} with {where}"
+        return f"{self.n} {self.noun} with {where}"
 
 
 def _pairs(rings: Rings) -> Any:

@@ -15,7 +15,6 @@ import xarray as xr
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
-from deconditional.fields.zones.coverage import Rings
 from deconditional.fields.zones.crs import Meeting
 from deconditional.fields.zones.grid import DIM, Zones
 
@@ -109,9 +108,9 @@ class Layer:
             {"units": unit, **({"standard_name": word} if spherical else {})}
             for unit, word in zip(units, standard, strict=True)
         ]
-        coords = {
-            name: (DIM, grid.centres[:, k], about[k]) for k, name in enumerate(names)
-        } | {DIM: (DIM, labels(table))}
+        coords = {name: (DIM, grid.centres[:, k], about[k]) for k, name in enumerate(names)} | {
+            DIM: (DIM, labels(table))
+        }
         data = xr.Dataset(values, coords, dict(table.attrs))
         kind = "points" if is_point else "polygons"
         said = [(what, f"{len(table)} {kind}{_extras(grid, is_point)}"), *meeting.understood]
