@@ -423,3 +423,75 @@ def test_fine_data_that_is_nowhere(example):
     )
     with pytest.raises(UsageError, match=r"does not say where it is.*rio.write_crs"):
         dc.Downscaler("tas", ["altitude"], kind="mean").understand(plane, zones)
+
+
+# ------------------------------------------------------------------------------ aggregates
+
+
+def test_means_over_new_zones_are_those_of_the_joint_posterior(example, by_grid):
+    """From the full covariance of all cells, and from samples of a result."""
+    data, zones = example
+    new = zones.iloc[[0, 1, 8]].dissolve([1, 1, 2])
+    found = dc.aggregate(by_grid, new, samples=4000)
+    grid, _ = _grids(data.fine, zones)
+    share, _ = shares(new.geometry, grid, LONLAT)
+    weights = share * grid.areas[:, None]
+    weights /= weights.sum(0)
+    part = by_grid.learner_.bags.parts.only
+    post = by_grid.model_.predict(by_grid.input_scaling_(part.points))
+    target = by_grid.target_scaling_
+    mean = target.centre + target.scale * weights.T @ post.mean
+    covariance = target.scale**2 * weights.T @ post.covariance() @ weights
+    np.testing.assert_allclose(found.table["mean"], mean, rtol=1e-9)
+    np.testing.assert_allclose(found.table["std"], np.sqrt(np.diag(covariance)), rtol=1e-5)
+    # Four thousand draws: relative errors of variances are sqrt(2 / 4000) = 0.022.
+    np.testing.assert_allclose(found.covariance, covariance, rtol=0.15, atol=0.1 * covariance[0, 0])
+    assert found.table["cover"].tolist() == pytest.approx([1.0, 1.0])
+    result = by_grid.predict(data.fine, samples=2000)
+    sampled = dc.aggregate(result, new).table
+    np.testing.assert_allclose(sampled["mean"], mean, atol=4 * np.sqrt(covariance[0, 0] / 2000))
+    np.testing.assert_allclose(sampled["std"], found.table["std"], rtol=0.1)
+
+
+def test_sums_over_new_zones(example, by_grid):
+    data, zones = example
+    people = data.fine["altitude"] * 0 + 3.0
+    fine = data.fine.assign(people=people)
+    found = dc.aggregate(by_grid, zones, fine=fine, kind="sum", exposure="people", samples=10).table
+    np.testing.assert_allclose(found["amount"], 18.0)
+    np.testing.assert_allclose(found["sum"], 18.0 * found["mean"])
+    np.testing.assert_allclose(found["sum_q05"], 18.0 * found["q05"])
+    half = zones.iloc[:1].translate(-4.0)
+    seen = dc.aggregate(by_grid, zones.iloc[:1].set_geometry(half), min_cover=0.1, samples=10).table
+    assert seen["cover"].item() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda m, r, z: (r.drop_vars("samples"), z), "samples=200"),
+        (lambda m, r, z: (xr.Dataset(), z), "not Dataset"),
+        (lambda m, r, z: (m, z.set_geometry(z.translate(0, -60))), "no zone has predictions"),
+        (lambda m, r, z: (m, z.set_crs(None, allow_override=True)), "have no CRS"),
+        (lambda m, r, z: (m, z, {"kind": "count"}), "'mean' or 'sum'"),
+        (lambda m, r, z: (m, z, {"samples": 1}), "from 2 on"),
+        (lambda m, r, z: (r, z, {"exposure": "people"}), "give the fine data"),
+    ],
+)
+def test_bad_aggregates_are_told_in_words(example, by_grid, spoil, words):
+    data, zones = example
+    given = spoil(by_grid, by_grid.predict(data.fine, samples=2), zones)
+    with pytest.raises(UsageError, match=words):
+        dc.aggregate(*given[:2], **(given[2] if len(given) > 2 else {}))
+
+
+def test_saved_models_of_zones_predict_the_same(example, tmp_path):
+    data, zones = example
+    model = fitted(data.fine, zones, kind="mean")
+    model.save(tmp_path / "model.npz")
+    again = dc.load(tmp_path / "model.npz")
+    xr.testing.assert_allclose(again.predict(data.fine)["mean"], model.predict(data.fine)["mean"])
+    with pytest.raises(UsageError, match="left the fine data"):
+        dc.aggregate(again, zones)
+    one, two = (dc.aggregate(m, zones, fine=data.fine, samples=2).table for m in (model, again))
+    np.testing.assert_allclose(one["mean"], two["mean"])

@@ -148,7 +148,7 @@ class Downscaler(Savable, Options):
             pairing, bags = pair(*((fine, coarse) if series is None else series.sample(self.seed)))
             problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds)
             learner = Learner.of(problem, self.recipe(pairing), bags, self.folds)
-        return replace(learner, series=series, seconds=time.perf_counter() - began)
+        return replace(learner, series=series, side=fine, seconds=time.perf_counter() - began)
 
     def fit(
         self,
