@@ -219,7 +219,7 @@ def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, F
     if not enough.any():
         most = share.max()
         raise UsageError(
-            f"none of the {coarse.grid.noun} has fine covariates over {question.min_cover:.0%} of "
+            f"no {coarse.grid.noun[:-1]} has fine covariates over {question.min_cover:.0%} of "
             f"its area (the most is {most:.0%}); lower min_cover, or check that the grids coincide."
         )
     if question.exposure:
