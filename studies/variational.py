@@ -3,7 +3,7 @@
 - inducing: the bound and the predictions of VarCMP approach those of CMP as inducing points grow
   in number;
 - trace: how noisy estimates of the trace are;
-- steps: natural gradients against Adam for q(u);
+- steps: natural gradients for q(u), with all observations and with few;
 - features: how many random Fourier features a prediction needs.
 """
 
@@ -37,10 +37,8 @@ CHOICES = ("kmeans", "uniform")
 CLIMBS: dict[str, dict[str, Any]] = {
     "natural, all": {},
     "natural, 16": {"batch_size": 16},
-    "adam, all": {"optimiser": "adam", "learning_rate": 0.02},
-    "adam, 16": {"optimiser": "adam", "learning_rate": 0.02, "batch_size": 16},
 }
-"""Optimiser of q(u) and size of batches; Adam at the best rate of 0.02, 0.05, 0.1 on seed 0."""
+"""Steps of q(u) and size of batches."""
 
 KERNELS = {"Gaussian": gk.RBF, "Matérn-3/2": gk.Matern32}
 
@@ -216,7 +214,7 @@ def _bounds(model: Any, data: Any, keys: Any) -> np.ndarray:
 
 
 def _climb(data: Any, climb: str, seed: int, steps: int) -> Record:
-    """Natural gradients or Adam for q(u), with the collapsed optimum beside."""
+    """Natural gradients for q(u), with the collapsed optimum beside."""
     held: dict[str, Any] = {"n_inducing": 60, "seed": seed}
     best = dc.VBagg(**held, n_restarts=2).fit(data.bags, data.z)
     options = {**CLIMBS[climb], "max_steps": steps}

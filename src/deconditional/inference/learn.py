@@ -8,23 +8,20 @@ predict from and report on.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from rich.progress import Progress
 
 from deconditional.fitting.draws import DRAWS, PROPOSALS, weighted_draws
 from deconditional.fitting.interrupts import Stop, current, stoppable
 from deconditional.fitting.map import Optimum, maximise
 from deconditional.fitting.nuts import sample_posterior
-from deconditional.inference.climbing import Options
 from deconditional.inference.field import Field
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.stochastic import maximise_elbo
+from deconditional.inference.stochastic import Options, maximise_elbo
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.saving.resume import Part, Section
 
@@ -220,16 +217,14 @@ def _learnt_by_map(problem: BagProblem, how: Learning, stages: Stages) -> Fitted
 def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
     """The posterior where a climb of the uncollapsed bound ended."""
     assert how.climb is not None
-    with _progress(how.climb) as report:
-        best, field, trace = maximise_elbo(
-            problem,
-            how.climb,
-            n_restarts=how.n_restarts,
-            seed=how.seed,
-            starts=how.starts,
-            report=report,
-            section=stages.section("climb", problem),
-        )
+    best, field, trace = maximise_elbo(
+        problem,
+        how.climb,
+        n_restarts=how.n_restarts,
+        seed=how.seed,
+        starts=how.starts,
+        section=stages.section("climb", problem),
+    )
     pieces, _ = problem.solve(jnp.asarray(best.vector))
     return Fitted((problem,), best.vector[None], (pieces,), (field,), best, trace=trace)
 
@@ -282,18 +277,3 @@ def _sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitte
         fields=fields,
         diagnostics=diagnostics or None,
     )
-
-
-@contextmanager
-def _progress(options: Options) -> Iterator[Any]:
-    """A function that moves a progress bar, or None where none is asked for."""
-    if not options.progress:
-        yield None
-        return
-    with Progress() as bar:
-        task = bar.add_task("climbing", total=options.max_steps)
-
-        def report(steps: int, bound: float) -> None:
-            bar.update(task, advance=steps, description=f"bound {bound:.2f}")
-
-        yield report

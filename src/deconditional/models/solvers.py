@@ -18,10 +18,10 @@ from deconditional.bags import Bags
 from deconditional.fitting.parameters import IDENTITY, Parameter
 from deconditional.fitting.priors import Flat
 from deconditional.inference.basis import FLOAT32_JITTER
-from deconditional.inference.climbing import Options
 from deconditional.inference.exact import ExactProblem
 from deconditional.inference.learn import Fitted
 from deconditional.inference.residual import AllPairs, FourierPairs, ResidualRule, SampledPairs
+from deconditional.inference.stochastic import Options
 from deconditional.inference.variational import VariationalProblem
 from deconditional.kernels.devices import gathered
 from deconditional.kernels.layout import BagSampler

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,6 @@ from deconditional.saving.container import Archive, ArrayWriter, refuse, write
 from deconditional.saving.identity import digest
 from deconditional.saving.objects import Reader, Writer
 from deconditional.saving.outputs import check_folder
-from deconditional.saving.own_kernels import Supplied
 from deconditional.saving.registry import name_of_class
 
 __all__ = ["FittedData", "Savable", "fingerprint", "inspect", "load", "save"]
@@ -104,12 +104,7 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
     return place
 
 
-def load(
-    path: str | os.PathLike[str],
-    *,
-    kernel: AbstractKernel | None = None,
-    mediator_kernel: AbstractKernel | None = None,
-) -> Any:
+def load(path: str | os.PathLike[str], *, own_kernels: Sequence[type[AbstractKernel]] = ()) -> Any:
     """A model from the file that ``save`` wrote.
 
     Nothing in the file is executed. A file that is damaged, was edited, comes from a newer version
@@ -119,9 +114,8 @@ def load(
     ----------
     path
         The file.
-    kernel, mediator_kernel
-        Kernels of classes of your own, which a file cannot hold: a kernel of the same class and
-        structure as the one the model was made with. Its parameters come from the file.
+    own_kernels
+        Classes of kernels of your own that the model was made with; a file has their fields alone.
 
     Returns
     -------
@@ -139,15 +133,16 @@ def load(
     ...     dc.load(path).fit_report_ == model.fit_report_
     True
     """
-    supplied = Supplied({"kernel": kernel, "mediator_kernel": mediator_kernel})
+    for kind in own_kernels:
+        if not (isinstance(kind, type) and issubclass(kind, AbstractKernel)):
+            raise TypeError(f"own_kernels must be classes of GPJax kernels, not {kind!r}.")
     with Archive.opened(path, KIND) as archive:
         header = archive.header
         if set(header) != {"format", "content", "arrays", "digest", *ABOUT}:
             refuse("its parts are not those of a saved model")
-        model = Reader(archive, supplied).read(header["content"])
+        model = Reader(archive, own_kernels).read(header["content"])
         if not isinstance(model, Savable) or name_of_class(type(model)) != header["class"]:
             refuse("it says two things about its class")
-        supplied.check_used()
         archive.check_all_used()
         if header["summary"]["data_sha256"] != fingerprint(model):
             refuse("the data in it is not the data its fingerprint belongs to")
