@@ -178,7 +178,9 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
         return pairing, bags
     _check_link(pairing, grid.times)
     said = _understood(pairing, about, units.how)
-    return replace(pairing, understood=(*said[:1], *coarse.understood, *said[1:])), bags
+    return replace(
+        pairing, understood=(*said[:1], *fine.understood, *coarse.understood, *said[1:])
+    ), bags
 
 
 @dataclass(frozen=True)
@@ -270,7 +272,7 @@ def _check_link(p: Pairing, coarse_times: Any) -> None:
     name = p.question.target
     if len(p.z) < LEAST_OBSERVATIONS:
         raise UsageError(
-            f"the target {name!r} is known in {len(p.z)} {p.coarse.noun}; at least "
+            f"the target {name!r} is known in {len(p.z)} {p.coarse.noun[:-1]}(s); at least "
             f"{LEAST_OBSERVATIONS} are needed to learn from."
         )
     if np.ptp(p.z) == 0:
@@ -341,8 +343,8 @@ def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[st
         )
     if about.too_small:
         lines["left out"] = (
-            f"{about.too_small} {p.coarse.noun} with covariates over less than "
-            f"{question.min_cover:.0%} of their area"
+            f"{about.too_small} {p.coarse.noun.removeprefix('coarse ')} with covariates over less "
+            f"than {question.min_cover:.0%} of their area"
         )
     if question.exposure:
         assert p.amount is not None

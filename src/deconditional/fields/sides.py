@@ -19,6 +19,7 @@ from deconditional.fields.overlap import check_cells
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question
+from deconditional.fields.regridding import together
 from deconditional.fields.units import Units, make_units
 from deconditional.fields.zones.grid import DIM
 from deconditional.fields.zones.layer import Layer, is_table, named_rows
@@ -39,19 +40,23 @@ class FineSide:
     ----------
     lasting
         Whether its covariates have no time and were repeated.
+    understood
+        What was done to bring several datasets together, in words.
     """
 
     dataset: xr.Dataset
     question: Question
     grid: Grid
     lasting: bool = False
+    understood: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, dataset: xr.Dataset, question: Question) -> FineSide:
-        """The side of a dataset; raises where its covariates lie on no grid."""
-        return cls(
-            dataset, question, find_grid(dataset, question.covariates, "fine", question.dims)
-        )
+    def of(cls, data: Any, question: Question) -> FineSide:
+        """The side of a dataset, or of several; raises where its covariates lie on no grid."""
+        several = isinstance(data, list | tuple) and len(data) > 0
+        dataset, said = together(data, (question.exposure,)) if several else (data, ())
+        grid = find_grid(dataset, question.covariates, "fine", question.dims)
+        return cls(dataset, question, grid, understood=said)
 
     def beside(self, coarse: Grid) -> FineSide:
         """The side with positions and areas in the frame of those of a coarse grid."""
