@@ -85,7 +85,7 @@ def test_amounts_of_another_grid_are_shared_out(folder):
     np.testing.assert_allclose(both["one"], 1.0, rtol=1e-12)
     wide, _ = together([people[["people"]].rename(people="n") * 0, elevation], ["elevation"])
     assert float(wide["elevation"].sum()) == pytest.approx(
-        float(elevation["elevation"].sum()), rel=1e-9
+        float(elevation["elevation"].astype(float).sum()), rel=1e-9
     )
     assert "people brought to the cells of the first fine data" in said[0][1]
     # On cells of one size and another, along the same axes, totals are kept to the last digits.
