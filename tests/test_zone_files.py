@@ -81,11 +81,12 @@ def test_amounts_of_another_grid_are_shared_out(folder):
     elevation, people = open_fine(
         [str(folder / f) for f in ("elevation.tif", "people.tif")], "fine"
     )
+    elevation = elevation.astype(float)
     both, said = together([elevation, people.assign(one=people["people"] * 0 + 1)], ["people"])
     np.testing.assert_allclose(both["one"], 1.0, rtol=1e-12)
     wide, _ = together([people[["people"]].rename(people="n") * 0, elevation], ["elevation"])
     assert float(wide["elevation"].sum()) == pytest.approx(
-        float(elevation["elevation"].astype(float).sum()), rel=1e-9
+        float(elevation["elevation"].sum()), rel=1e-9
     )
     assert "people brought to the cells of the first fine data" in said[0][1]
     # On cells of one size and another, along the same axes, totals are kept to the last digits.

@@ -80,7 +80,12 @@ class FineBags:
             ids=tuple(self.table.unit[place].tolist()),
             mediator=None,
             point=np.unique(found.number, return_inverse=True)[1][by_bag].astype(np.int64),
+            exposure=self._exposure(place),
         )
+
+    def _exposure(self, place: Ints) -> Floats | None:
+        """The exposure of some bags, all of it however few points stand for it."""
+        return self.table.amount[place] if self.parts.reader.question.exposure else None
 
     def _centroids(self, place: Ints) -> Bags:
         """For models that take the centroid of a bag: all points would be too many to gather."""
@@ -92,6 +97,7 @@ class FineBags:
             ids=tuple(self.table.unit[place].tolist()),
             mediator=None,
             point=np.arange(n),
+            exposure=self._exposure(place),
         )
 
     def _plan(self, place: Ints, points_per_bag: int | None, seed: int) -> Reduction:
