@@ -36,7 +36,6 @@ def open_raster(path: str, which: str, chunked: bool | None = False) -> xr.Datas
     """A raster as a dataset, a variable a band: by the names of bands, or else that of the file."""
     try:
         import rioxarray
-        from rasterio.errors import RasterioError
     except ImportError as error:
         raise UsageError(NEED.format(path, error.name)) from None
     try:
@@ -48,7 +47,7 @@ def open_raster(path: str, which: str, chunked: bool | None = False) -> xr.Datas
                 band_as_variable=True,
                 chunks=True if chunked else None,
             )
-    except (RasterioError, OSError, ValueError) as error:
+    except Exception as error:  # of rasterio, whose errors have a root of their own
         raise UsageError(
             f"cannot read the {which} file {path!r} as a raster ({one_line(error)}); check that it "
             "is one, and whole."
