@@ -138,6 +138,8 @@ class Learner:
         Both sides at all times, where the problem is a sample of them.
     matched
         Whether observations without a bag of their own are left out however many they are.
+    side
+        The fine data itself.
     """
 
     problem: Problem
@@ -148,6 +150,7 @@ class Learner:
     seconds: float = 0.0
     series: Any = field(default=None, metadata={"left_behind": "the series that was fitted to"})
     matched: bool = False
+    side: Any = field(default=None, metadata={"left_behind": "the fine data of the fit"})
 
     @classmethod
     def of(cls, problem: Problem, recipe: Recipe, bags: FineBags, n_folds: int) -> Learner:

@@ -59,6 +59,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.fields.axes": ("Axis", "Lattice"),
     "deconditional.fields.frames": ("Frame",),
     "deconditional.fields.surface": ("Surface",),
+    "deconditional.fields.zones.coverage": ("Rings",),
+    "deconditional.fields.zones.grid": ("Zones",),
     "deconditional.fields.learn": ("FitData", "Learner"),
     "deconditional.fields.pair": ("Pairing",),
     "deconditional.fields.clock": ("Clock",),
