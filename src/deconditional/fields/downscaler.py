@@ -200,7 +200,7 @@ class Downscaler(Savable, Options):
         return self
 
     def using(self, name: str) -> Self:
-        """The same, with another of the candidates that were fitted as its model."""
+        """Copy of the downscaler whose model is another of the candidates that were fitted."""
         self._check_fitted()
         if name not in self.candidates_:
             raise UsageError(
@@ -226,7 +226,7 @@ class Downscaler(Savable, Options):
 
     @property
     def pairing_(self) -> Pairing:
-        """Bags and observations."""
+        """Pairing of bags and observations that was learnt from."""
         return self.learner_.problem.pairing
 
     @property

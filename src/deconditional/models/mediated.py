@@ -29,7 +29,7 @@ from deconditional.inference.posterior import Gaussians, Posterior
 from deconditional.models.base import BagModel, learning, stages, take
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.data import Data
-from deconditional.models.links import PRIOR_IS_LEFT
+from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share
 from deconditional.models.solvers import Exact, Posed, Variational
