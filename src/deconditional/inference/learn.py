@@ -33,7 +33,7 @@ DISAGREEMENT = 0.1
 
 @dataclass(frozen=True)
 class Learning:
-    """How hyper-parameters are learnt.
+    """Options of learning: method, restarts, seed and starting points.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Stages:
 
     @property
     def path(self) -> os.PathLike[str] | None:
-        """The file."""
+        """File of the checkpoint; None where nothing is kept."""
         return None if self.part is None else self.part.path
 
     @property
@@ -128,7 +128,7 @@ class Fitted:
 
     @property
     def z(self) -> np.ndarray:
-        """The observations."""
+        """Observations that the fit has seen."""
         return np.asarray(self.problem.z)
 
     def values(self) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ SHRINKAGE = 0.3
 
 @dataclass(frozen=True)
 class Options:
-    """How the bound is climbed.
+    """Options of a climb: sizes of batches and steps, and when it ends.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ def _resumed(section: Section, size: int) -> tuple[list[np.ndarray], bool] | Non
 
 
 class State(eqx.Module):
-    """Where a climb stands."""
+    """State of a climb: parameters, q(v), Adam and the sizes of steps."""
 
     vector: Float[Array, " size"]
     q: Natural

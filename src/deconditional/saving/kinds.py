@@ -27,7 +27,7 @@ KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 class Kind(NamedTuple):
-    """How values of a kind are saved.
+    """Kind of values: how to recognise, write and read them.
 
     Attributes
     ----------

@@ -219,7 +219,7 @@ def _built(kind: type, values: dict[str, Any]) -> Any:
 
 
 def _usual(kind: type, name: str, value: Any) -> Any:
-    """A part without state as constructors have it, so that nothing is compiled anew for it."""
+    """Replace a part without state by the one that constructors have, as compiled code knows it."""
     if getattr(value, "__dict__", None) != {} or dataclasses.is_dataclass(value):
         return value
     usual = next((d[name] for d in map(_defaults, kind.__mro__) if name in d), None)

@@ -147,14 +147,14 @@ def opened(checkpoint: str | os.PathLike[str] | Checkpoint | Part | None) -> Ite
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an open checkpoint: that of one of the fits that a fit is made of."""
+    """Part of an open checkpoint that belongs to one of the fits that a fit is made of."""
 
     file: _File
     prefix: str = ""
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the checkpoint."""
         return self.file.path
 
     def within(self, name: str) -> Part:
@@ -180,7 +180,7 @@ def within(kept: Part | None, name: str = "") -> dict[str, Any]:
 
 
 class Section:
-    """One stage of a fit.
+    """Section of a checkpoint: the state of one stage of a fit.
 
     Attributes
     ----------
@@ -198,7 +198,7 @@ class Section:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the checkpoint."""
         return self._file.path
 
     def keep(self, state: Callable[[], dict[str, Any]]) -> None:
@@ -206,7 +206,7 @@ class Section:
         self.state = state
 
     def offer(self) -> None:
-        """Write, if it is time."""
+        """Write the checkpoint, if it is time."""
         self._file.offer()
 
     def complete(self) -> None:
