@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from paramax import non_trainable
 
 from deconditional import models
 from deconditional.errors import UsageError
-from deconditional.fitting.priors import LogNormal, Prior
+from deconditional.fitting.priors import Alike, LogNormal, Prior, SplitLogNormal
+from deconditional.models.mediated import length_scale_prior
 
 __all__ = [
     "BASELINES",
@@ -38,6 +39,9 @@ CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 SIMPLE = {"kriging": "constant", "regression-kriging": "linear"}
 """Models of position alone beside a trend, and that trend: the covariates are in it or nowhere."""
+
+SIMPLICITY = {"kriging": 2, "regression-kriging": 1}
+"""Which models are simpler than the others, and how much."""
 
 BASELINES: dict[str, Any] = {
     "bagg-gp": models.BaggGP,
@@ -85,12 +89,15 @@ class Inputs:
         1 where there is time, 3 where the year goes round too.
     apart
         The step between times that have nothing to do with each other; None where they have.
+    directed
+        Whether position has directions, such as east and north; on most of a globe it has none.
     """
 
     n_position: int
     n_others: int
     n_time: int = 0
     apart: float | None = None
+    directed: bool = True
 
     @property
     def position(self) -> list[int]:
@@ -161,8 +168,9 @@ def _pattern(inputs: Inputs, scale: float = 1.0) -> list[AbstractKernel]:
 
 
 def _of_position(family: Any, inputs: Inputs) -> AbstractKernel:
-    """A kernel with a length scale along each axis: oceans and winds are not the same along all."""
-    return family(active_dims=inputs.position, lengthscale=jnp.ones(inputs.n_position))
+    """A kernel with a length scale along each direction, or one where there are no directions."""
+    scale = jnp.ones(inputs.n_position) if inputs.directed else 1.0
+    return family(active_dims=inputs.position, lengthscale=scale)
 
 
 def _of_time(inputs: Inputs, free: bool = False) -> AbstractKernel:
@@ -194,11 +202,17 @@ SLOPES = 3.0
 """Standard deviations of a covariate over which an effect of it is hardly more than a slope."""
 
 
-def time_priors(
-    kernel: AbstractKernel, inputs: Inputs, steps: tuple[float, float], name: str
+def scale_priors(
+    kernel: AbstractKernel,
+    inputs: Inputs,
+    steps: tuple[float, float],
+    width: float,
+    usual: Callable[[Any], Prior],
+    name: str,
 ) -> dict[str, Prior]:
-    """Priors of the length scales in a kernel that have to do with time, by parameter.
+    """Priors of the length scales in a kernel that have to do with position or time, by parameter.
 
+    Of position all directions have much the same: see :class:`~deconditional.fitting.priors.Alike`.
     Of time anything between the step from one time to the next and the span of all is as likely: a
     field of weather forgets itself from one year to the next, one of climate does not. Of
     covariates whose effect changes with time it is long, so that a few observations at a time tell
@@ -208,17 +222,21 @@ def time_priors(
     ----------
     steps
         The step between times and the span of all, in the units of the input.
+    width
+        How far places are from each other, in theirs.
+    usual
+        The prior of a length scale, by its mode.
     """
-    if not inputs.n_time or inputs.apart is not None:
-        return {}
     step, span = steps[0], max(steps)
-    width = max(0.5 * float(np.log(span / step)), 1.0)
-    prior = LogNormal(float(np.sqrt(step * span)), width)
+    of_time = LogNormal(float(np.sqrt(step * span)), max(0.5 * float(np.log(span / step)), 1.0))
+    learnt = inputs.n_time and inputs.apart is None
     found: dict[str, Prior] = {}
     for place, dims, is_factor in _parts(kernel, name):
-        if dims == [inputs.n_position]:
-            found[f"{place}.lengthscale"] = prior
-        elif dims == inputs.others and is_factor:
+        if dims == inputs.position and inputs.directed:
+            found[f"{place}.lengthscale"] = Alike(usual(width), inputs.n_position)
+        elif dims == [inputs.n_position] and learnt:
+            found[f"{place}.lengthscale"] = of_time
+        elif dims == inputs.others and is_factor and learnt:
             scales = np.full(inputs.n_others, SLOPES) if inputs.n_others > 1 else SLOPES
             found[f"{place}.lengthscale"] = LogNormal(scales, 0.5)
     return found
@@ -294,6 +312,8 @@ class Recipe:
         Inputs of the kernel and of the mediator kernel.
     steps
         The step between times and the span of all, standardised.
+    width
+        How far places are from each other, standardised.
     held
         Parameters that are known, of windows of a series: all of them.
     """
@@ -310,6 +330,7 @@ class Recipe:
     model: Any = "auto"
     points_per_bag: int | str | None = "auto"
     steps: tuple[float, float] = (1.0, 1.0)
+    width: float = 1.0
     held: Mapping[str, Any] | None = None
 
     def takes_bags(self, name: str) -> bool:
@@ -342,8 +363,8 @@ class Recipe:
             **self.options,
             **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
-        if name != "mediated":
-            expected = time_priors(kernel, self.inputs, self.steps, "kernel")
+        if isinstance(self.kernel, str):
+            expected = self._priors(kernel, self.inputs, name == "mediated")
             shared["priors"] = expected | dict(shared.get("priors") or {}) or None
         try:
             if name == "mediated":
@@ -355,6 +376,15 @@ class Recipe:
         except TypeError as error:
             raise UsageError(f"model_options for {name}: {error}.") from None
         return base if matched else self._by_pseudo_targets(base, mediator, trend, self.n_restarts)
+
+    def _priors(
+        self, kernel: AbstractKernel, inputs: Inputs, mediated: bool = False
+    ) -> dict[str, Prior]:
+        """Priors of the length scales of a default kernel."""
+        steps = (1.0, 1.0) if mediated else self.steps
+        inputs = replace(inputs, n_time=0) if mediated else inputs
+        usual = length_scale_prior if mediated else SplitLogNormal
+        return scale_priors(kernel, inputs, steps, self.width, usual, "kernel")
 
     def _simple(self, name: str, matched: bool) -> Any:
         """A model whose kernel is one of position alone."""
@@ -368,7 +398,7 @@ class Recipe:
             trend=trend,
             n_restarts=1,
             seed=self.seed,
-            priors=time_priors(kernel, inputs, self.steps, "kernel") or None,
+            priors=self._priors(kernel, inputs) or None,
             fixed=self.held,
         )
         if matched:

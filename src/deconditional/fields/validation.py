@@ -25,6 +25,7 @@ from deconditional.fields.pair import Pairing
 from deconditional.inference.posterior import Gaussians
 from deconditional.scores import mae, rmse, score
 from deconditional.scores import pit as probabilities
+from deconditional.scores.distributions import crps_each
 
 __all__ = ["Comparison", "Folds", "Predicted", "Tried", "compared", "folds_of", "sharing"]
 
@@ -109,6 +110,8 @@ class Tried:
         mediators, root mean square in standard deviations of that regression. Where both are right
         it is one at most. Held-out observations cannot see this: where data is unmatched they have
         no fine covariates, and a field can explain all of them and still be absurd.
+    simplicity
+        A higher one is preferred where scores do not tell models apart.
     """
 
     model: str
@@ -116,6 +119,7 @@ class Tried:
     seconds: float
     detail: Predicted | None = None
     bag_gap: float | None = None
+    simplicity: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,8 @@ class Comparison:
         :doc:`choosing`); and the seconds of its fit. Errors are in the target's units, or those of
         its logarithm; so is the density behind ``nll``.
     chosen
-        The model with the lowest CRPS on held-out observations.
+        The simplest model whose CRPS on held-out observations is within a standard error of the
+        lowest.
     how
         The folds, in words.
     pit
@@ -253,7 +258,14 @@ def _chosen(tried: Sequence[Tried]) -> str:
     if not plausible:
         return min(models, key=lambda each: each.bag_gap or 0.0).model
 
-    return min(plausible, key=lambda each: each.held_out.scores(1.0)["crps"] or 0.0).model
+    scores = [crps_each(each.held_out.predicted, each.held_out.z) for each in plausible]
+    lowest = int(np.argmin([score.mean() for score in scores]))
+    worse = [score - scores[lowest] for score in scores]
+    order = [
+        (-each.simplicity if found.mean() <= found.std() / np.sqrt(len(found)) else 1, found.mean())
+        for each, found in zip(plausible, worse, strict=True)
+    ]
+    return plausible[order.index(min(order))].model
 
 
 @dataclass(frozen=True)
