@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy.typing as npt
 
 from deconditional.bags import Bags
 from deconditional.models.cmp import CMP
 from deconditional.models.data import some_bags
-from deconditional.models.options import CmoBagsOptions
+from deconditional.models.families import families_asked, fit_sources
+from deconditional.models.options import CmoBagsOptions, FamilyOptions
+from deconditional.models.sources import Source, matched_pair, sources_of
 from deconditional.models.variational import VariationalModel
-from deconditional.saving.resume import Checkpoint
+from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["VarCMP"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class VarCMP(CMP, VariationalModel, CmoBagsOptions):
+class VarCMP(CMP, VariationalModel, CmoBagsOptions, FamilyOptions):
     """Conditional mean process, by variational inference.
 
     Parameters
     ----------
     kernel, mediator_kernel, cmo, centred, uncertainty
         As in :class:`CMP`.
+    family
+        As in :class:`BaggGP`. A mean of rates has to be a rate, so that weights of the operator
+        below zero are left out, and the others scaled to a sum of one, where the link is no
+        identity.
     cmo_bags
         Estimate the conditional mean operator from so many of the bags, drawn with `seed`, and use
         no others; all by default.
@@ -50,18 +57,31 @@ class VarCMP(CMP, VariationalModel, CmoBagsOptions):
 
     def fit(
         self,
-        bags: Bags,
-        z: npt.ArrayLike,
+        bags: Bags | Sequence[Source],
+        z: npt.ArrayLike | None = None,
         mediator: npt.ArrayLike | None = None,
         *,
+        exposure: npt.ArrayLike | None = None,
+        trials: npt.ArrayLike | None = None,
         own_bag: npt.ArrayLike | None = None,
         noise_std: npt.ArrayLike | None = None,
         noise_cov: npt.ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
-        """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`."""
+        """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`.
+
+        With a `family`, `exposure` or `trials` are those of the observations; a list of
+        :class:`~deconditional.Source`, one of them with mediators, stands for all the rest.
+        """
+        if families_asked(self, bags, exposure, trials):
+            amounts: dict[str, Any] = {"exposure": exposure, "trials": trials, "mediator": mediator}
+            refused = {"own_bag": own_bag, "cmo_bags": self.cmo_bags}
+            sources = sources_of(self, bags, z, noise_std, noise_cov, refused=refused, **amounts)
+            with opened(checkpoint) as kept:
+                return fit_sources(self, sources, kept)
+        own, z = matched_pair(bags, z)
         if self.cmo_bags is not None:
             number, seed = self.cmo_bags, self.seed
-            bags, mediator, own_bag = some_bags(bags, number, seed, z, mediator, own_bag)
+            own, mediator, own_bag = some_bags(own, number, seed, z, mediator, own_bag)
         noise = {"noise_std": noise_std, "noise_cov": noise_cov}
-        return super().fit(bags, z, mediator, own_bag=own_bag, checkpoint=checkpoint, **noise)
+        return super().fit(own, z, mediator, own_bag=own_bag, checkpoint=checkpoint, **noise)
