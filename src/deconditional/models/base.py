@@ -31,7 +31,7 @@ from deconditional.models.solvers import Exact, Variational, solver_of
 from deconditional.observations.kinds import Mediated, Observation
 from deconditional.saving.api import Savable
 from deconditional.saving.identity import digest, plain
-from deconditional.saving.resume import Part
+from deconditional.saving.resume import CheckpointPart
 
 __all__ = ["BagModel", "learning", "learnt", "stages", "take"]
 
@@ -178,7 +178,7 @@ class BagModel(Savable, BagOptions):
         return self.fitted_
 
 
-def learnt(model: Model, data: Data, mediation: Observation, kept: Part | None) -> Model:
+def learnt(model: Model, data: Data, mediation: Observation, kept: CheckpointPart | None) -> Model:
     """Fit a model to data whose observations see the bags in one way."""
     began = time.perf_counter()
     solver = solver_of(model)
@@ -226,7 +226,7 @@ def take(
     return model
 
 
-def stages(model: BagModel, bags: Bags, problem: Any, kept: Part | None) -> Stages:
+def stages(model: BagModel, bags: Bags, problem: Any, kept: CheckpointPart | None) -> Stages:
     """Stages of a fit, and the checkpoint that keeps them."""
     return Stages() if kept is None else Stages(kept, identity(model, bags, problem))
 

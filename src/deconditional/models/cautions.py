@@ -141,7 +141,7 @@ def weak_weights(mediation: Mediated, pieces: Any, needs_it: Bools) -> list[Caut
     return [Caution(UselessMediatorWarning, text)]
 
 
-def explained_share(z: Floats, pieces: Any, field: Field) -> float:
+def share_explained(z: Floats, pieces: Any, field: Field) -> float:
     """Share of the variation of z that the posterior mean of the field explains."""
     spread = float(((z - z.mean()) ** 2).sum())
     if spread == 0:
@@ -152,7 +152,7 @@ def explained_share(z: Floats, pieces: Any, field: Field) -> float:
 def unexplained(problem: BagProblem, pieces: Any, field: Field) -> list[Caution]:
     """A field that explains nothing of the observations: all of them are taken for noise."""
     z = np.asarray(problem.z)
-    if len(z) < FEWEST or (share := explained_share(z, pieces, field)) >= EXPLAINED:
+    if len(z) < FEWEST or (share := share_explained(z, pieces, field)) >= EXPLAINED:
         return []
     known = np.asarray(problem.known_noise)
     known = known if known.ndim == 1 else np.diag(known)
