@@ -8,15 +8,15 @@ import pytest
 from rich.console import Console
 from scipy.stats import norm
 
-import deconditional as dc
 from studies import mediation as study
+from studies.data import noisy_mediator
 from studies.frame import Task
 from studies.mediation import Mediation
 from studies.records import Results
 
 
 def small_field(seed):
-    return dc.datasets.noisy_mediator(0.9, n_cells=24, points_per_cell=5, seed=seed)
+    return noisy_mediator(0.9, n_cells=24, points_per_cell=5, seed=seed)
 
 
 def test_records_are_scores_at_all_points(tmp_path, monkeypatch):

@@ -64,6 +64,7 @@ _HOME = {
     "VBagg": "models",
     "VarCMP": "models",
     "VarCentroidGP": "models",
+    "aggregate": "fields",
     "bag_cross": "kernels.sweeps",
     "bag_gram": "kernels.sweeps",
     "cross_validate": "fields",
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from deconditional.errors import UselessMediatorWarning as UselessMediatorWarning
     from deconditional.fields import Comparison as Comparison
     from deconditional.fields import Downscaler as Downscaler
+    from deconditional.fields import aggregate as aggregate
     from deconditional.fields import cross_validate as cross_validate
     from deconditional.fields import downscale as downscale
     from deconditional.fitting.priors import LogNormal as LogNormal

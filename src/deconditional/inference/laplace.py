@@ -171,7 +171,8 @@ class FamilyProblem(eqx.Module):
     def more_data(self) -> tuple[Any, ...]:
         """Data that a checkpoint has to agree with."""
         amounts = [seen.amount for seen in self.sources]
-        return (*amounts, *([] if self.inducing is None else [self.inducing]))
+        families = [repr(seen.family) for seen in self.sources]
+        return (*amounts, *families, *([] if self.inducing is None else [self.inducing]))
 
     def rounding(self, vector: Array) -> float:
         """Nothing: all is in the precision that was asked for."""

@@ -16,7 +16,7 @@ from deconditional.bags import Bags
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
 from deconditional.inference.laplace import FamilyProblem
-from deconditional.inference.learn import Fitted, learn, sampled
+from deconditional.inference.learn import Fitted, Stages, learn, sampled
 from deconditional.inference.seen import Nearest, Seen
 from deconditional.kernels.devices import gathered
 from deconditional.models.base import learning, stages, take
@@ -26,7 +26,7 @@ from deconditional.models.problems import field_kernel, mediated, prior_trend
 from deconditional.models.sources import Given, Source
 from deconditional.observations.families import Family, Normal
 from deconditional.observations.kinds import Matched
-from deconditional.saving.resume import Part
+from deconditional.saving.resume import CheckpointPart, within
 
 __all__ = ["families_asked", "fit_sources", "pose"]
 
@@ -63,7 +63,7 @@ def families_asked(model: Any, where: Any, exposure: Any, trials: Any) -> bool:
     return model.family is not None or amounts or several
 
 
-def fit_sources(model: Any, sources: Sequence[Given], kept: Part | None) -> Any:
+def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | None) -> Any:
     """The model, fitted to sources.
 
     A variational fit takes expectations under the solution of the last round; it ends where the
@@ -74,26 +74,33 @@ def fit_sources(model: Any, sources: Sequence[Given], kept: Part | None) -> Any:
     problem, details, notes = pose(model, sources)
     solver = InBasis()
     bags = sources[0].bags if len(sources) == 1 else _together([each.bags for each in sources])
-    at = stages(model, bags, problem, kept)
+
+    def at(number: int) -> Stages:
+        part = within(kept, f"round {number}").get("checkpoint")
+        return stages(model, bags, problem, part)
+
     how = learning(model, problem, solver)  # type: ignore[arg-type]
     first = replace(how, method="map", method_options=None)
     direct = not problem.variational and model.method != "nuts"
-    fitted = learn(problem, how if direct else first, at)
+    fitted = learn(problem, how if direct else first, at(0))
     rounds = 1
     while problem.variational and rounds < ROUNDS and not fitted.interrupted:
         before, vector = fitted.optimum.log_posterior, fitted.optimum.vector
         problem = settle(problem, vector)
-        fitted = learn(problem, replace(first, n_restarts=1, starts=(vector,)), at)
+        fitted = learn(problem, replace(first, n_restarts=0, starts=(vector,)), at(rounds))
         rounds += 1
         if abs(fitted.optimum.log_posterior - before) < SETTLED:
             break
     if model.method == "nuts" and not fitted.interrupted:
-        fitted = _sampled(fitted, how, at)
+        fitted = _sampled(fitted, how, at(ROUNDS))
     elif problem.variational and not fitted.interrupted:
         problem = settle(problem, fitted.optimum.vector)
-        fitted = learn(problem, replace(how, n_restarts=1, starts=(fitted.optimum.vector,)), at)
+        fitted = learn(
+            problem, replace(how, n_restarts=1, starts=(fitted.optimum.vector,)), at(ROUNDS)
+        )
     details |= {"rounds": str(rounds)} if problem.variational else {}
-    learnt_model = take(model, bags, fitted, solver, (details, notes), at, began)  # type: ignore[arg-type]
+    told: Any = solver, (details, notes), at(ROUNDS), began
+    learnt_model = take(model, bags, fitted, *told)
     learnt_model.families_ = tuple(each.family for each in sources)
     return learnt_model
 

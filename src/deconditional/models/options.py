@@ -18,7 +18,7 @@ from deconditional.fitting.draws import DRAWS
 from deconditional.models.checks import check_count
 from deconditional.observations.families import Family
 
-__all__ = ["BagOptions", "BasisOptions", "CmoBagsOptions", "FamilyOptions", "MediationOptions"]
+__all__ = ["BagOptions", "BasisOptions", "FamilyOptions", "MediationOptions"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -72,13 +72,6 @@ class MediationOptions:
     cmo: str = "standard"
     centred: bool = False
     uncertainty: bool = False
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class CmoBagsOptions(MediationOptions):
-    """Options of mediation, and how many bags the operator is estimated from."""
-
-    cmo_bags: int | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

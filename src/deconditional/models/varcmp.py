@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from deconditional.bags import Bags
 from deconditional.models.cmp import CMP
-from deconditional.models.data import some_bags
 from deconditional.models.families import families_asked, fit_sources
-from deconditional.models.options import CmoBagsOptions, FamilyOptions
+from deconditional.models.options import FamilyOptions
 from deconditional.models.sources import Source, matched_pair, sources_of
 from deconditional.models.variational import VariationalModel
 from deconditional.saving.resume import Checkpoint, opened
@@ -22,7 +21,7 @@ __all__ = ["VarCMP"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class VarCMP(CMP, VariationalModel, CmoBagsOptions, FamilyOptions):
+class VarCMP(CMP, VariationalModel, FamilyOptions):
     """Conditional mean process, by variational inference.
 
     Parameters
@@ -33,9 +32,6 @@ class VarCMP(CMP, VariationalModel, CmoBagsOptions, FamilyOptions):
         As in :class:`BaggGP`. A mean of rates has to be a rate, so that weights of the operator
         below zero are left out, and the others scaled to a sum of one, where the link is no
         identity.
-    cmo_bags
-        Estimate the conditional mean operator from so many of the bags, drawn with `seed`, and use
-        no others; all by default.
     n_inducing, inducing, learn_inducing, features, inference, trace, inference_options
         As in :class:`VBagg`.
     trend, fine_noise, learn_noise, fixed, priors
@@ -75,13 +71,10 @@ class VarCMP(CMP, VariationalModel, CmoBagsOptions, FamilyOptions):
         """
         if families_asked(self, bags, exposure, trials):
             amounts: dict[str, Any] = {"exposure": exposure, "trials": trials, "mediator": mediator}
-            refused = {"own_bag": own_bag, "cmo_bags": self.cmo_bags}
+            refused = {"own_bag": own_bag}
             sources = sources_of(self, bags, z, noise_std, noise_cov, refused=refused, **amounts)
             with opened(checkpoint) as kept:
                 return fit_sources(self, sources, kept)
         own, z = matched_pair(bags, z)
-        if self.cmo_bags is not None:
-            number, seed = self.cmo_bags, self.seed
-            own, mediator, own_bag = some_bags(own, number, seed, z, mediator, own_bag)
         noise = {"noise_std": noise_std, "noise_cov": noise_cov}
         return super().fit(own, z, mediator, own_bag=own_bag, checkpoint=checkpoint, **noise)

@@ -45,7 +45,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.inference.moments": ("Conditioned",),
     "deconditional.observations.kinds": ("Matched", "Mediated"),
     "deconditional.observations.measurements": ("Measurements",),
-    "deconditional.inference.residual": ("AllPairs", "FourierPairs", "Residual", "SampledPairs"),
+    "deconditional.inference.residual": ("AllPairs", "Residual", "SampledPairs"),
     "deconditional.observations.amounts": ("Tweedie",),
     "deconditional.observations.counts": (
         *("BetaBinomial", "Binomial", "NegativeBinomial", "Poisson"),
@@ -62,6 +62,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.fields.axes": ("Axis", "Lattice"),
     "deconditional.fields.frames": ("Frame",),
     "deconditional.fields.surface": ("Surface",),
+    "deconditional.fields.zones.coverage": ("Rings",),
+    "deconditional.fields.zones.grid": ("Zones",),
     "deconditional.fields.learn": ("FitData", "Learner"),
     "deconditional.fields.pair": ("Pairing",),
     "deconditional.fields.clock": ("Clock",),
