@@ -31,8 +31,7 @@ from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.progress import show
 from deconditional.fitting.report import FitReport
 from deconditional.saving.api import Savable
-from deconditional.saving.resume import Checkpoint, opened
-from deconditional.saving.resume import Part as CheckpointPart
+from deconditional.saving.resume import Checkpoint, CheckpointPart, opened
 
 __all__ = ["Downscaler"]
 
