@@ -23,16 +23,11 @@ pytest.importorskip("cf_xarray")
 import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import learn  # noqa: E402
+from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.meanings import parameter_meanings  # noqa: E402
 from deconditional.fields.predict import Wanted  # noqa: E402
-from deconditional.fields.recipes import (  # noqa: E402
-    Inputs,
-    Recipe,
-    candidates,
-    condensed_size,
-    field_kernel,
-)
+from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
 from deconditional.fields.sides import FineSide, two_sides  # noqa: E402
 

@@ -16,7 +16,7 @@ import gpjax.kernels as gk  # noqa: E402
 from deconditional.errors import UsageError  # noqa: E402
 from deconditional.fields import series  # noqa: E402
 from deconditional.fields.clock import Clock, years  # noqa: E402
-from deconditional.fields.recipes import Inputs, field_kernel  # noqa: E402
+from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
 from deconditional.kernels.repeats import repeats_of, separated  # noqa: E402
 from deconditional.kernels.sweeps import bag_cross, bag_gram  # noqa: E402
 

@@ -10,9 +10,10 @@ from gpjax.kernels.base import AbstractKernel
 from sklearn.base import BaseEstimator
 
 from deconditional.errors import UsageError
+from deconditional.fields.default_kernels import Inputs
 from deconditional.fields.pair import Pairing
 from deconditional.fields.question import Question, listed
-from deconditional.fields.recipes import BASELINES, Inputs, Recipe, check_model
+from deconditional.fields.recipes import BASELINES, Recipe, check_model
 from deconditional.fields.scaling import local_frame
 from deconditional.fields.series import Series, series_of
 from deconditional.fields.sides import CoarseSide, FineSide

@@ -72,6 +72,12 @@ class Predicted(NamedTuple):
         changed = {name: units.get(name, 1.0) * float(known[name]) for name in SCORES}
         return {**changed, "nll": changed["nll"] + float(np.log(scale))}
 
+    def crps(self) -> Floats:
+        """The CRPS of every observation; of values alone, absolute errors."""
+        if isinstance(self.predicted, Gaussians):
+            return crps_each(self.predicted, self.z)
+        return np.abs(self.predicted - self.z)
+
     def of(self, kept: npt.NDArray[np.bool_]) -> Predicted:
         """Predictions of some of the observations."""
         post = self.predicted
@@ -258,7 +264,7 @@ def _chosen(tried: Sequence[Tried]) -> str:
     if not plausible:
         return min(models, key=lambda each: each.bag_gap or 0.0).model
 
-    scores = [crps_each(each.held_out.predicted, each.held_out.z) for each in plausible]
+    scores = [each.held_out.crps() for each in plausible]
     lowest = int(np.argmin([score.mean() for score in scores]))
     worse = [score - scores[lowest] for score in scores]
     order = [
