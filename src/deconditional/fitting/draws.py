@@ -7,7 +7,7 @@ handful of draws has to stand for a posterior of one mode.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -20,14 +20,7 @@ from deconditional.fitting.map import Problem, loss_and_gradient
 from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
 
-__all__ = [
-    "DRAWS",
-    "PROPOSALS",
-    "WeightedDraws",
-    "log_marginal",
-    "paired_draws",
-    "weighted_draws",
-]
+__all__ = ["DRAWS", "PROPOSALS", "WeightedDraws", "log_marginal", "weighted_draws"]
 
 DRAWS = 8
 """Hyper-parameters that stand for their posterior unless another number is asked for."""
@@ -77,72 +70,28 @@ def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> Weighte
     Where a stop is asked for (:mod:`deconditional.fitting.interrupts`), the mode is the answer.
     """
     alone = WeightedDraws(np.asarray(mode, dtype=float)[None], np.ones(1))
-    proposed = _proposals(problem, mode, seed)
-    log_weights = None if proposed is None else _log_weights([problem] * PROPOSALS, proposed)
-    if proposed is None or log_weights is None or not np.isfinite(log_weights).any():
-        return alone
-    order = np.argsort(proposed.along)
-    return WeightedDraws(proposed.vectors[order], _truncated(log_weights)[order])
-
-
-def paired_draws(
-    problem: Problem, others: Sequence[Problem], mode: np.ndarray, seed: int = 0
-) -> np.ndarray:
-    """Draw one unconstrained vector from each of several posteriors near the mode of a problem.
-
-    They share the proposals, so that many posteriors take no more evaluations than one. Each picks
-    among its own by weight, at levels that are spread over all of them.
-    """
-    found = np.tile(np.asarray(mode, dtype=float), (len(others), 1))
-    proposed = _proposals(problem, mode, seed)
-    blocks = np.array_split(np.arange(PROPOSALS), len(others))
-    owners = [other for other, block in zip(others, blocks, strict=True) for _ in block]
-    log_weights = None if proposed is None else _log_weights(owners, proposed)
-    if proposed is None or log_weights is None:
-        return found
-    levels = (np.random.default_rng(seed).permutation(len(others)) + 0.5) / len(others)
-    for k, (block, level) in enumerate(zip(blocks, levels, strict=True)):
-        if np.isfinite(log_weights[block]).any():
-            own = block[np.argsort(proposed.along[block])]
-            weights = np.cumsum(_truncated(log_weights[own]))
-            found[k] = proposed.vectors[own[min(np.searchsorted(weights, level), len(own) - 1)]]
-    return found
-
-
-class _Proposals(NamedTuple):
-    """Proposed vectors, their log densities, and how far each is in the least known direction."""
-
-    vectors: np.ndarray
-    log_density: np.ndarray
-    along: np.ndarray
-
-
-def _proposals(problem: Problem, mode: np.ndarray, seed: int) -> _Proposals | None:
-    """Proposals about a mode; None where there is nothing to draw, or a stop is asked for."""
     d = len(mode)
     if d == 0 or current().reached():
-        return None
-    root = _proposal_root(_curvature(problem, np.asarray(mode, dtype=float)))
+        return alone
+    root = _proposal_root(_curvature(problem, alone.vectors[0]))
     uniform = qmc.Sobol(d + 1, rng=np.random.default_rng(seed)).random(PROPOSALS)
     normal = norm.ppf(uniform[:, :d].clip(1e-9, 1.0 - 1e-9))
     steps = normal / np.sqrt(chi2.ppf(uniform[:, d:], DEGREES) / DEGREES)
-    log_density = -0.5 * (DEGREES + d) * np.log1p((steps**2).sum(1) / DEGREES)
-    return _Proposals(mode + steps @ root.T, log_density, steps[:, -1])
-
-
-def _log_weights(owners: Sequence[Problem], proposed: _Proposals) -> np.ndarray | None:
-    """Log weight of every proposal in the posterior of its owner; None after a stop."""
-    vectors = proposed.vectors
-    low, high = owners[0].parameters.bounds()
-    log_posterior = np.full(len(vectors), -np.inf)
+    vectors = mode + steps @ root.T
+    log_proposal = -0.5 * (DEGREES + d) * np.log1p((steps**2).sum(1) / DEGREES)
+    low, high = problem.parameters.bounds()
+    log_posterior = np.full(PROPOSALS, -np.inf)
     inside = np.flatnonzero(((vectors >= low) & (vectors <= high)).all(1))
-    losses = _evaluated([owners[k] for k in inside], vectors[inside])
-    for k, (loss, _) in zip(inside, losses, strict=True):
+    for k, (loss, _) in zip(inside, _evaluated(problem, vectors[inside]), strict=True):
         if current().reached():
-            return None
+            return alone
         log_posterior[k] = -float(loss)
         tell("draws of parameters", int(k) + 1, PROPOSALS)
-    return np.where(np.isfinite(log_posterior), log_posterior - proposed.log_density, -np.inf)
+    log_weights = np.where(np.isfinite(log_posterior), log_posterior - log_proposal, -np.inf)
+    if not np.isfinite(log_weights).any():
+        return alone
+    order = np.argsort(steps[:, -1])
+    return WeightedDraws(vectors[order], _truncated(log_weights)[order])
 
 
 def log_marginal(problem: Problem, mode: np.ndarray) -> float:
@@ -160,13 +109,11 @@ def log_marginal(problem: Problem, mode: np.ndarray) -> float:
     return found + 0.5 * float(len(mode) * np.log(2.0 * np.pi) - np.log(values).sum())
 
 
-def _evaluated(owners: Sequence[Problem], vectors: np.ndarray) -> Iterator[tuple[Any, Any]]:
-    """Loss and gradient of every problem at a vector of its own, worked out side by side."""
-    if not owners:
-        return
-    pool = ThreadPoolExecutor(side_by_side(owners[0], len(vectors)))
+def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any]]:
+    """Loss and gradient at every vector in turn, worked out side by side."""
+    pool = ThreadPoolExecutor(side_by_side(problem, len(vectors)))
     try:
-        yield from pool.map(lambda p, v: loss_and_gradient(p, jnp.asarray(v)), owners, vectors)
+        yield from pool.map(lambda v: loss_and_gradient(problem, jnp.asarray(v)), vectors)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -174,8 +121,7 @@ def _evaluated(owners: Sequence[Problem], vectors: np.ndarray) -> Iterator[tuple
 def _curvature(problem: Problem, mode: np.ndarray) -> np.ndarray:
     """Of the negative log posterior, by differences of its gradient."""
     steps = STEP * np.eye(len(mode))
-    both = np.concatenate([mode + steps, mode - steps])
-    pairs = _evaluated([problem] * len(both), both)
+    pairs = _evaluated(problem, np.concatenate([mode + steps, mode - steps]))
     up, down = np.split(np.array([np.asarray(gradient) for _, gradient in pairs]), 2)
     found = (up - down) / (2.0 * STEP)
     found = np.where(np.isfinite(found), found, 0.0)

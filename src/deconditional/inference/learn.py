@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.progress import Progress
 
-from deconditional.fitting.draws import DRAWS, PROPOSALS, paired_draws, weighted_draws
+from deconditional.fitting.draws import DRAWS, PROPOSALS, weighted_draws
 from deconditional.fitting.interrupts import Stop, current, stoppable
 from deconditional.fitting.map import Optimum, maximise
 from deconditional.fitting.nuts import sample_posterior
@@ -176,8 +176,9 @@ def learn(
     """Learn the hyper-parameters of a problem and solve it there.
 
     `others` are problems of the same shapes that stand for data which are not known for sure: draws
-    are then drawn from their posteriors, the same number from each. A fit in float32 whose objective is off in float64 is repeated in float64. Where Ctrl-C stops
-    it (:mod:`deconditional.fitting.interrupts`), the best so far is the answer.
+    are shared out among them, and NUTS samples the posterior of each. A fit in float32 whose
+    objective is off in float64 is repeated in float64. Where Ctrl-C stops it
+    (:mod:`deconditional.fitting.interrupts`), the best so far is the answer.
     """
     if how.method == "nuts" and problem.parameters.size == 0:
         raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
@@ -241,18 +242,19 @@ def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
 def _averaged(fitted: Fitted, how: Learning, others: Sequence[BagProblem]) -> Fitted:
     """The posterior at a few draws of the hyper-parameters, weighed about the most probable ones.
 
-    Draws that come up twice are solved once.
+    Each of `others` has one of them, in an order that has nothing to do with theirs.
     """
     problem, best = fitted.problem, fitted.optimum
+    number = len(others) or dict(how.method_options or {}).get("num_draws", DRAWS)
+    weighted = weighted_draws(problem, best.vector, how.seed)
+    vectors = weighted.pick(number)
     if others:
-        vectors = paired_draws(problem, others, best.vector, how.seed)
-    else:
-        number = dict(how.method_options or {}).get("num_draws", DRAWS)
-        vectors = weighted_draws(problem, best.vector, how.seed).pick(number)
-    problems = tuple(others) or (problem,) * len(vectors)
-    more = PROPOSALS + 2 * len(best.vector) if len(best.vector) else 0
+        order = np.random.default_rng(how.seed).permutation(number)
+        vectors = vectors[order % len(vectors)]
+    more = PROPOSALS + 2 * len(best.vector) if len(weighted.vectors) > 1 else 0
     optimum = replace(best, evaluations=best.evaluations + more)
-    return _solved(replace(fitted, optimum=optimum), problems, vectors)
+    owners = tuple(others) or (problem,) * len(vectors)
+    return _solved(replace(fitted, optimum=optimum), owners, vectors)
 
 
 def _sampled(
@@ -281,7 +283,7 @@ def _sampled(
 
 
 def _solved(fitted: Fitted, problems: tuple[Any, ...], vectors: np.ndarray) -> Fitted:
-    """The posterior at other hyper-parameters, or of other problems; what repeats is solved once."""
+    """The posterior at other hyper-parameters, or of other problems, each solved once."""
     solved: dict[tuple[int, bytes], tuple[Any, Any]] = {}
     keys = [(id(p), v.tobytes()) for p, v in zip(problems, vectors, strict=True)]
     for key, problem, vector in zip(keys, problems, vectors, strict=True):
@@ -293,8 +295,11 @@ def _solved(fitted: Fitted, problems: tuple[Any, ...], vectors: np.ndarray) -> F
 
 def _worst(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The diagnostics of several runs of NUTS as those of one."""
-    how = {"divergences": sum, "r_hat": max, "effective_samples": sum, "log_posterior": max}
-    return {name: of([each[name] for each in told]) for name, of in how.items()} if told else {}
+    sums = ("divergences", "effective_samples")
+    return {
+        name: (sum if name in sums else max)(each[name] for each in told)  # type: ignore[operator]
+        for name in (told[0] if told else ())
+    }
 
 
 @contextmanager

@@ -134,8 +134,9 @@ class Unmatched(NamedTuple):
         variances = np.asarray(known if known.ndim == 1 else jnp.diagonal(known))
         effect = float(problem.parameters.unpack(vector).get("noise_std", 0.0)) ** 2
         population = Population.of(self.z, float(variances.mean()))
-        said = [np.asarray(each) for each in (_apart_at if apart else _together_at)(field, y)]
-        found = (measured_apart if apart else measured)(*said, effect, population)
+        mean, prior, posterior = map(np.asarray, (_apart_at if apart else _together_at)(field, y))
+        by = measured_apart if apart else measured
+        found = by(mean, prior, posterior, effect, population)
         return found if self.own_bag is None else self._with_own(found, variances)
 
     def _with_own(self, found: Measurements, variances: np.ndarray) -> Measurements:
