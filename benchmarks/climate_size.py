@@ -27,6 +27,7 @@ from benchmarks.problems import start
 from benchmarks.timing import exp_rate
 from studies.clock import best_seconds
 from studies.command import option
+from studies.data import synthetic_globe
 
 __all__ = ["ClimateSize"]
 
@@ -83,7 +84,7 @@ class ClimateSize(Benchmark):
 
     def measure(self, where: Console) -> Result:
         """Time `exp`, then both models, and the exact one with all points."""
-        globe = dc.datasets.synthetic_globe(*self.cells)
+        globe = synthetic_globe(*self.cells)
         precision = "auto" if len(globe.x) < 10_000 else "float32"
         options = {**kernels(), "uncertainty": True, "trend": "linear", "precision": precision}
         options["n_restarts"] = self.restarts

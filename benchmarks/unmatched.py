@@ -20,6 +20,7 @@ import deconditional as dc
 from benchmarks.frame import Benchmark, Costs, Result, Row, shown
 from benchmarks.timing import in_own_process
 from studies.command import option
+from studies.data.noisy_mediator import noisy_mediator
 
 __all__ = ["Unmatched"]
 
@@ -82,7 +83,7 @@ def main(who: str, bags: str, points: str) -> None:
     """Print seconds of learning and predicting, twice, as JSON."""
     n, spent = int(bags), []
     for seed in range(2):
-        data = dc.datasets.noisy_mediator(0.6, 2 * n, int(points), seed)
+        data = noisy_mediator(0.6, 2 * n, int(points), seed)
         given: dict[str, Any] = {"mediator": data.mediator} if who == OURS else {}
         z = data.z if who == OURS else data.bags.means(data.f[: data.bags.n_points])
         began = time.perf_counter()

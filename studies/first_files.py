@@ -36,8 +36,11 @@ from studies.tables import markdown
 
 __all__ = ["FirstFiles"]
 
-DEFAULT = "default"
+DEFAULT, ORACLE, REGRESSION = "default", "matched oracle", "regression"
 SCORES = ("rmse", "crps", "coverage95")
+
+MOST_TIMES = 60
+"""Times up to which the other models of a fit predict too; of long series the chosen one does."""
 
 
 @dataclass(frozen=True)
@@ -86,33 +89,48 @@ class FirstFiles(Study):
         return [Task(each.name, DEFAULT, 0) for each in self.chosen()]
 
     def fit(self, task: Task) -> list[Outcome]:
-        """Scores of the default, and of all that it compares itself with."""
+        """Scores of the default, of all that it compares itself with, and of simple answers."""
         scenario = next(each for each in self.chosen() if each.name == task.matching)
         given = scenario.make(self.files)
-        began = time.perf_counter()
-        asked = dc.Downscaler(given.target, given.covariates, given.mediators)
-        downscaler = asked.fit(given.fine, given.coarse)
-        fitted = time.perf_counter() - began
-        outcomes = [_scored(task, downscaler, given, fitted)]
-        for name in downscaler.candidates_:
+        downscaler, fitted = _fitted(given)
+        mine, mean = _scored(task, downscaler, given, fitted)
+        outcomes = [mine]
+        many = given.truth.sizes.get("time", 1) > MOST_TIMES
+        for name in () if many else downscaler.candidates_:
             seconds = downscaler.timings_[f"learning {name}"]
             other = task._replace(model=name)
-            outcomes.append(_scored(other, downscaler.using(name), given, seconds))
-        plain = dict.fromkeys(SCORES) | _errors(_interpolated(given), given.truth)
-        return [*outcomes, Outcome(task._replace(model=BILINEAR), [plain])]
+            outcomes.append(_scored(other, downscaler.using(name), given, seconds)[0])
+        for name, field in _simple(given, scenario.cut.block).items():
+            scores = dict.fromkeys(SCORES) | _errors(field.where(mean.notnull()), given.truth)
+            outcomes.append(Outcome(task._replace(model=name), [scores]))
+        if scenario.matched != scenario:
+            known = scenario.matched.make(self.files)
+            fit, seconds = _fitted(known)
+            outcomes.append(_scored(task._replace(model=ORACLE), fit, given, seconds)[0])
+        return outcomes
 
     def table(self, results: Results) -> list[str]:
         """Every scenario: the default beside the best of the simple answers."""
         rows = [_row(results, name) for (name,) in results.each("matching")]
         columns = ["scenario", "sd", *COLUMNS]
         lines = ["Errors in units of the target.", "", *markdown(columns, rows)]
-        found = [_ratio(results, name) for (name,) in results.each("matching")]
+        names = [name for (name,) in results.each("matching")]
+        found = [_ratio(results, name) for name in names]
+        plain = [
+            (_error(results, name, DEFAULT) or 0.0) / (_error(results, name, BILINEAR) or 1.0)
+            for name in names
+        ]
+        silent = sum(
+            r > 1.5 and not _how(results, n)["doubt"] for n, r in zip(names, found, strict=True)
+        )
         covered = [r["coverage95"] for r in results.where(model=DEFAULT)]
         lines += [
             "",
             f"{len(found)} scenarios: RMSE at most 1.05 times the best simple answer in "
-            f"{sum(r <= 1.05 for r in found)}, below it in {sum(r < 1 for r in found)}; mean "
-            f"coverage {np.mean(covered):.3f}, lowest {min(covered):.2f}.",
+            f"{sum(r <= 1.05 for r in found)}, below it in {sum(r < 1 for r in found)}; above "
+            f"bilinear interpolation in {sum(r > 1 for r in plain)}; over 1.5 times the best "
+            f"without a warning of no skill in {silent}; mean coverage {np.mean(covered):.3f}, "
+            f"lowest {min(covered):.2f}.",
         ]
         return lines
 
@@ -121,30 +139,34 @@ COLUMNS = (
     "chosen",
     "RMSE",
     "bilinear",
+    "regression",
     "kriging",
     "regression kriging",
+    "pseudo-targets",
     "ratio to the best",
+    "matched oracle",
     "CRPS",
     "95 % coverage",
     "seconds",
     "warned",
 )
-SIMPLE = (BILINEAR, "kriging", "regression-kriging")
+SIMPLE = (BILINEAR, REGRESSION, "kriging", "regression-kriging", "bagg-gp")
+"""Simple answers; the last is one where data is unmatched, by pseudo-targets, else our own."""
 
 
 def _row(results: Results, name: str) -> list[Any]:
     """One line of the table."""
     mine = results.where(matching=name, model=DEFAULT)[0]
-    (how,) = (f for f in results.fits if (f["matching"], f["model"]) == (name, DEFAULT))
-    errors = [_error(results, name, model) for model in SIMPLE]
+    how = _how(results, name)
+    errors = [*(_simple_error(results, name, model) for model in SIMPLE), _ratio(results, name)]
     seconds = mine["fit_seconds"] + mine["predict_seconds"]
+    errors.append(_error(results, name, ORACLE))
     return [
         name,
         f"{how['sd']:.2f}",
         how["chosen"],
         f"{mine['rmse']:.3f}",
         *("–" if e is None else f"{e:.3f}" for e in errors),
-        f"{_ratio(results, name):.2f}",
         f"{mine['crps']:.3f}",
         f"{mine['coverage95']:.2f}",
         f"{seconds:.0f}",
@@ -152,27 +174,49 @@ def _row(results: Results, name: str) -> list[Any]:
     ]
 
 
+def _how(results: Results, name: str) -> Record:
+    """How the default went."""
+    (found,) = (f for f in results.fits if (f["matching"], f["model"]) == (name, DEFAULT))
+    return found
+
+
 def _error(results: Results, name: str, model: str) -> float | None:
     found = results.where(matching=name, model=model)
     return found[0]["rmse"] if found else None
 
 
+def _simple_error(results: Results, name: str, model: str) -> float | None:
+    """The RMSE of a simple answer; None where the model is none here."""
+    ours = model == "bagg-gp" and not results.where(matching=name, model="mediated")
+    return None if ours else _error(results, name, model)
+
+
 def _ratio(results: Results, name: str) -> float:
     """The RMSE of the default over that of the best simple answer."""
-    errors = [_error(results, name, model) for model in SIMPLE]
+    errors = [_simple_error(results, name, model) for model in SIMPLE]
     mine = _error(results, name, DEFAULT)
     assert mine is not None
     return mine / min(e for e in errors if e is not None)
 
 
-def _scored(task: Task, downscaler: Any, given: Given, seconds: float) -> Outcome:
-    """Scores of a fitted downscaler."""
+def _fitted(given: Given) -> tuple[dc.Downscaler, float]:
+    """The default, fitted, and the seconds that took."""
+    began = time.perf_counter()
+    asked = dc.Downscaler(given.target, given.covariates, given.mediators)
+    return asked.fit(given.fine, given.coarse), time.perf_counter() - began
+
+
+def _scored(
+    task: Task, downscaler: dc.Downscaler, given: Given, seconds: float
+) -> tuple[Outcome, xr.DataArray]:
+    """Scores of a fitted downscaler, and its mean."""
     began, truth = time.perf_counter(), given.truth
     result = downscaler.predict(given.everywhere)
     took = {"fit_seconds": seconds, "predict_seconds": time.perf_counter() - began}
-    mean, std = (result[name].transpose(*truth.dims).values for name in ("mean", "std"))
-    there = np.isfinite(mean) & np.isfinite(truth.values)
-    found = Marginals("normal", mean[there], std[there]).score(mean[there], truth.values[there])
+    mean, std = (result[name].transpose(*truth.dims) for name in ("mean", "std"))
+    there = np.isfinite(mean.values) & np.isfinite(truth.values)
+    at = mean.values[there]
+    found = Marginals("normal", at, std.values[there]).score(at, truth.values[there])
     details = {
         "chosen": downscaler.model_name_,
         "sd": float(truth.std()),
@@ -180,7 +224,7 @@ def _scored(task: Task, downscaler: Any, given: Given, seconds: float) -> Outcom
         "doubt": result.attrs.get("doubt"),
         "comparison": [dict(row) for row in getattr(downscaler.comparison_, "rows", ())],
     }
-    return Outcome(task, [{name: found[name] for name in SCORES} | took], details)
+    return Outcome(task, [{name: found[name] for name in SCORES} | took], details), mean
 
 
 def _errors(field: xr.DataArray, truth: xr.DataArray) -> Record:
@@ -189,14 +233,46 @@ def _errors(field: xr.DataArray, truth: xr.DataArray) -> Record:
     return {"rmse": float(np.sqrt(np.mean(error**2))), "crps": float(np.mean(np.abs(error)))}
 
 
-def _interpolated(given: Given) -> xr.DataArray:
-    """Bilinear interpolation of every time; of one without observations, of their mean."""
+def _simple(given: Given, block: tuple[int, int]) -> dict[str, xr.DataArray]:
+    """Bilinear interpolation, and a linear regression with its residuals interpolated."""
+    found = {BILINEAR: _interpolated(given)}
+    if given.covariates:
+        means = dc.datasets.coarsen(given.fine, block)[list(given.covariates)]
+        late = "time" in means.dims and not np.isin(given.coarse.time, means.time).all()
+        if not late and not given.mediators:
+            found[REGRESSION] = _interpolated(given, means)
+    return found
+
+
+def _interpolated(given: Given, means: xr.Dataset | None = None) -> xr.DataArray:
+    """Interpolation of every time; of one without observations, of their mean."""
     coarse, truth = given.coarse[given.target], given.truth
     if "time" not in truth.dims:
-        return bilinear(coarse, truth)
+        return _at_one_time(coarse, truth, means, given.everywhere)
     found = []
     for k, now in enumerate(truth.time.values):
         here = coarse.sel(time=now, drop=True)
         known = here if bool(here.notnull().any()) else coarse.mean("time")
-        found.append(bilinear(known, truth.isel(time=k, drop=True)))
+        inside = [
+            None if each is None else each.sel(time=now) if "time" in each.dims else each
+            for each in (means, given.everywhere)
+        ]
+        found.append(_at_one_time(known, truth.isel(time=k, drop=True), *inside))
     return xr.concat(found, "time").assign_coords(time=truth.time).transpose(*truth.dims)
+
+
+def _at_one_time(
+    coarse: xr.DataArray, like: xr.DataArray, means: xr.Dataset | None, fine: xr.Dataset | None
+) -> xr.DataArray:
+    """Bilinear interpolation, of residuals where there are coarse means of covariates."""
+    if means is None or fine is None:
+        return bilinear(coarse, like)
+    z = coarse.values.ravel()
+    x = np.stack(
+        [np.ones(len(z)), *(m.transpose(*coarse.dims).values.ravel() for m in means.values())], 1
+    )
+    known = np.isfinite(z) & np.isfinite(x).all(1)
+    weights = np.linalg.lstsq(x[known], z[known], rcond=None)[0]
+    left = coarse.copy(data=(z - x @ weights).reshape(coarse.shape))
+    slopes = sum(w * fine[name] for w, name in zip(weights[1:], means, strict=True))
+    return (bilinear(left, like) + weights[0] + slopes).transpose(*like.dims)

@@ -7,7 +7,7 @@ Which coarse cells and times give covariates and which the target makes it match
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ A1B, E1 = "climate/A1B_north_america.nc", "climate/E1_north_america.nc"
 OSTIA = "climate/ostia_monthly.nc"
 BRIGHTNESS = "climate/toa_brightness_stereographic.nc"
 RAIN = "rain/stage4_hourly.nc"
+OCEAN = "climate/nemo_1m_20150101-20150201_grid-T.nc"
 
 WEST_EAST = (200.0, 319.9)
 """Longitudes of the sea: from the Pacific past South America to the Atlantic, 144 columns."""
@@ -81,9 +82,7 @@ class Cut:
         fields = fields.assign(
             {new: fields[old] for new, old in zip(names, self.mediators, strict=True)}
         )
-        fields["everywhere_"] = xr.zeros_like(fields[target].isel({y: 0, x: 0}, drop=True)) + 0 * (
-            fields[y] + fields[x]
-        )
+        fields["everywhere_"] = xr.zeros_like(fields[target])
         cut = dc.datasets.split_cells(
             fields,
             target,
@@ -173,6 +172,16 @@ class Files:
         fields["altitude"] = altitude.interp(**at).reset_coords(drop=True)
         return fields
 
+    def ocean(self) -> xr.Dataset:
+        """Sea surface temperature of a curvilinear model, and the air's of a climatology."""
+        data = self.read(OCEAN).isel(time_counter=0, y=slice(180, 260), x=slice(200, 290))
+        fields = data[["tos", "bounds_lat", "bounds_lon"]].drop_vars(
+            ["time_counter", "time_centered"], errors="ignore"
+        )
+        air = dc.datasets.global_fields(1).tas
+        spots = air.interp(lat=fields.nav_lat, lon=(fields.nav_lon + 180.0) % 360.0 - 180.0)
+        return fields.assign(air=spots.reset_coords(drop=True))
+
     def months(self) -> xr.Dataset:
         """Monthly temperature of Europe with altitude and rain on land alone."""
         months = [dc.datasets.global_fields(m) for m in range(1, 13)]
@@ -228,6 +237,11 @@ class Scenario:
     cut: Cut
 
     @property
+    def matched(self) -> Scenario:
+        """The same where every coarse cell gives both, at all times."""
+        return replace(self, cut=replace(self.cut, matched=1.0, split=None))
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The files it is made of."""
         return NEEDS[self.fields]
@@ -248,15 +262,16 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "sea": (OSTIA,),
     "rain": (RAIN,),
     "brightness": (BRIGHTNESS,),
+    "ocean": (OCEAN,),
     "months": (),
     "globe": (),
 }
 
-YEAR, YEARS = "2080", "2068/2079"
-JUNE, MONTHS = "2007-06", "2007-04/2008-03"
+YEAR, YEARS, CENTURIES = "2080", "2068/2079", "1860/2099"
+JUNE, MONTHS, ALL_MONTHS = "2007-06", "2007-04/2008-03", "2006/2012"
 HOUR, HOURS = "2018-09-14T01", "2018-09-13T20/2018-09-14T07"
 JULY, WHOLE_YEAR = "2001-07", "2001"
-E, L, B = ("e1",), ("altitude",), ("before",)
+E, L, B, A = ("e1",), ("altitude",), ("before",), ("air",)
 SPOTS = ("altitude_at_centre",)
 LAND, SKY = ("altitude", "rain"), ("altitude", "cloud")
 
@@ -274,6 +289,8 @@ def _all() -> tuple[Scenario, ...]:
         ("air, position, 48", "air", "a1b", YEAR, Cut((), (), (6, 6))),
         ("air, noise, 48", "air", "a1b", YEAR, Cut(("noise",), (), (6, 6))),
         ("air, E1, 12 years of 48", "air", "a1b", YEARS, Cut(E, (), (6, 6))),
+        ("air, E1, 12 years of 432", "air", "a1b", YEARS, Cut(E, (), (2, 2))),
+        ("air, E1, 240 years of 48", "air", "a1b", CENTURIES, Cut(E, (), (6, 6))),
         ("air, altitude, 12 years of 48", "air", "a1b", YEARS, Cut(L, (), (6, 6))),
         ("air, half matched, 108", "air", "a1b", YEAR, Cut(E, E, (4, 4), 0.5)),
         ("air, unmatched, 108", "air", "a1b", YEAR, Cut(E, E, (4, 4), 0.0)),
@@ -284,6 +301,7 @@ def _all() -> tuple[Scenario, ...]:
         ("sea, year before, 48", "sea", "sst", JUNE, Cut(B, (), (6, 9))),
         ("sea, year before, 432", "sea", "sst", JUNE, Cut(B, (), (3, 2))),
         ("sea, year before, 12 months of 48", "sea", "sst", MONTHS, Cut(B, (), (6, 9))),
+        ("sea, year before, 42 months of 48", "sea", "sst", ALL_MONTHS, Cut(B, (), (6, 9))),
         ("rain, position, 12", "rain", "rain", HOUR, Cut((), (), (28, 28))),
         ("rain, position, 48", "rain", "rain", HOUR, Cut((), (), (14, 14))),
         ("rain, hour before, 48", "rain", "rain", HOUR, Cut(B, (), (14, 14))),
@@ -298,9 +316,13 @@ def _all() -> tuple[Scenario, ...]:
             "",
             Cut(("latitude_of_cell",), (), (20, 28)),
         ),
+        ("ocean, position, 80", "ocean", "tos", "", Cut((), (), (10, 9))),
+        ("ocean, air, 20", "ocean", "tos", "", Cut(A, (), (20, 18))),
+        ("ocean, air, 440", "ocean", "tos", "", Cut(A, (), (4, 4))),
         ("months, coast, 48", "months", "tas", JULY, Cut(LAND, (), (4, 8))),
         ("months, coast, 12 months of 48", "months", "tas", WHOLE_YEAR, Cut(LAND, (), (4, 8))),
         ("globe, 48", "globe", "tas", "2001-01", Cut(SKY, (), (6, 12))),
+        ("globe, 12 months of 48", "globe", "tas", WHOLE_YEAR, Cut(SKY, (), (6, 12))),
         ("globe, unmatched, 96", "globe", "tas", "2001-01", Cut(L, ("water_vapour",), (6, 6), 0.0)),
     ]
     return tuple(Scenario(*each) for each in found)
@@ -313,6 +335,7 @@ CHOICES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[int, int]]
     "sea": ("sst", (JUNE, MONTHS), ("before",), (18, 144)),
     "rain": ("rain", (HOUR, HOURS), ("before",), (118, 87)),
     "brightness": ("brightness", ("", ""), ("altitude", "latitude_of_cell"), (80, 84)),
+    "ocean": ("tos", ("", ""), ("air",), (80, 90)),
     "months": ("tas", (JULY, WHOLE_YEAR), ("altitude", "rain"), (36, 48)),
 }
 """For each of the fields: target, one time and many, covariates, rows and columns."""

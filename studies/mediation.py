@@ -38,6 +38,7 @@ from deconditional.fields.sides import FineSide
 from deconditional.inference.posterior import Gaussians
 from studies import plots
 from studies.command import known, option, positive, whole
+from studies.data import mountain_globe, noisy_mediator
 from studies.frame import Outcome, Study, Task
 from studies.global_fields import BLOCK, COVARIATES, MEDIATORS, TARGET, shift_of
 from studies.records import Record, Results
@@ -115,7 +116,7 @@ def _field_setting() -> Setting:
 
 
 def _noisy(explained: float) -> DataSet:
-    return DataSet(10, lambda seed: dc.datasets.noisy_mediator(explained, seed=seed), _smooth)
+    return DataSet(10, lambda seed: noisy_mediator(explained, seed=seed), _smooth)
 
 
 def _hilly() -> Setting:
@@ -200,7 +201,7 @@ DATASETS: dict[str, DataSet] = {
     "noisy-60": _noisy(0.6),
     "noisy-30": _noisy(0.3),
     "useless": _noisy(0.0),
-    "globe": DataSet(10, lambda seed: dc.datasets.mountain_globe(seed), _hilly),
+    "globe": DataSet(10, lambda seed: mountain_globe(seed), _hilly),
     "fields": DataSet(15, lambda seed: _fields(seed, 0), _field_setting, of_fields=True),
     "fields-shifted": DataSet(15, lambda seed: _fields(seed, 1), _field_setting, of_fields=True),
 }

@@ -27,11 +27,11 @@ from typing import Any, ClassVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from deconditional.datasets.shrinkage_toy import shrinkage_toy
 from deconditional.errors import UsageError
 from studies import plots
 from studies.clock import best_seconds
 from studies.command import option
+from studies.data import shrinkage_toy
 from studies.frame import Outcome, Part, Study
 from studies.records import Record, Results
 from studies.shrinkage_estimators import (

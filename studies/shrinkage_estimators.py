@@ -17,8 +17,8 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from deconditional import bag_cross
-from deconditional.datasets.shrinkage_toy import ShrinkageToy
 from deconditional.observations.mediation import CMO, ridge_shape
+from studies.data import ShrinkageToy
 
 __all__ = [
     "KINDS",
@@ -230,7 +230,7 @@ def embeddings(toy: ShrinkageToy, grid: str = "data", scale: float = 1.0) -> Emb
 
     Examples
     --------
-    >>> from deconditional.datasets.shrinkage_toy import shrinkage_toy
+    >>> from studies.data import shrinkage_toy
     >>> problem = embeddings(shrinkage_toy(4, 5, seed=0))
     >>> same = problem.from_bags(problem.shrinkage_ridge(0.1 * 4))
     >>> bool(np.abs(problem.dense(0.1 * 20) - same).max() < 1e-12)

@@ -35,6 +35,7 @@ from benchmarks.problems import strips
 from deconditional.errors import UsageError
 from helpers import assert_close
 from studies.clock import best_seconds
+from studies.data import synthetic_globe
 
 QUIET = Console(quiet=True)
 ROOT = Path(__file__).parents[1]
@@ -290,7 +291,7 @@ def test_one_evaluation_is_timed(still_clocks):
 
 
 def test_a_model_of_the_climate_size_is_fitted_and_scored(still_clocks, capsys):
-    globe = dc.datasets.synthetic_globe(rows=4, columns=6, block=3)
+    globe = synthetic_globe(rows=4, columns=6, block=3)
     model = dc.CMP(**climate_size.kernels(), points_per_bag=4, n_restarts=1, max_iter=2)
     row = climate_size._fitted(Console(), model, globe, "few points", budget=0.0)
     assert (row["model"], row["points"], row["evaluation_seconds"]) == ("few points", 48, 0.5)

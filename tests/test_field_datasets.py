@@ -14,9 +14,9 @@ from deconditional.datasets import (
     global_fields,
     split_cells,
     synthetic_fields,
-    synthetic_globe,
 )
 from deconditional.datasets.waves import smooth
+from studies.data import synthetic_globe
 
 xr = pytest.importorskip("xarray")
 needs_itur = pytest.mark.skipif(importlib.util.find_spec("itur") is None, reason="needs itur")

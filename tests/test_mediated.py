@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import deconditional as dc
-from deconditional.datasets import noisy_mediator, swiss_roll
+from deconditional.datasets import swiss_roll
 from deconditional.fitting.progress import listening
 from deconditional.scores import coverage, crps, rmse
+from studies.data import noisy_mediator
 
 QUICK = {"n_restarts": 1, "max_iter": 60, "method_options": {"num_draws": 4}}
 HELD = {"kernel.lengthscale": [0.9, 0.7], "kernel.variance": 1.1, "noise_std": 0.2}

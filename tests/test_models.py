@@ -49,7 +49,7 @@ MODELS = {
         inference_options={"batch_size": 8},
         seed=4,
     ),
-    "VarCMP": VarCMP(gk.RBF(), gk.Matern32(), cmo_bags=7, features=50, centred=True, trace="auto"),
+    "VarCMP": VarCMP(gk.RBF(), gk.Matern32(), features=50, centred=True, trace="auto"),
     "VarCentroidGP": VarCentroidGP(priors={"noise_std": LogNormal(0.1)}, inducing="uniform"),
 }
 any_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
@@ -271,11 +271,14 @@ def test_bags_without_a_mediator(fit):
 
 BAD_OPTIONS = {
     "trend": ({"trend": "cubic"}, "trend must be one of none, constant, linear, not 'cubic'"),
-    "method": ({"method": "vb"}, "method must be one of map, nuts, not 'vb'"),
+    "method": ({"method": "vb"}, "method must be one of map, draws, nuts, not 'vb'"),
     "precision": ({"precision": "half"}, "precision must be one of"),
     "no restarts": ({"n_restarts": 0}, "n_restarts must be a positive whole number"),
     "half an iteration": ({"max_iter": 0.5}, "max_iter must be a positive whole number"),
-    "options of nuts": ({"method_options": {"num_samples": 9}}, "belong to method='nuts'"),
+    "options of nuts": (
+        {"method_options": {"num_samples": 9}},
+        "belong to 'draws' and 'nuts'",
+    ),
     "no points": ({"points_per_bag": 0}, "points_per_bag must be at least 1"),
     "name of a kernel": ({"kernel": "rbf"}, "kernel"),
     "kernel of other covariates": ({"kernel": gk.RBF(lengthscale=jnp.ones(5))}, "kernel"),

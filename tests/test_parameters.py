@@ -12,7 +12,7 @@ from paramax import non_trainable
 from scipy.integrate import quad
 from scipy.stats import kstest, lognorm, norm
 
-from deconditional import DeepKernel, LogNormal, Normal
+from deconditional import DeepKernel, LogNormal
 from deconditional.fitting.kernel_parameters import kernel_template, typical_distance
 from deconditional.fitting.parameters import (
     IDENTITY,
@@ -22,7 +22,7 @@ from deconditional.fitting.parameters import (
     ParameterSet,
     positive,
 )
-from deconditional.fitting.priors import SplitLogNormal
+from deconditional.fitting.priors import Normal, SplitLogNormal
 from helpers import TanhKernel, assert_close, gram
 
 X = np.random.default_rng(0).normal(size=(30, 3)) * np.array([1.0, 10.0, 0.1])

@@ -22,7 +22,6 @@ from deconditional.report.plots import DIVERGING
 from deconditional.report.reading import load_result, read_result
 from deconditional.report.sections import summary
 from deconditional.report.truth import align_truth
-from deconditional.report.variogram import distance_bins, semivariogram
 
 BLOCK = 4
 """Fine cells along a side of a coarse cell."""
@@ -270,7 +269,6 @@ def test_sections_are_in_order_and_the_contents_lead_to_them(scored):
         "asked",
         "coverage",
         "calibration",
-        "scales",
         "agreement",
         "parameters",
         "comparison",
@@ -294,7 +292,7 @@ def test_page_needs_nothing_from_outside(scored):
 def test_pictures_are_png_of_the_stated_size_with_words_and_numbers(scored):
     *_, page = scored
     pictures = page.all("img")
-    assert len(pictures) == 12
+    assert len(pictures) == 9
     assert len(set(page.alts)) == len(pictures)
     for picture in pictures:
         png = base64.b64decode(picture["src"].removeprefix("data:image/png;base64,"))
@@ -343,7 +341,6 @@ def test_alternative_texts_tell_the_key_numbers(scored):
     assert any(
         "gives: nothing 5, covariates only 10, target only 15, both 5." in a for a in page.alts
     )
-    assert any("predicted: 544 of 560." in alt for alt in page.alts)
     assert any("544 of 560 cells with a value" in alt for alt in page.alts)
     assert any("20 of 35 cells with a value" in alt for alt in page.alts)  # the coarse input
 
@@ -483,14 +480,11 @@ def test_a_mixture_is_not_called_normal(model, word):
 
 def test_projected_grid_is_drawn_in_kilometres(tmp_path, undrawn):
     result, truth = fabricate("projected", samples=0)
-    page = page_of(result, tmp_path, truth)
+    page_of(result, tmp_path, truth)
     drawn = plane(result["mean"])
     assert (drawn.unit, drawn.grid.spherical, drawn.aspect) == ("km", False, 1.0)
     assert drawn.names == ("x (km)", "y (km)")
     assert drawn.x_edges[0] == pytest.approx(407.5)
-    # The nearest bin holds neighbours, 5 km apart.
-    assert any(re.search(r"posterior mean \S+ at 5 km", alt) for alt in page.alts)
-    assert not any("one sample" in alt for alt in page.alts)
 
 
 def test_a_result_without_any_prediction_still_has_a_page(tmp_path):
@@ -633,7 +627,7 @@ def test_truth_at_another_time_is_refused(tmp_path):
         report.write_report(result, tmp_path / "report.html", later)
 
 
-# ---------------------------------------------------------------------- grids and semivariograms
+# ---------------------------------------------------------------------- grids
 
 
 def field(values, y, x, names=("lat", "lon")):
@@ -697,13 +691,6 @@ def test_axes_are_told_apart(dims, attrs, wanted):
     assert plane(array).grid.spherical == (attrs is ROTATED)
 
 
-def test_distances_follow_great_circles():
-    drawn = plane(field(np.zeros((2, 3)), [0.0, 90.0], [0.0, 1.0, 181.0]))
-    degree = 2 * np.pi * 6371 / 360
-    found = drawn.distance([0, 0, 0, 3], [1, 2, 3, 4])
-    np.testing.assert_allclose(found, [degree, 179 * degree, 90 * degree, 0.0], atol=1e-6)
-
-
 def test_area_weights_are_areas():
     # Between latitudes a and b a zone has an area proportional to sin b - sin a.
     lat = np.arange(40.5, 60.0)
@@ -711,38 +698,6 @@ def test_area_weights_are_areas():
     exact = np.sin(np.deg2rad(lat + 0.5)) - np.sin(np.deg2rad(lat - 0.5))
     np.testing.assert_allclose(weights[:, 0] / weights[0, 0], exact / exact[0], rtol=1e-4)
     np.testing.assert_allclose(weights[0] / weights[0, 0], [1.0, 1.5, 2.0])
-
-
-def test_semivariogram_is_that_of_all_pairs():
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(7, 9))
-    values[2:4, 5] = np.nan
-    drawn = plane(field(values, np.arange(7.0), np.arange(9.0) * 2, ("y", "x")))
-    bins = distance_bins(drawn, 6)
-    sums, counts = np.zeros(6), np.zeros(6)
-    cells = [(r, c) for r in range(7) for c in range(9) if np.isfinite(values[r, c])]
-    for i, (r, c) in enumerate(cells):
-        for s, d in cells[i + 1 :]:
-            distance = np.hypot(r - s, 2 * (c - d))
-            place = np.searchsorted(bins, distance, side="right") - 1
-            if 0 <= place < 6:
-                sums[place] += 0.5 * (values[r, c] - values[s, d]) ** 2
-                counts[place] += 1
-    found = semivariogram(drawn, bins)
-    np.testing.assert_array_equal(found.pairs, counts[counts >= 10])
-    np.testing.assert_allclose(found.semivariance, (sums / np.maximum(counts, 1))[counts >= 10])
-
-
-def test_random_pairs_give_the_same_curve():
-    rng = np.random.default_rng(1)
-    noise = plane(rng.normal(size=(300, 300)))
-    found = semivariogram(noise, distance_bins(noise))
-    assert len(found.distance) >= 13
-    assert found.pairs.sum() <= 200_000
-    assert found.pairs.min() > 1000  # neighbours as well as far ends
-    np.testing.assert_allclose(found.semivariance, 1.0, rtol=0.08)
-    again = semivariogram(noise, distance_bins(noise))
-    np.testing.assert_array_equal(found.semivariance, again.semivariance)
 
 
 # ---------------------------------------------------------------------- figures

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deconditional.datasets.shrinkage_toy import shrinkage_toy
 from helpers import assert_close
 from studies import shrinkage, shrinkage_estimators
+from studies.data import shrinkage_toy
 from studies.shrinkage import Shrinkage
 from studies.shrinkage_estimators import dense_coefficients, embeddings, median_distance
 

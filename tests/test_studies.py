@@ -14,12 +14,12 @@ from rich.console import Console
 from scipy.stats import wilcoxon
 
 import deconditional as dc
-from deconditional.datasets import synthetic_globe
 from deconditional.errors import UsageError
 from helpers import assert_close
 from studies import __main__ as command
 from studies import frame, provenance
 from studies.command import option, require
+from studies.data import synthetic_globe
 from studies.frame import Outcome, Study, Task
 from studies.records import Results
 from studies.tables import highest, lowest, markdown, mean_and_sd, wilcoxon_table

@@ -52,7 +52,7 @@ def test_condensed_fit_ends_with_the_posterior_of_whole_bags(data):
     downscaler = dc.Downscaler(
         *NAMES, model="varcmp", points_per_bag=5, n_restarts=1, model_options=options
     )
-    with pytest.warns(dc.FitWarning):
+    with pytest.warns(dc.FitWarning), pytest.warns(dc.NoSkillWarning):  # of so few steps
         downscaler.fit(data.fine, data.coarse)
     inner = downscaler.model_
     x = np.random.default_rng(0).normal(size=(7, inner.n_features_in_))

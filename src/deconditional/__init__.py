@@ -23,6 +23,8 @@ __version__ = "0.1.0"
 _HOME = {
     "Bags": "bags",
     "BaggGP": "models",
+    "BetaBinomial": "observations.counts",
+    "Binomial": "observations.counts",
     "CMP": "models",
     "CentroidGP": "models",
     "Checkpoint": "saving.resume",
@@ -35,6 +37,7 @@ _HOME = {
     "DegenerateFitWarning": "errors",
     "Downscaler": "fields",
     "ExtrapolationWarning": "errors",
+    "Family": "observations.families",
     "FeatureError": "models.feature_error",
     "FitReport": "fitting.report",
     "FitWarning": "errors",
@@ -43,18 +46,22 @@ _HOME = {
     "LogNormal": "fitting.priors",
     "MediatedGP": "models",
     "MediatorShiftWarning": "errors",
+    "NegativeBinomial": "observations.counts",
     "NoSkillWarning": "errors",
-    "Normal": "fitting.priors",
+    "Normal": "observations.families",
+    "Poisson": "observations.counts",
     "Posterior": "inference.posterior",
     "PseudoTarget": "models",
     "SampleWarning": "errors",
     "SavedModelError": "errors",
     "SliceWarning": "errors",
     "SplitLogNormal": "fitting.priors",
+    "Tweedie": "observations.amounts",
     "UselessMediatorWarning": "errors",
     "VBagg": "models",
     "VarCMP": "models",
     "VarCentroidGP": "models",
+    "aggregate": "fields",
     "bag_cross": "kernels.sweeps",
     "bag_gram": "kernels.sweeps",
     "cross_validate": "fields",
@@ -90,10 +97,10 @@ if TYPE_CHECKING:
     from deconditional.errors import UselessMediatorWarning as UselessMediatorWarning
     from deconditional.fields import Comparison as Comparison
     from deconditional.fields import Downscaler as Downscaler
+    from deconditional.fields import aggregate as aggregate
     from deconditional.fields import cross_validate as cross_validate
     from deconditional.fields import downscale as downscale
     from deconditional.fitting.priors import LogNormal as LogNormal
-    from deconditional.fitting.priors import Normal as Normal
     from deconditional.fitting.priors import SplitLogNormal as SplitLogNormal
     from deconditional.fitting.report import FitReport as FitReport
     from deconditional.inference.posterior import Posterior as Posterior
@@ -113,6 +120,13 @@ if TYPE_CHECKING:
     from deconditional.models import VBagg as VBagg
     from deconditional.models.feature_error import FeatureError as FeatureError
     from deconditional.models.feature_error import feature_error as feature_error
+    from deconditional.observations.amounts import Tweedie as Tweedie
+    from deconditional.observations.counts import BetaBinomial as BetaBinomial
+    from deconditional.observations.counts import Binomial as Binomial
+    from deconditional.observations.counts import NegativeBinomial as NegativeBinomial
+    from deconditional.observations.counts import Poisson as Poisson
+    from deconditional.observations.families import Family as Family
+    from deconditional.observations.families import Normal as Normal
     from deconditional.operators import DeconditionalRegressor as DeconditionalRegressor
     from deconditional.saving.api import load as load
     from deconditional.saving.resume import Checkpoint as Checkpoint

@@ -14,6 +14,7 @@ from scipy.sparse import coo_array
 from deconditional.bags.condense import drawn, representatives
 from deconditional.bags.inputs import (
     Floats,
+    amounts_within,
     bags_of_labels,
     check_possible,
     columns_of,
@@ -53,6 +54,8 @@ class Bags:
         The value of the mediating variable of every bag.
     point : (n,) int array
         Identity of the fine point behind each row: equal numbers are one point.
+    exposure : (N,) array or None
+        The amount of every bag in all, such as its population, where points have amounts.
 
     Examples
     --------
@@ -74,15 +77,18 @@ class Bags:
     ids: tuple[Hashable, ...]
     mediator: Floats | None
     point: Ints
+    exposure: Floats | None = None
 
     @property
     def arrays(self) -> list[Any]:
         """What they are made of, labels apart."""
-        return [self.points, self.bag, self.weights, self.mediator, self.point]
+        amounts = [] if self.exposure is None else [self.exposure]
+        return [self.points, self.bag, self.weights, self.mediator, self.point, *amounts]
 
     def __loaded__(self) -> Bags:
         """The bags themselves, once what a file says of them is known to be possible."""
-        check_possible(self.points, self.bag, self.weights, self.ids, self.mediator, self.point)
+        own = self.points, self.bag, self.weights, self.ids, self.mediator, self.point
+        check_possible(*own, self.exposure)
         return self
 
     # ------------------------------------------------------------------ constructors
@@ -95,6 +101,7 @@ class Bags:
         mediator: npt.ArrayLike | Mapping[Any, Any] | None = None,
         weights: npt.ArrayLike | None = None,
         ids: Sequence[Hashable] | None = None,
+        exposure: npt.ArrayLike | None = None,
     ) -> Bags:
         """Bags from an array of points and the bag of each.
 
@@ -113,10 +120,24 @@ class Bags:
         ids : sequence, optional
             The labels in the order in which `mediator` is given. Without it, whole-number labels
             are 0 to N-1 and other labels are sorted.
+        exposure : (n,), optional
+            The amount of every point, such as its population: a count over the bag is the sum of
+            rates times amounts. Points weigh within their bag what they have, times `weights`
+            where these are given too, and ``bags.exposure`` is the amount of every bag in all.
+
+        Examples
+        --------
+        >>> towns = Bags.from_points([[0.0], [1.0], [5.0]], ["a", "a", "b"], exposure=[10, 30, 5])
+        >>> towns.weights.tolist(), towns.exposure.tolist()
+        ([0.25, 0.75, 1.0], [40.0, 5.0])
         """
         x = points_array(x)
         names, bag = bags_of_labels(np.asarray(bag_of), len(x), ids, mediator)
-        return cls._checked(x, bag, weights, names, mediator, np.arange(len(x)))
+        amounts = None
+        if exposure is not None:
+            weights, amounts = amounts_within(len(x), bag, weights, exposure, names)
+        made = cls._checked(x, bag, weights, names, mediator, np.arange(len(x)))
+        return replace(made, exposure=amounts)
 
     @classmethod
     def from_list(
@@ -207,22 +228,10 @@ class Bags:
 
     @classmethod
     def _checked(
-        cls,
-        x: Floats,
-        bag: Ints,
-        weights: npt.ArrayLike | None,
-        names: tuple[Hashable, ...],
-        mediator: npt.ArrayLike | Mapping[Any, Any] | None,
-        point: Ints,
+        cls, x: Floats, bag: Ints, weights: Any, names: Any, mediator: Any, point: Ints
     ) -> Bags:
-        return cls(
-            points=x,
-            bag=bag,
-            weights=weights_within(x, bag, weights, names),
-            ids=names,
-            mediator=mediator_array(mediator, names),
-            point=point,
-        )
+        within = weights_within(x, bag, weights, names)
+        return cls(x, bag, within, names, mediator_array(mediator, names), point)
 
     # ------------------------------------------------------------------ views
 
@@ -307,12 +316,11 @@ class Bags:
         new_index[chosen] = np.arange(len(chosen))
         kept = new_index[self.bag] >= 0
         return Bags(
-            points=self.points[kept],
-            bag=new_index[self.bag[kept]],
-            weights=self.weights[kept],
-            ids=tuple(self.ids[j] for j in chosen),
+            *(self.points[kept], new_index[self.bag[kept]], self.weights[kept]),
+            tuple(self.ids[j] for j in chosen),
             mediator=None if self.mediator is None else self.mediator[chosen],
             point=self.point[kept],
+            exposure=None if self.exposure is None else self.exposure[chosen],
         )
 
     def subsample(self, points_per_bag: int, seed: int = 0) -> Bags:

@@ -12,6 +12,7 @@ from deconditional.errors import shortened
 
 __all__ = [
     "Floats",
+    "amounts_within",
     "bags_of_labels",
     "check_possible",
     "columns_of",
@@ -209,6 +210,40 @@ def weights_within(
     return w / totals[bag]
 
 
+def amounts_within(
+    n: int,
+    bag: Ints,
+    weights: npt.ArrayLike | None,
+    exposure: npt.ArrayLike,
+    names: tuple[Hashable, ...],
+) -> tuple[Floats, Floats]:
+    """Weights of points that have amounts, and the amount of every bag in all."""
+    amount = np.asarray(exposure, dtype=float)
+    if amount.shape != (n,):
+        raise ValueError(
+            f"{n} points came with exposures of shape {amount.shape}; give one to every point."
+        )
+    bad = ~(np.isfinite(amount) & (amount >= 0))
+    if bad.any():
+        worst = int(np.argmax(bad))
+        raise ValueError(
+            f"bag {names[bag[worst]]!r} has a point with an exposure of {amount[worst]}; exposures "
+            "are finite and not negative."
+        )
+    share = np.ones(n) if weights is None else np.asarray(weights, dtype=float)
+    if share.shape != (n,):
+        raise ValueError(f"{n} points came with weights of shape {share.shape}.")
+    totals = np.bincount(bag, amount * share, len(names)).astype(float)
+    has_points = np.bincount(bag, minlength=len(names)) > 0
+    if (has_points & (totals == 0)).any():
+        raise ValueError(
+            f"bag {names[int(np.argmax(has_points & (totals == 0)))]!r} has no exposure at all: "
+            "that of each of its points is zero. Drop the bag and its observation, or correct its "
+            "exposure."
+        )
+    return amount * share, totals
+
+
 def check_possible(
     points: Floats,
     bag: Ints,
@@ -216,6 +251,7 @@ def check_possible(
     ids: tuple[Hashable, ...],
     mediator: Floats | None,
     point: Ints,
+    exposure: Floats | None = None,
 ) -> None:
     """Raise where arrays that a file has cannot be those of bags."""
     counts = {len(each) for each in (points, bag, weights, point)}
@@ -224,6 +260,8 @@ def check_possible(
         raise ValueError("its bags do not have a label each, or no points")
     if mediator is not None and (mediator.ndim, len(mediator)) != (2, n):
         raise ValueError("its bags do not have a mediator each")
+    if exposure is not None and (exposure.shape != (n,) or not (exposure > 0).all()):
+        raise ValueError("its bags do not have an exposure each")
     positive = np.isfinite(weights) & (weights >= 0)
     if points.ndim != 2 or not (np.isfinite(points).all() and positive.all()):
         raise ValueError("its bags have points or weights that are no numbers")

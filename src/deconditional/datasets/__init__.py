@@ -1,15 +1,11 @@
-"""Data of the experiments."""
+"""Data sets with known truth: surfaces cut into bags, and fields of the globe cut into cells."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from deconditional.datasets.mountain_globe import mountain_globe
-from deconditional.datasets.noisy_mediator import NoisyMediator, noisy_mediator
-from deconditional.datasets.shrinkage_toy import ShrinkageToy, shrinkage_toy
 from deconditional.datasets.surfaces import CutSurface, s_curve, swiss_roll
-from deconditional.datasets.synthetic_globe import SyntheticGlobe, synthetic_globe
 
 if TYPE_CHECKING:
     from deconditional.datasets.cells import FieldsExample, coarsen, split_cells
@@ -19,19 +15,12 @@ if TYPE_CHECKING:
 __all__ = [
     "CutSurface",
     "FieldsExample",
-    "NoisyMediator",
-    "ShrinkageToy",
-    "SyntheticGlobe",
     "coarsen",
     "global_fields",
-    "mountain_globe",
-    "noisy_mediator",
     "s_curve",
-    "shrinkage_toy",
     "split_cells",
     "swiss_roll",
     "synthetic_fields",
-    "synthetic_globe",
 ]
 
 FIELDS = {

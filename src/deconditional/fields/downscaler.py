@@ -30,9 +30,8 @@ from deconditional.fields.sides import CoarseSide, FineSide, two_sides
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.progress import show
 from deconditional.fitting.report import FitReport
-from deconditional.saving.api import FittedData, Savable
-from deconditional.saving.resume import Checkpoint, opened
-from deconditional.saving.resume import Part as CheckpointPart
+from deconditional.saving.api import Savable
+from deconditional.saving.resume import Checkpoint, CheckpointPart, opened
 
 __all__ = ["Downscaler"]
 
@@ -79,6 +78,13 @@ class Downscaler(Savable, Options):
         A fine variable between 0 and 1: the share of a cell that counts, such as land.
     min_cover
         Least share of a coarse cell that fine cells with covariates must cover.
+    kind
+        What the target of a cell or polygon is: the ``"mean"`` of the field over it, or the
+        ``"sum"``. Of polygons it has to be said; of cells it is the mean. Of sums the field is the
+        target per square kilometre, or per unit of exposure.
+    exposure
+        A fine variable with the amount in every cell, such as the number of people: means are
+        weighted by it. A cell where it is missing has none.
     dims
         Names of dimensions, ``{"y": ..., "x": ..., "time": ...}``, where they cannot be found.
     folds
@@ -141,7 +147,7 @@ class Downscaler(Savable, Options):
             pairing, bags = pair(*((fine, coarse) if series is None else series.sample(self.seed)))
             problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds)
             learner = Learner.of(problem, self.recipe(pairing), bags, self.folds)
-        return replace(learner, series=series, seconds=time.perf_counter() - began)
+        return replace(learner, series=series, side=fine, seconds=time.perf_counter() - began)
 
     def fit(
         self,
@@ -193,7 +199,7 @@ class Downscaler(Savable, Options):
         return self
 
     def using(self, name: str) -> Self:
-        """The same, with another of the candidates that were fitted as its model."""
+        """Copy of the downscaler whose model is another of the candidates that were fitted."""
         self._check_fitted()
         if name not in self.candidates_:
             raise UsageError(
@@ -219,7 +225,7 @@ class Downscaler(Savable, Options):
 
     @property
     def pairing_(self) -> Pairing:
-        """Bags and observations."""
+        """Pairing of bags and observations that was learnt from."""
         return self.learner_.problem.pairing
 
     @property
@@ -362,15 +368,12 @@ class Downscaler(Savable, Options):
         source = Together(parts, self.model_, problem)
         return side, source, wanted, account, command, self.progress
 
-    def _fitted_data(self) -> FittedData:
+    def _summary(self) -> dict[str, Any]:
         self._check_fitted()
-        p, problem = self.pairing_, self.learner_.problem
-        facts = {
+        return {
             "target": self.target,
-            "units": problem.units,
+            "units": self.learner_.problem.units,
             "model": self.model_name_,
-            "understood": dict(p.understood),
-            "observations": len(p.z),
+            "understood": dict(self.pairing_.understood),
+            "observations": len(self.pairing_.z),
         }
-        bags = [array for data in self.data_.values() for array in data.bags.arrays]
-        return FittedData(facts, [*bags, p.bag_mediator, p.z, p.mediator, p.own_bag])

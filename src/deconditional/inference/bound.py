@@ -5,7 +5,7 @@ high-resolution noise) is, for whitened observations :math:`\tilde z = S^{-1/2}z
 :math:`\tilde\Gamma = \Gamma S^{-T/2}`,
 
 .. math:: -\tfrac12\Bigl[M\log 2\pi + \log\det S + \sum_i (\tilde z_i - \tilde\gamma_i^\top m)^2
-          + \tilde\gamma_i^\top\Sigma\tilde\gamma_i + \tilde r_i\Bigr] - \beta\,\mathrm{KL}(q\|p).
+          + \tilde\gamma_i^\top\Sigma\tilde\gamma_i + \tilde r_i\Bigr] - \mathrm{KL}(q\|p).
 
 The sum is over observations even where their noises are correlated, since whitening comes first, so
 a uniform minibatch, scaled up, estimates it and its gradients without bias. Matched data with
@@ -28,7 +28,7 @@ from deconditional.inference.minibatches import Batch, Batches, restricted
 from deconditional.inference.variational import VariationalProblem
 from deconditional.kernels.linalg import NoiseRoot, log_determinant, whiten
 
-__all__ = ["Keys", "Likelihood", "Natural", "Rooted", "elbo", "full_bound", "likelihood", "optimal"]
+__all__ = ["Keys", "Likelihood", "Natural", "elbo", "full_bound", "likelihood", "optimal"]
 
 
 class Likelihood(eqx.Module):
@@ -70,14 +70,14 @@ def likelihood(
     )
 
 
-def elbo(part: Likelihood, coefficients: Coefficients, kl_weight: float = 1.0) -> Float[Array, ""]:
+def elbo(part: Likelihood, coefficients: Coefficients) -> Float[Array, ""]:
     """The bound, estimated without bias from a batch."""
     share = part.n_observations / part.white_z.shape[0]
     error = part.white_z - part.white.T @ coefficients.mean
     spread = coefficients.variance(part.white.T)
     constant = part.n_observations * jnp.log(2.0 * jnp.pi) + part.log_determinant
     expected = -0.5 * (constant + share * jnp.sum(error**2 + spread + part.penalty))
-    return expected - kl_weight * divergence(coefficients)
+    return expected - divergence(coefficients)
 
 
 def divergence(coefficients: Coefficients) -> Float[Array, ""]:
@@ -102,39 +102,19 @@ class Natural(eqx.Module):
     precision: Float[Array, "D D"]
 
     def coefficients(self) -> Coefficients:
-        """The distribution."""
+        """Distribution that the natural parameters stand for."""
         root = jnp.linalg.cholesky(self.precision)
         return Coefficients(jsl.cho_solve((root, True), self.shift), None, root)
 
-    def step(self, part: Likelihood, size: Array, kl_weight: float) -> Natural:
+    def step(self, part: Likelihood, size: Array) -> Natural:
         """A convex step towards the optimum for this batch."""
-        gain = part.n_observations / part.white_z.shape[0] / kl_weight
+        gain = part.n_observations / part.white_z.shape[0]
         shift = gain * (part.white @ part.white_z)
         precision = jnp.eye(len(shift)) + gain * (part.white @ part.white.T)
         return Natural(
             (1.0 - size) * self.shift + size * shift,
             (1.0 - size) * self.precision + size * precision,
         )
-
-
-class Rooted(eqx.Module):
-    """q(v) by its mean and the Cholesky factor of its covariance, for gradient steps."""
-
-    mean: Float[Array, " D"]
-    lower: Float[Array, "D D"]
-    log_diagonal: Float[Array, " D"]
-
-    @classmethod
-    def of(cls, coefficients: Coefficients) -> Rooted:
-        """A given distribution."""
-        assert coefficients.precision_root is not None
-        lower = jnp.linalg.cholesky(_covariance(coefficients.precision_root))
-        return cls(coefficients.mean, lower, jnp.log(jnp.diagonal(lower)))
-
-    def coefficients(self) -> Coefficients:
-        """The distribution."""
-        root = jnp.tril(self.lower, -1) + jnp.diag(jnp.exp(self.log_diagonal))
-        return Coefficients(self.mean, None, jnp.linalg.cholesky(_covariance(root)))
 
 
 # --------------------------------------------------------------------------- all observations
@@ -183,7 +163,6 @@ def full_bound(
     coefficients: Coefficients,
     batches: Batches,
     key: Any,
-    kl_weight: float = 1.0,
 ) -> Array:
     """The ELBO of all observations, a batch at a time."""
     gram, shift, residual, log_det = _sums(problem, vector, batches, key)
@@ -192,12 +171,10 @@ def full_bound(
     spread = jnp.sum(gram * _covariance(root))
     quadratic = residual - 2.0 * shift @ m + m @ gram @ m + spread
     constant = len(problem.z) * jnp.log(2.0 * jnp.pi) + log_det
-    return -0.5 * (constant + quadratic) - kl_weight * divergence(coefficients)
+    return -0.5 * (constant + quadratic) - divergence(coefficients)
 
 
-def optimal(
-    problem: VariationalProblem, vector: Array, batches: Batches, key: Any, kl_weight: float
-) -> Natural:
+def optimal(problem: VariationalProblem, vector: Array, batches: Batches, key: Any) -> Natural:
     """The best q(v) at given hyper-parameters, its statistics gathered a batch at a time."""
     gram, shift, _, _ = _sums(problem, vector, batches, key)
-    return Natural(shift / kl_weight, jnp.eye(len(shift)) + gram / kl_weight)
+    return Natural(shift, jnp.eye(len(shift)) + gram)

@@ -8,25 +8,22 @@ predict from and report on.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from rich.progress import Progress
 
 from deconditional.fitting.draws import DRAWS, PROPOSALS, weighted_draws
 from deconditional.fitting.interrupts import Stop, current, stoppable
 from deconditional.fitting.map import Optimum, maximise
 from deconditional.fitting.nuts import sample_posterior
-from deconditional.inference.climbing import Options
 from deconditional.inference.field import Field
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.stochastic import maximise_elbo
+from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
 from deconditional.kernels.linalg import suitable_threads
-from deconditional.saving.resume import Part, Section
+from deconditional.saving.resume import CheckpointPart, CheckpointSection
 
 __all__ = ["Fitted", "Learning", "Stages", "learn", "most_probable"]
 
@@ -36,7 +33,7 @@ DISAGREEMENT = 0.1
 
 @dataclass(frozen=True)
 class Learning:
-    """How hyper-parameters are learnt.
+    """Options of learning: method, restarts, seed and starting points.
 
     Attributes
     ----------
@@ -55,7 +52,7 @@ class Learning:
     n_restarts: int = 4
     max_iter: int = 300
     seed: int = 0
-    climb: Options | None = None
+    climb: ClimbOptions | None = None
     starts: tuple[np.ndarray, ...] = ()
 
 
@@ -70,11 +67,11 @@ class Stages:
         What a checkpoint has to agree with: data, model, options and version.
     """
 
-    def __init__(self, part: Part | None = None, identity: str = ""):
+    def __init__(self, part: CheckpointPart | None = None, identity: str = ""):
         self.part, self.identity = part, identity
-        self._sections: list[Section] = []
+        self._sections: list[CheckpointSection] = []
 
-    def section(self, name: str, problem: BagProblem) -> Section | None:
+    def section(self, name: str, problem: BagProblem) -> CheckpointSection | None:
         """The section of a stage, in the precision of the problem."""
         if self.part is None:
             return None
@@ -84,7 +81,7 @@ class Stages:
 
     @property
     def path(self) -> os.PathLike[str] | None:
-        """The file."""
+        """File of the checkpoint; None where nothing is kept."""
         return None if self.part is None else self.part.path
 
     @property
@@ -131,7 +128,7 @@ class Fitted:
 
     @property
     def z(self) -> np.ndarray:
-        """The observations."""
+        """Observations that the fit has seen."""
         return np.asarray(self.problem.z)
 
     def values(self) -> list[dict[str, Any]]:
@@ -225,16 +222,14 @@ def _learnt_by_map(problem: BagProblem, how: Learning, stages: Stages) -> Fitted
 def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
     """The posterior where a climb of the uncollapsed bound ended."""
     assert how.climb is not None
-    with _progress(how.climb) as report:
-        best, field, trace = maximise_elbo(
-            problem,
-            how.climb,
-            n_restarts=how.n_restarts,
-            seed=how.seed,
-            starts=how.starts,
-            report=report,
-            section=stages.section("climb", problem),
-        )
+    best, field, trace = maximise_elbo(
+        problem,
+        how.climb,
+        n_restarts=how.n_restarts,
+        seed=how.seed,
+        starts=how.starts,
+        section=stages.section("climb", problem),
+    )
     pieces, _ = problem.solve(jnp.asarray(best.vector))
     return Fitted((problem,), best.vector[None], (pieces,), (field,), best, trace=trace)
 
@@ -297,21 +292,6 @@ def _worst(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The diagnostics of several runs of NUTS as those of one."""
     sums = ("divergences", "effective_samples")
     return {
-        name: (sum if name in sums else max)(each[name] for each in told)  # type: ignore[operator]
+        name: (sum if name in sums else max)(each[name] for each in told)
         for name in (told[0] if told else ())
     }
-
-
-@contextmanager
-def _progress(options: Options) -> Iterator[Any]:
-    """A function that moves a progress bar, or None where none is asked for."""
-    if not options.progress:
-        yield None
-        return
-    with Progress() as bar:
-        task = bar.add_task("climbing", total=options.max_steps)
-
-        def report(steps: int, bound: float) -> None:
-            bar.update(task, advance=steps, description=f"bound {bound:.2f}")
-
-        yield report

@@ -1,33 +1,90 @@
-"""The uncollapsed bound, maximised by minibatches of coarse observations from several starts."""
+"""The uncollapsed bound, climbed by minibatches of coarse observations from several starts.
+
+q(v) moves by natural gradients, which for Gaussian noise are convex steps of its natural parameters
+towards those of the minibatch; the hyper-parameters move by Adam.
+"""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array
+import optax
+from jaxtyping import Array, Float
 
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.map import Optimum
 from deconditional.fitting.progress import tell
 from deconditional.inference.basis import Basis
 from deconditional.inference.basis_field import BasisField
-from deconditional.inference.bound import Keys, full_bound, optimal
-from deconditional.inference.climbing import Options, Run
-from deconditional.inference.minibatches import Batches
+from deconditional.inference.bound import Keys, Natural, elbo, full_bound, likelihood, optimal
+from deconditional.inference.minibatches import Batch, Batches
 from deconditional.inference.variational import VariationalProblem
-from deconditional.saving.resume import Section
+from deconditional.saving.resume import CheckpointSection
 
-__all__ = ["Climb", "maximise_elbo"]
+__all__ = ["Climb", "ClimbOptions", "maximise_elbo"]
 
 SCREENING_STEPS = 100
 """Steps of every restart, after which the best alone goes on."""
+
+SMOOTHING = 50
+"""Steps over which the bound is averaged."""
+
+PLATEAUS = 4
+"""Plateaus of the bound that end a climb."""
+
+SHRINKAGE = 0.3
+"""Factor by which steps shrink on a plateau."""
+
+
+@dataclass(frozen=True)
+class ClimbOptions:
+    """Options of a climb: sizes of batches and steps, and when it ends.
+
+    Attributes
+    ----------
+    batch_size
+        Observations per step.
+    learning_rate, natural_step
+        Of Adam, and of the natural gradient: between 0 and 1, by default 0.5, or 1 where a batch
+        has all observations. Both shrink on a plateau, except a natural step of 1.
+    max_steps
+        At most so many, screening of restarts included.
+    patience, tolerance
+        Steps without an improvement of the smoothed bound by more than so many nats make a
+        plateau. Each plateau shrinks the steps to 0.3 of what they were; the fourth ends the fit,
+        at the average of the parameters since the third.
+    """
+
+    batch_size: int = 64
+    learning_rate: float = 0.05
+    natural_step: float | None = None
+    max_steps: int = 4000
+    patience: int = 200
+    tolerance: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        for name in ("batch_size", "max_steps", "patience"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ValueError(f"{name} must be a positive whole number, not {value!r}.")
+        for name in ("learning_rate", "natural_step", "tolerance"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, float | int | np.number) or not 0 < value < np.inf:
+                raise ValueError(f"{name} must be a positive number, not {value!r}.")
+        if self.natural_step is not None and self.natural_step > 1:
+            raise ValueError(f"natural_step lies between 0 and 1, not {self.natural_step!r}.")
 
 
 class Climb(NamedTuple):
@@ -40,43 +97,45 @@ class Climb(NamedTuple):
 
 def maximise_elbo(
     problem: VariationalProblem,
-    options: Options,
+    options: ClimbOptions,
     *,
     n_restarts: int = 1,
     seed: int = 0,
     starts: tuple[np.ndarray, ...] = (),
-    report: Callable[[int, float], None] | None = None,
-    section: Section | None = None,
+    section: CheckpointSection | None = None,
 ) -> Climb:
     """Climb the bound from several starts; the best of a short screening goes on to the end.
 
-    The whole state is kept in the `section` of a checkpoint; a climb that goes on from there is, on
-    the same machine, the one that was never stopped, to the bit. An interrupt (Ctrl-C) ends the
-    climb where it stands.
+    The `section` of a checkpoint has the best parameters so far; a climb that was stopped begins
+    anew from there. An interrupt (Ctrl-C) ends the climb where it stands.
     """
     parameters = problem.parameters
-    low, high = map(jnp.asarray, parameters.bounds())
     batches, keys = Batches(problem, options.batch_size, seed), Keys(jr.key(seed))
-    climbs = Climbs(problem, options, batches, keys, (low, high))
+    drawn = parameters.draws(seed, n_restarts, shrink=0.5)
+    points, ended = [parameters.start(), *starts, *drawn][:n_restarts], False
+    if section is not None and section.found is not None:
+        points, ended = _resumed(section, parameters.size) or (points, False)
     began = time.perf_counter()
-    if section is None or not climbs.resume(section):
-        drawn = parameters.draws(seed, n_restarts, shrink=0.5)
-        climbs.begin([parameters.start(), *starts, *drawn][:n_restarts])
+    runs = [Run(problem, options, point, batches, keys) for point in points]
     if section is not None:
-        section.keep(climbs.state)
-    if climbs.runs[0].steps == 0:
-        climbs.runs[0].advance(1)
+        section.keep(lambda: _state(runs))
+    if not ended:
+        runs[0].step()
     compile_seconds = time.perf_counter() - began
-    climbs.climb(report, section)
-    best = climbs.best
-    field = climbs.field(best.vector)
+    best = runs[0] if ended else _climb(runs, options, section)
+    vector = best.vector
+    q = optimal(problem, vector, batches, next(keys)).coefficients()
+    bound = full_bound(problem, vector, q, batches, next(keys))
+    noise = problem.fine_noise_variance(parameters.unpack(vector))
+    field = BasisField(_basis(problem, vector), problem.trend, q, bound, noise)
+    steps = sum(run.steps for run in runs)
     optimum = Optimum(
-        vector=np.asarray(best.vector),
-        log_posterior=float(field.log_evidence + parameters.log_prior(best.vector)),
-        converged=best.ended,
-        iterations=climbs.steps,
-        evaluations=climbs.steps,
-        restarts=tuple(sorted((r.smoothed for r in climbs.runs if r.steps), reverse=True)),
+        vector=np.asarray(vector),
+        log_posterior=float(bound + parameters.log_prior(vector)),
+        converged=ended or best.ended,
+        iterations=steps,
+        evaluations=steps,
+        restarts=tuple(sorted((r.smoothed for r in runs if r.steps), reverse=True)),
         compile_seconds=compile_seconds,
     )
     return Climb(optimum, field, np.asarray(best.trace))
@@ -87,121 +146,162 @@ def _basis(problem: VariationalProblem, vector: Array) -> Basis:
     return problem.basis(problem.parameters.unpack(vector))
 
 
-class Climbs:
-    """The climbs of all restarts, and where they stand together."""
+def _climb(runs: list[Run], options: ClimbOptions, section: CheckpointSection | None) -> Run:
+    """Screen all runs and climb with the best of them to the end, unless an interrupt comes."""
+    stop = current()
+
+    def pause() -> bool:
+        steps, level = sum(run.steps for run in runs), max(run.smoothed for run in runs)
+        tell("fit", steps, note=f"{steps} steps, {level:.1f}")
+        if section is not None:
+            section.offer()
+        return stop.reached()
+
+    try:
+        if len(runs) > 1:
+            for run in runs:
+                if not stop.used:
+                    run.advance(min(SCREENING_STEPS, options.max_steps // len(runs)), pause)
+        best = _best(runs)
+        if not stop.used:
+            best.advance(options.max_steps - sum(r.steps for r in runs if r is not best), pause)
+    except KeyboardInterrupt:
+        if not stop.taken():
+            raise
+    if section is not None and stop.used:
+        section.stopped()
+    return _best(runs)
+
+
+def _best(runs: list[Run]) -> Run:
+    return max(runs, key=lambda run: run.smoothed)
+
+
+def _state(runs: list[Run]) -> dict[str, Any]:
+    """What a checkpoint has of a climb."""
+    best = _best(runs)
+    steps = sum(run.steps for run in runs)
+    return {"vector": np.asarray(best.vector), "steps": steps, "ended": best.ended}
+
+
+def _resumed(section: CheckpointSection, size: int) -> tuple[list[np.ndarray], bool] | None:
+    """The parameters that a checkpoint has, and whether the climb had ended there."""
+    found: Any = section.found
+    vector, steps = found.get("vector"), found.get("steps")
+    fits = isinstance(vector, np.ndarray) and vector.shape == (size,) and vector.dtype == float
+    if not fits or not np.isfinite(vector).all() or type(steps) is not int:
+        section.useless("it does not fit the problem")
+        return None
+    section.resumed = f"{steps} steps"
+    return [vector], found.get("ended") is True
+
+
+# --------------------------------------------------------------------------- one climb
+
+
+class State(eqx.Module):
+    """State of a climb: parameters, q(v), Adam and the sizes of steps."""
+
+    vector: Float[Array, " size"]
+    q: Natural
+    adam: Any
+    rates: Float[Array, " 2"]
+    """Learning rate of Adam and step of the natural gradient."""
+
+
+@eqx.filter_jit
+def _step(
+    problem: VariationalProblem,
+    state: State,
+    batches: tuple[Batch, Batch],
+    key: Any,
+    low: Array,
+    high: Array,
+) -> tuple[State, Array]:
+    """One step: q(v) by the first batch, then the parameters by the second.
+
+    The parameters' gradient is taken at a q(v) that already knows the current parameters; at an
+    older one it would pull them back to where they were. Batches of their own for the two keep
+    that gradient unbiased.
+    """
+    first, second = jr.split(key)
+    unpack = problem.parameters.unpack
+    q = state.q.step(likelihood(problem, unpack(state.vector), batches[0], first), state.rates[1])
+    coefficients = q.coefficients()
+
+    def loss(vector: Array) -> Array:
+        part = likelihood(problem, unpack(vector), batches[1], second)
+        return -(elbo(part, coefficients) + problem.parameters.log_prior(vector))
+
+    value, gradient = jax.value_and_grad(loss)(state.vector)
+    update, adam = optax.scale_by_adam().update(gradient, state.adam)
+    moved = state.vector - state.rates[0] * update
+    usable = jnp.isfinite(value) & jnp.isfinite(moved).all()
+    new = State(jnp.clip(moved, low, high), q, adam, state.rates)
+    return jax.tree.map(lambda a, b: jnp.where(usable, a, b), new, state), -value
+
+
+class Run:
+    """One climb: its state, its smoothed bound and its plateaus."""
 
     def __init__(
         self,
         problem: VariationalProblem,
-        options: Options,
+        options: ClimbOptions,
+        start: np.ndarray,
         batches: Batches,
         keys: Keys,
-        bounds: tuple[Array, Array],
     ):
-        self.parts = problem, options, batches, keys, bounds
-        self.options, self.batches, self.keys = options, batches, keys
-        self.runs: list[Run] = []
-        self._chosen: int | None = None
-        self._frozen: dict[str, Any] | None = None
+        self.problem, self.options, self.batches, self.keys = problem, options, batches, keys
+        step = options.natural_step
+        if step is None:
+            step = 1.0 if batches.size == batches.n_observations else 0.5
+        self._shrink = jnp.asarray([SHRINKAGE, 1.0 if step == 1.0 else SHRINKAGE])
+        self.bounds = [jnp.asarray(each) for each in problem.parameters.bounds()]
+        vector = jnp.clip(jnp.asarray(start), *self.bounds)
+        # From the prior, early steps would explain the observations by noise and not come back.
+        q = optimal(problem, vector, batches, next(keys))
+        rates = jnp.asarray([options.learning_rate, step])
+        self.state = State(vector, q, optax.scale_by_adam().init(vector), rates)
+        self.steps = 0
+        self.smoothed = -np.inf
+        self.trace: list[float] = []
+        self._recent: deque[float] = deque(maxlen=SMOOTHING)
+        self._best, self._best_step, self._plateaus = -np.inf, 0, 0
+        self._total, self._count = jnp.zeros_like(vector), 0
 
     @property
-    def steps(self) -> int:
-        """Number of steps of all climbs together."""
-        return sum(run.steps for run in self.runs)
+    def ended(self) -> bool:
+        """Whether the last plateau was reached."""
+        return self._plateaus >= PLATEAUS
 
     @property
-    def best(self) -> Run:
-        """The one that was chosen after the screening, or would be now."""
-        smoothed = [run.smoothed for run in self.runs]
-        return self.runs[smoothed.index(max(smoothed)) if self._chosen is None else self._chosen]
+    def vector(self) -> Array:
+        """The parameters, averaged over the steps since the plateau before, if there was one."""
+        enough = self._plateaus > 0 and self._count >= SMOOTHING
+        return self._total / self._count if enough else self.state.vector
 
-    def begin(self, points: Sequence[np.ndarray]) -> None:
-        """From the start."""
-        problem, options, batches, keys, bounds = self.parts
-        self.runs = [Run(problem, options, p, batches, keys, bounds) for p in points]
+    def advance(self, to: int, pause: Callable[[], bool]) -> None:
+        """Climb up to a number of steps; fewer at the last plateau, or where `pause` says so."""
+        while self.steps < to and not self.ended and not pause():
+            self.step()
 
-    def climb(self, report: Callable[[int, float], None] | None, section: Section | None) -> bool:
-        """Screen, choose and climb to the end; whether an interrupt ended it before."""
-        stop = current()
-
-        def pause() -> bool:
-            steps = self.steps
-            tell("fit", steps, note=f"{steps} steps, {self.best.smoothed:.1f}")
-            if section is not None:
-                section.offer()
-            return stop.reached()
-
-        try:
-            if len(self.runs) > 1 and self._chosen is None:
-                screening = min(SCREENING_STEPS, self.options.max_steps // len(self.runs))
-                for run in self.runs:
-                    if not stop.used:
-                        run.advance(screening - run.steps, report, pause)
-            if self._chosen is None and not stop.used:
-                self._chosen = self.runs.index(self.best)
-            best = self.best
-            spent = self.steps - best.steps
-            while not best.ended and not stop.used:
-                left = self.options.max_steps - spent - best.steps
-                if left <= 0:
-                    break
-                best.advance(min(10, left), report, pause)
-        except KeyboardInterrupt:
-            if not stop.taken():
-                raise
-        self._frozen = None if section is None else self.state()
-        if section is not None and stop.used:
-            section.stopped()
-        return stop.used
-
-    def field(self, vector: Array) -> BasisField:
-        """The posterior at given parameters, and its bound over all observations."""
-        problem, options, batches, keys, _ = self.parts
-        if options.optimiser == "natural":
-            q = optimal(problem, vector, batches, next(keys), options.kl_weight).coefficients()
-        else:
-            q = self.best.state.coefficients.coefficients()
-        bound = full_bound(problem, vector, q, batches, next(keys))
-        noise = problem.fine_noise_variance(problem.parameters.unpack(vector))
-        return BasisField(_basis(problem, vector), problem.trend, q, bound, noise)
-
-    # ------------------------------------------------------------------ the checkpoint
-
-    def state(self) -> dict[str, Any]:
-        """Everything the next step depends on."""
-        if self._frozen is not None:
-            return self._frozen
-        return {
-            "runs": [run.record() for run in self.runs],
-            "chosen": self._chosen,
-            "generator": json.dumps(self.batches.generator.bit_generator.state),
-            "key": np.asarray(jr.key_data(self.keys.key)),
-        }
-
-    def resume(self, section: Section) -> bool:
-        """Go on from what a section has; whether there was anything to go on from."""
-        if section.found is None:
-            return False
-        problem, options, batches, keys, bounds = self.parts
-        before = batches.generator.bit_generator.state
-        try:
-            found = section.found
-            runs = [
-                Run(problem, options, None, batches, keys, bounds, record)
-                for record in found["runs"]
-            ]
-            chosen = found["chosen"]
-            if not runs or not (chosen is None or 0 <= chosen < len(runs)):
-                raise ValueError("no climb of those it has was chosen")
-            batches.generator.bit_generator.state = json.loads(found["generator"])
-            key = jr.wrap_key_data(jnp.asarray(found["key"]), impl=jr.key_impl(keys.key))
-            if key.shape != keys.key.shape:
-                raise ValueError("its random key is none")
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            batches.generator.bit_generator.state = before
-            section.useless(str(error).splitlines()[0] if str(error) else type(error).__name__)
-            return False
-        keys.key = key
-        self.runs, self._chosen = runs, chosen
-        section.resumed = f"{self.steps} steps"
-        return True
+    def step(self) -> None:
+        """One step, and what it says of the bound."""
+        batches = self.batches.draw(), self.batches.draw()
+        self.state, bound = _step(self.problem, self.state, batches, next(self.keys), *self.bounds)
+        self._total, self._count = self._total + self.state.vector, self._count + 1
+        self.steps += 1
+        if np.isfinite(value := float(bound)):
+            self._recent.append(value)
+            self.smoothed = float(np.mean(self._recent))
+        if self.steps % 10 == 0:
+            self.trace.append(self.smoothed)
+        if self.smoothed > self._best + self.options.tolerance:
+            self._best, self._best_step = self.smoothed, self.steps
+        elif self.steps - self._best_step >= self.options.patience:
+            self._plateaus += 1
+            self._best, self._best_step = self.smoothed, self.steps
+            if not self.ended:
+                self._total, self._count = jnp.zeros_like(self._total), 0
+            self.state = replace(self.state, rates=self._shrink * self.state.rates)

@@ -31,15 +31,14 @@ from deconditional.inference.posterior import Gaussians, Posterior
 from deconditional.models.base import BagModel, learning, stages, take
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.data import Data
-from deconditional.models.links import PRIOR_IS_LEFT
+from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share
 from deconditional.models.solvers import Exact, Posed, Variational
 from deconditional.models.vbagg import VBagg
 from deconditional.observations.kinds import Matched
 from deconditional.observations.measurements import Measurements
-from deconditional.saving.api import FittedData
-from deconditional.saving.resume import Checkpoint, Part, opened, within
+from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
 
 __all__ = ["EXACT_UP_TO", "MediatedGP"]
 
@@ -132,7 +131,9 @@ class MediatedGP(BagModel):
         with opened(checkpoint) as kept, stoppable():
             return self._fit(Unmatched.of(bags, z, mediator, own_bag), noise_std, kept)
 
-    def _fit(self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: Part | None) -> Self:
+    def _fit(
+        self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: CheckpointPart | None
+    ) -> Self:
         began = time.perf_counter()
         of_field, of_regression = self._parameters_apart()
         of_field.check_options()
@@ -204,10 +205,6 @@ class MediatedGP(BagModel):
         """
         self.check_fitted()
         return self.regressor_.predict_held_out(folds)
-
-    def _fitted_data(self) -> FittedData:
-        facts, arrays = super()._fitted_data()
-        return FittedData(facts, [*arrays, *self.regressor_._fitted_data().arrays])
 
     @property
     def model_(self) -> Self:

@@ -19,8 +19,8 @@ from deconditional.inference.posterior import CoarsePosterior, Gaussians, Poster
 from deconditional.models.bagg import BaggGP
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.regression import Unmatched
-from deconditional.saving.api import FittedData, Savable
-from deconditional.saving.resume import Checkpoint, Part, opened, within
+from deconditional.saving.api import Savable
+from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
 
 __all__ = ["PseudoTarget"]
 
@@ -99,7 +99,7 @@ class PseudoTarget(Savable, BaseEstimator):
         mediator: npt.ArrayLike,
         own_bag: npt.ArrayLike | None,
         noise_std: npt.ArrayLike | None,
-        kept: Part | None,
+        kept: CheckpointPart | None,
     ) -> Self:
         data = Unmatched.of(bags, z, mediator, own_bag)
         self.regressor_ = data.regress(
@@ -152,10 +152,9 @@ class PseudoTarget(Savable, BaseEstimator):
         self._fitted()
         return self.regressor_.predict_held_out(folds)
 
-    def _fitted_data(self) -> FittedData:
-        self._fitted()
-        facts, arrays = self.model_._fitted_data()
-        return FittedData(facts, [*arrays, *self.regressor_._fitted_data().arrays])
+    def _summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = self._fitted()._summary()
+        return summary
 
     def _fitted(self) -> Any:
         if not hasattr(self, "model_"):

@@ -25,9 +25,6 @@ from deconditional.fields.surface import Surface
 
 __all__ = ["Plane", "area_weights", "grid_of", "plane", "time_dim"]
 
-EARTH_RADIUS = 6371.0
-"""Radius of the Earth, in kilometres."""
-
 COARSE = "coarse_"
 """How the dimensions of coarse fields begin in a result."""
 
@@ -82,14 +79,6 @@ class Plane:
             east = np.mod(centres[..., 1] - west, 360.0) + west - 360.0 * (west > 180.0)
             centres = np.stack([centres[..., 0], east], axis=-1)
         return np.asarray((centres + to)[..., ::-1] * self.scale)
-
-    def distance(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Floats:
-        """Distances between cells given by their flat positions, along great circles on Earth."""
-        places = self.grid.positions
-        chord = np.linalg.norm(places[np.asarray(first)] - places[np.asarray(second)], axis=-1)
-        if self.grid.spherical:
-            return 2 * EARTH_RADIUS * np.arcsin(np.clip(0.5 * chord, 0.0, 1.0))
-        return chord * self.scale
 
     @property
     def aspect(self) -> float:

@@ -44,7 +44,7 @@ MOST_CELLS = 1000
 
 @dataclass(frozen=True)
 class Panel:
-    """One map of a figure.
+    """Map in a figure: its field, titles and colours.
 
     Attributes
     ----------
@@ -73,16 +73,14 @@ def field_map(panel: Panel) -> Figure:
     return figure
 
 
-def category_map(
-    field: Any, names: Sequence[str], title: str, colours: Sequence[str] = CATEGORIES
-) -> Figure:
+def category_map(field: Any, names: Sequence[str], title: str) -> Figure:
     """A field of the values 0, 1, 2, ... as a map, with the name and number of each as legend."""
     drawn = plane(field)
     figure = new_figure(4.8, _height(drawn, 4.8) + 0.3)
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.patches import Patch
 
-    colours = tuple(colours[: len(names)])
+    colours = CATEGORIES[: len(names)]
     norm = BoundaryNorm(np.arange(len(names) + 1) - 0.5, len(names))
     axes = figure.add_subplot()
     _mesh(axes, drawn, cmap=ListedColormap(colours), norm=norm)

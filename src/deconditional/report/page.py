@@ -19,7 +19,6 @@ __all__ = [
     "Block",
     "Picture",
     "Pictures",
-    "Quote",
     "Section",
     "Table",
     "Text",
@@ -32,33 +31,16 @@ __all__ = [
 
 ABSENT = "–"
 
-LONGEST, LONGEST_QUOTE = 2_000, 20_000
-"""Characters of a text, and of lines of a file, that a page shows; more than that nobody reads."""
+LONGEST = 2_000
+"""Characters of a text that a page shows; more than that nobody reads."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph."""
+    """Paragraph of the page."""
 
     kind: ClassVar[str] = "text"
     text: str
-
-
-@dataclass(frozen=True)
-class Quote:
-    """Lines as they stand in the file."""
-
-    kind: ClassVar[str] = "quote"
-    text: str
-
-    @property
-    def lines(self) -> str:
-        """The text, marked as one that may be longer than others."""
-        return _Lines(self.text)
-
-
-class _Lines(str):
-    """Lines of a file."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +90,7 @@ class Pictures:
     pictures: Sequence[Picture]
 
 
-Block = Text | Quote | Warnings | Table | Pictures
+Block = Text | Warnings | Table | Pictures
 
 
 @dataclass(frozen=True)
@@ -152,7 +134,7 @@ def _legible(value: Any) -> Any:
     """A text without what steers a browser instead of being read; pictures stay as they are."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
-    return shortened(visible(value), LONGEST_QUOTE if isinstance(value, _Lines) else LONGEST)
+    return shortened(visible(value), LONGEST)
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -167,7 +149,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def share(value: float) -> str:
-    """A share in per cent.
+    """Write a share in per cent.
 
     Examples
     --------

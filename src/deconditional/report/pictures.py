@@ -12,10 +12,9 @@ from deconditional.report import curves, maps
 from deconditional.report.grids import area_weights, grid_of, plane, time_dim
 from deconditional.report.page import Picture, number, share
 from deconditional.report.result import ROLES, Result
-from deconditional.report.variogram import distance_bins, semivariogram
 from deconditional.scores import pit_coverage
 
-__all__ = ["field", "held_out", "over_time", "predicted", "roles", "scales"]
+__all__ = ["field", "held_out", "over_time", "roles"]
 
 SAMPLES_DRAWN = 20
 """Samples in the figure over time."""
@@ -52,67 +51,17 @@ def roles(result: Result, counts: list[int]) -> Picture:
     )
 
 
-def predicted(result: Result) -> Picture:
-    """A map of the fine cells that have a prediction."""
-    known = np.isfinite(result.mean)
-    names = ("not predicted", "predicted")
-    return Picture.of(
-        maps.category_map(known.astype(float), names, "fine cells predicted"),
-        f"Map of the fine cells predicted: {number(int(known.sum()))} of {number(known.size)}.",
-        "Fine cells with a prediction; grey cells have none.",
-    )
-
-
-def held_out(pit: npt.NDArray[np.float64]) -> list[Picture]:
-    """Figures of how often truth lies in intervals, and of where in its distributions."""
+def held_out(pit: npt.NDArray[np.float64]) -> Picture:
+    """A figure of how often truth lies in intervals."""
     levels = (0.5, 0.8, 0.95)
     held = ", ".join(
         f"{level:.0%} intervals hold {share(actual)}"
         for level, actual in zip(levels, pit_coverage(pit, levels), strict=True)
     )
-    low, high = share(float(np.mean(pit < 0.1))), share(float(np.mean(pit > 0.9)))
-    return [
-        Picture.of(
-            curves.coverage_curve(pit),
-            f"Actual against nominal coverage of central intervals: {held}.",
-            "Above the line intervals are too wide, below it too narrow.",
-        ),
-        Picture.of(
-            curves.pit_histogram(pit),
-            f"Histogram of {number(pit.size)} PIT values: {low} below 0.1 and {high} above 0.9, "
-            "where 10% each would be calibrated.",
-            "Flat is calibrated; a hump means too wide distributions, a bowl too narrow ones, a "
-            "slope a bias.",
-        ),
-    ]
-
-
-def scales(result: Result) -> Picture | None:
-    """A figure of the semivariograms of all fields; None where too few cells have a value."""
-    samples = result.samples
-    fields = {
-        "posterior mean": result.mean,
-        "one sample": None if samples is None else samples.isel(sample=0),
-        "coarse observations": result.data.get("coarse_observed"),
-        "truth": result.truth,
-    }
-    planes = {name: plane(values) for name, values in fields.items() if values is not None}
-    unit = planes["posterior mean"].unit
-    bins = distance_bins(planes["posterior mean"])
-    variograms = {name: semivariogram(drawn, bins) for name, drawn in planes.items()}
-    lines = {name: (v.distance, v.semivariance) for name, v in variograms.items() if v.pairs.size}
-    if not lines:
-        return None
-    squared = f" ({result.units})²" if result.units else ""
-    ends = "; ".join(
-        f"{name} {number(y[0])} at {number(x[0])} {unit} and {number(y[-1])} at "
-        f"{number(x[-1])} {unit}"
-        for name, (x, y) in lines.items()
-    )
     return Picture.of(
-        curves.semivariograms(lines, unit, result.units),
-        f"Semivariogram{squared}: {ends}.",
-        "Up to 200\u202f000 random pairs of cells in every direction.",
+        curves.coverage_curve(pit),
+        f"Actual against nominal coverage of central intervals: {held}.",
+        "Above the line intervals are too wide, below it too narrow.",
     )
 
 

@@ -13,7 +13,6 @@ from deconditional.report import pictures
 from deconditional.report.page import (
     Block,
     Pictures,
-    Quote,
     Section,
     Table,
     Text,
@@ -34,7 +33,6 @@ def sections(result: Result) -> list[Section]:
         Section("asked", "What was asked", _asked(result)),
         Section("coverage", "Data coverage", _coverage(result)),
         Section("calibration", "Calibration", _calibration(result)),
-        Section("scales", "Scales", _scales(result)),
         Section("agreement", "Agreement with the coarse observations", _agreement(result)),
         Section("parameters", "Hyper-parameters and fit", _parameters(result)),
         Section("comparison", "Model comparison", _comparison(result)),
@@ -112,12 +110,11 @@ def _asked(result: Result) -> list[Block]:
     if any(bound is not None for bound in bounds):
         low, high = ("none" if bound is None else shown(bound) for bound in bounds)
         request["bounds"] = f"lower {low}, upper {high}"
-    request |= {name: attrs[name] for name in ("title", "source", "Conventions") if name in attrs}
+    kept = ("title", "source", "Conventions", "history")
+    request |= {name: attrs[name] for name in kept if name in attrs}
     blocks: list[Block] = [_facts("The request", request)]
     if facts.get("options"):
         blocks.append(_facts("Options", facts["options"]))
-    if attrs.get("history"):
-        blocks += [Text("History of the file:"), Quote(str(attrs["history"]))]
     return blocks
 
 
@@ -129,14 +126,14 @@ def _distribution(result: Result) -> str:
 
 def _coverage(result: Result) -> list[Block]:
     roles = result.roles()
-    drawn = [] if roles is None else [pictures.roles(result, roles)]
-    drawn.append(pictures.predicted(result))
-    blocks: list[Block] = [*_first_step(result), Pictures(drawn)]
+    blocks: list[Block] = []
+    if roles is not None:
+        blocks += [*_first_step(result), Pictures([pictures.roles(result, roles)])]
     understood = result.facts.get("understood") or []
     if understood:
         rows = [[str(label), shown(text)] for label, text in understood]
         blocks.append(Table("How the files were understood", (), rows))
-    return blocks
+    return blocks or [Text("The file does not say what the coarse cells gave.")]
 
 
 # ---------------------------------------------------------------------- what came out
@@ -171,7 +168,7 @@ def _posterior(result: Result) -> list[Block]:
 
 
 def _skill(result: Result) -> list[Block]:
-    """How good the result is, as far as can be seen, and what to doubt."""
+    """Blocks on how good the result is, as far as can be seen, and what to doubt."""
     comparison, fit = result.facts.get("comparison") or {}, result.facts.get("fit") or {}
     doubts = [str(comparison["doubt"])] if comparison.get("doubt") else []
     if fit.get("converged") is False:
@@ -201,11 +198,11 @@ def _calibration(result: Result) -> list[Block]:
         ]
     return [
         Text(
-            f"No truth was given. The figures show {number(pit.size)} coarse observations that "
+            f"No truth was given. The figure shows {number(pit.size)} coarse observations that "
             "were left out in cross-validation and predicted from the others: they test the "
             "distributions of coarse cells, not those of fine cells."
         ),
-        Pictures(pictures.held_out(pit)),
+        Pictures([pictures.held_out(pit)]),
     ]
 
 
@@ -240,7 +237,7 @@ def _against_truth(result: Result, truth: xr.DataArray) -> list[Block]:
         rows.append([name, text, meaning])
     caption = f"Scores against the truth, over {number(values.size)} values"
     blocks.append(Table(caption, ("score", "value", "meaning"), rows))
-    blocks.append(Pictures(pictures.held_out(marginals.pit(values))))
+    blocks.append(Pictures([pictures.held_out(marginals.pit(values))]))
     if marginals.kind == "rectified normal":
         blocks.append(
             Text(
@@ -254,24 +251,6 @@ def _against_truth(result: Result, truth: xr.DataArray) -> list[Block]:
         pictures.field(result, error, "error", caption, "difference"),
     ]
     return [*blocks, *_first_step(result), Pictures(drawn)]
-
-
-def _scales(result: Result) -> list[Block]:
-    picture = pictures.scales(result)
-    if picture is None:
-        return [Text("Too few cells have a value for a semivariogram.")]
-    compared, end = "sample", ", while a sample should vary like the truth."
-    if result.samples is None:
-        compared, end = "truth", "."
-    return [
-        Text(
-            "The semivariogram is half the mean squared difference between two cells at a "
-            f"distance: a posterior mean that lies below the {compared} at short distances leaves "
-            f"out detail that the data do not determine{end}"
-        ),
-        *_first_step(result, "The figure shows"),
-        Pictures([picture]),
-    ]
 
 
 def _agreement(result: Result) -> list[Block]:
@@ -370,13 +349,13 @@ def _seconds(value: Any) -> str:
     return f"{value:.1f} s" if isinstance(value, int | float) else shown(value)
 
 
-def _first_step(result: Result, what: str = "Maps show") -> list[Block]:
+def _first_step(result: Result) -> list[Block]:
     """A sentence that says which of several times is shown."""
     if result.time is None:
         return []
     times = result.mean[result.time].values if result.time in result.mean.coords else None
     which = "" if times is None else f", {_moment(times[0])}"
-    return [Text(f"{what} the first of {number(result.mean.sizes[result.time])} times{which}.")]
+    return [Text(f"Maps show the first of {number(result.mean.sizes[result.time])} times{which}.")]
 
 
 def _moment(value: Any) -> str:

@@ -58,7 +58,7 @@ def write_report(
     >>> with tempfile.TemporaryDirectory() as here:
     ...     page = write_report(result, Path(here) / "report.html").read_text(encoding="utf-8")
     >>> page.count("<h2>"), page.count("<img ")
-    (9, 4)
+    (8, 2)
     """
     try:
         require_matplotlib()

@@ -3,8 +3,9 @@
 An object of a class that :mod:`~deconditional.saving.registry` names is saved as that name and its
 fields: those of a dataclass, of a module of Equinox or of a named tuple, and the attributes of an
 estimator. What its fields hold is saved in the same way, down to the values of
-:mod:`~deconditional.saving.kinds`; an object that is met twice is saved once. Reading goes the same
-way back, and no constructor runs but those of distributions, which only store. Fields must fit
+:mod:`~deconditional.saving.kinds`; an object that is met twice is saved once. Kernels of other
+classes are saved by their fields too, and whoever reads them gives the classes. Reading goes the
+same way back, and no constructor runs but those of distributions, which only store. Fields must fit
 their annotations (:mod:`~deconditional.saving.hints`), and a class that knows more of what its
 objects must be says so in a method ``__loaded__``, which returns the object to use, or raises.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,29 +30,18 @@ from deconditional.errors import SavedModelError
 from deconditional.saving.container import Archive, ArrayWriter, refuse
 from deconditional.saving.hints import misfit
 from deconditional.saving.kinds import KINDS, LeftBehind
-from deconditional.saving.own_kernels import Supplied, custom_node, read_custom, role_of
 from deconditional.saving.registry import class_of, name_of_class
 
-__all__ = ["Reader", "Writer"]
+__all__ = ["ObjectReader", "ObjectWriter"]
 
 
-class Writer:
-    """Writes values as JSON, their arrays beside it.
-
-    Parameters
-    ----------
-    arrays
-        Takes the arrays.
-    own_kernels
-        Whether kernels of classes that nobody knows may be written by their numbers.
-    """
+class ObjectWriter:
+    """Writes values as JSON, their arrays beside it."""
 
     arrays: ArrayWriter
-    tried: set[str]
-    """Roles of kernels whose values at some points are in the file."""
 
-    def __init__(self, arrays: ArrayWriter, own_kernels: bool = True):
-        self.arrays, self.own_kernels, self.tried = arrays, own_kernels, set()
+    def __init__(self, arrays: ArrayWriter):
+        self.arrays = arrays
         self._place: list[str] = []
         self._known: dict[int, tuple[Any, int]] = {}  # the object too, so that its id stays its own
         self._open: set[int] = set()
@@ -68,11 +58,11 @@ class Writer:
             return value
         if type(value) is list:
             return [self.write(each) for each in value]
-        if isinstance(value, AbstractKernel) and not self._is_standard(value):
-            return {"kernel": custom_node(value, role_of(self._place), self)}
         name = name_of_class(type(value))
         if name is not None:
-            return self._object(value, name)
+            return self._object("object", value, name)
+        if isinstance(value, AbstractKernel):
+            return self._object("own kernel", value, type(value).__qualname__)
         for word, kind in KINDS.items():
             if kind.applies(value):
                 return {word: kind.write(value, self)}
@@ -90,13 +80,13 @@ class Writer:
             self._place.pop()
         return nodes
 
-    def _object(self, value: Any, name: str) -> Any:
+    def _object(self, word: str, value: Any, name: str) -> Any:
         if id(value) in self._known:
             return {"same": self._known[id(value)][1]}
         if id(value) in self._open:
             raise SavedModelError(f"{self._here} has itself among its parts.")
         self._open.add(id(value))
-        node = {"object": [name, self.fields(_fields_of(value))]}
+        node = {word: [name, self.fields(_fields_of(value))]}
         self._open.discard(id(value))
         self._known[id(value)] = (value, len(self._known))
         return node
@@ -105,16 +95,6 @@ class Writer:
     def _here(self) -> str:
         """The place that is being written, in words."""
         return ".".join(self._place) or "this"
-
-    def _is_standard(self, kernel: AbstractKernel) -> bool:
-        """Whether a kernel is of classes and functions that a file can name."""
-        if not self.own_kernels:
-            return True
-        try:
-            Writer(ArrayWriter(), own_kernels=False).write(kernel)
-        except SavedModelError:
-            return False
-        return True
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
@@ -136,7 +116,7 @@ def _fields_of(value: Any) -> dict[str, Any]:
     return fields
 
 
-class Reader:
+class ObjectReader:
     """Reads values from the JSON of a file and its arrays.
 
     Whatever does not fit raises: an error of this package, or one that the archive makes one of.
@@ -144,8 +124,9 @@ class Reader:
 
     archive: Archive
 
-    def __init__(self, archive: Archive, supplied: Supplied | None = None):
-        self.archive, self.supplied = archive, supplied or Supplied()
+    def __init__(self, archive: Archive, own_kernels: Sequence[type] = ()):
+        self.archive = archive
+        self._own = {kind.__qualname__: kind for kind in own_kernels}
         self._place: list[str] = []
         self._made: list[Any] = []
         self._shared: dict[str, Array] = {}
@@ -160,9 +141,9 @@ class Reader:
             refuse(f"{self._here} is not understood")
         ((word, content),) = node.items()
         if word == "object":
-            return self._object(*content)
-        if word == "kernel":
-            return read_custom(content, self)
+            return self._object(class_of(content[0]), content[1])
+        if word == "own kernel":
+            return self._object(self._own_kernel(content[0]), content[1])
         if word == "same":
             if type(content) is not int or not 0 <= content < len(self._made):
                 refuse(f"{self._here} is another object that is not there")
@@ -186,9 +167,18 @@ class Reader:
             self._shared[name] = jnp.asarray(self.archive.array(name))
         return self._shared[name]
 
-    def _object(self, name: str, nodes: Mapping[str, Any]) -> Any:
+    def _own_kernel(self, name: str) -> type:
+        """The class of a kernel that no table has."""
+        if name not in self._own:
+            refuse(
+                f"{self._here} is a {name[:60]}, which is no kernel of GPJax or of this package; "
+                f"give the class, as in load(path, own_kernels=[{name[:60]}])"
+            )
+        return self._own[name]
+
+    def _object(self, kind: type, nodes: Mapping[str, Any]) -> Any:
         """The object of a class with these fields, once it is known to be one."""
-        kind, values = class_of(name), self.fields(nodes)
+        values = self.fields(nodes)
         made = _built(kind, values)
         if made is None:
             refuse(f"{self._here} does not have the fields of a {kind.__name__}")
@@ -229,7 +219,7 @@ def _built(kind: type, values: dict[str, Any]) -> Any:
 
 
 def _usual(kind: type, name: str, value: Any) -> Any:
-    """A part without state as constructors have it, so that nothing is compiled anew for it."""
+    """Replace a part without state by the one that constructors have, as compiled code knows it."""
     if getattr(value, "__dict__", None) != {} or dataclasses.is_dataclass(value):
         return value
     usual = next((d[name] for d in map(_defaults, kind.__mro__) if name in d), None)

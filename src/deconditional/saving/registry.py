@@ -42,7 +42,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.inference.moments": ("Conditioned",),
     "deconditional.observations.kinds": ("Matched", "Mediated"),
     "deconditional.observations.measurements": ("Measurements",),
-    "deconditional.inference.residual": ("AllPairs", "FourierPairs", "Residual", "SampledPairs"),
+    "deconditional.inference.residual": ("AllPairs", "Residual", "SampledPairs"),
+    "deconditional.observations.amounts": ("Tweedie",),
+    "deconditional.observations.counts": (
+        *("BetaBinomial", "Binomial", "NegativeBinomial", "Poisson"),
+    ),
+    "deconditional.observations.families": ("Normal",),
     "deconditional.inference.trend": ("Trend",),
     "deconditional.inference.variational": ("BasisPieces", "VariationalProblem"),
     "deconditional.kernels.layout": ("BagSampler", "Layout"),
@@ -54,6 +59,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.fields.axes": ("Axis", "Lattice"),
     "deconditional.fields.frames": ("Frame",),
     "deconditional.fields.surface": ("Surface",),
+    "deconditional.fields.zones.coverage": ("Rings",),
+    "deconditional.fields.zones.grid": ("Zones",),
     "deconditional.fields.learn": ("FitData", "Learner"),
     "deconditional.fields.pair": ("Pairing",),
     "deconditional.fields.clock": ("Clock",),
@@ -83,7 +90,7 @@ DISTRIBUTIONS = (
 )
 """Distributions of NumPyro."""
 
-PREFIXES = {"equinox.nn": "nn."}
+PREFIXES = {"equinox.nn": "nn.", "deconditional.observations.families": "family."}
 """What is before a name that another module has too."""
 
 CLASSES = {
@@ -117,7 +124,8 @@ def class_of(name: str) -> Any:
 
 def name_of_class(kind: type) -> str | None:
     """The name of a class; None where the tables do not have it."""
-    for name in (kind.__name__, f"nn.{kind.__name__}"):
+    for prefix in ("", *PREFIXES.values()):
+        name = f"{prefix}{kind.__name__}"
         if name in CLASSES and class_of(name) is kind:
             return name
     return None

@@ -32,7 +32,6 @@ __all__ = [
     "mixture_quantile",
     "nll",
     "pit",
-    "pit_coverage",
     "score",
 ]
 
@@ -184,18 +183,6 @@ def pit(posterior: Predictive, truth: npt.ArrayLike) -> Floats:
     array([0.5  , 0.975])
     """
     return mixture_cdf(*_mixture(posterior.component_means, posterior.component_variances, truth))
-
-
-def pit_coverage(values: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
-    """Share of PIT values within the central intervals of the given probabilities.
-
-    Examples
-    --------
-    >>> pit_coverage([0.1, 0.4, 0.6, 0.99], [0.5, 0.9])
-    array([0.5 , 0.75])
-    """
-    off_centre = 2 * np.abs(np.asarray(values, dtype=float) - 0.5)
-    return np.array([np.mean(off_centre <= level) for level in np.atleast_1d(levels)])
 
 
 def coverage(lower: npt.ArrayLike, upper: npt.ArrayLike, truth: npt.ArrayLike) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from deconditional.bags import Bags
-from deconditional.datasets.noisy_mediator import NoisyMediator
 from deconditional.datasets.waves import smooth
+from studies.data.noisy_mediator import NoisyMediator
 
 __all__ = ["mountain_globe"]
 

@@ -1,0 +1,242 @@
+r"""Families: how an observation scatters about the mean that the field gives it.
+
+Observation m has the mean :math:`\mu_m = E_m r_m`: its exposure (population, trials, area), or one,
+times its rate, the mean of :math:`g^{-1}(f(x_i))` over its bag. A :class:`Family` is the link g and
+the density of y given :math:`\mu` and E. Families are compared by value, so that two fits with
+equal ones share what is compiled. :mod:`~deconditional.observations.counts` and
+:mod:`~deconditional.observations.amounts` have those that come with the package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.scipy.special import gammaln
+from jaxtyping import Array
+
+from deconditional.fitting.parameters import Parameter, positive
+from deconditional.observations.links import Link, link_of
+
+__all__ = ["OVERDISPERSION", "Family", "Normal", "check_observed", "log_factorial"]
+
+OVERDISPERSION = "overdispersion_std"
+"""The parameter of effects that observations have of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """The base of all families; a family of one's own is a subclass.
+
+    A subclass says what its `parameters` are and has ``log_density``, ``variance`` and
+    ``simulate``, which take them by name.
+
+    Parameters
+    ----------
+    link
+        ``"identity"``, ``"log"`` or ``"logit"``; the usual one of the family by default.
+    exposure
+        Where data come as a table or dataset, the name of the exposure in it.
+    overdispersion
+        Give every observation an effect of its own, normal with the standard deviation
+        ``overdispersion_std``, that is added to f throughout its bag. It is reported apart and is
+        no part of the fine map.
+
+    Examples
+    --------
+    A family of one's own:
+
+    >>> import jax, jax.numpy as jnp, jax.random as jr
+    >>> from deconditional.fitting.parameters import positive
+    >>> class Gamma(Family):
+    ...     support = "positive"
+    ...     parameters = (positive("shape", 2.0),)
+    ...
+    ...     def log_density(self, y, mean, exposure, shape):
+    ...         rate = shape / mean
+    ...         log_norm = shape * jnp.log(rate) - jax.lax.lgamma(shape)
+    ...         return log_norm + (shape - 1) * jnp.log(y) - rate * y
+    ...
+    ...     def variance(self, mean, exposure, shape):
+    ...         return mean**2 / shape
+    ...
+    ...     def simulate(self, key, mean, exposure, shape):
+    ...         return jr.gamma(key, shape, jnp.shape(mean)) * mean / shape
+    >>> Gamma() == Gamma(), Gamma().priors
+    (True, {'shape': LogNormal(median=array(2.), sigma=1.0)})
+    """
+
+    link: str = ""
+    exposure: str | None = None
+    overdispersion: bool = False
+
+    usual_link: ClassVar[str] = "log"
+    support: ClassVar[str] = "real"
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    amount: ClassVar[str] = "exposure"
+    """What `fit` calls the factor between rate and mean."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "link", self.link or self.usual_link)
+        link_of(self.link)
+
+    def log_density(self, y: Any, mean: Any, exposure: Any, *_: Any, **values: Any) -> Array:
+        """Log density of observations y, or log probability of counts."""
+        raise NotImplementedError
+
+    def variance(self, mean: Any, exposure: Any, *_: Any, **values: Any) -> Array:
+        """Variance of observations about their mean."""
+        raise NotImplementedError
+
+    def simulate(self, key: Any, mean: Any, exposure: Any, *_: Any, **values: Any) -> Array:
+        """Observations drawn with a key."""
+        raise NotImplementedError
+
+    def information(self, mean: Any, exposure: Any, *_: Any, **values: Any) -> Array:
+        """Fisher information of the mean: one over the variance, as in exponential families."""
+        return 1.0 / self.variance(mean, exposure, **values)
+
+    def crude_rate(self, y: Any, exposure: Any) -> np.ndarray:
+        """A rate for every observation by itself, inside the domain of the link: a beginning.
+
+        Half an average observation is shared out between all, in proportion to their exposure.
+        """
+        y, exposure = np.asarray(y, dtype=float), np.asarray(exposure, dtype=float)
+        if self.link == "identity":
+            return y / exposure
+        common = max(float(y.sum()), 0.5) / float(exposure.sum())
+        half = 0.5 / max(common, np.finfo(float).tiny) / exposure if self.counts else 0.1
+        share = half / (1.0 + half)
+        rate = (1.0 - share) * y / exposure + share * common
+        return np.clip(rate, None, 1.0 - 0.5 / (exposure + 1.0)) if self.link == "logit" else rate
+
+    @property
+    def g(self) -> Link:
+        """The link."""
+        return link_of(self.link)
+
+    @property
+    def counts(self) -> bool:
+        """Whether observations are whole numbers."""
+        return self.support in ("counts", "successes")
+
+    @property
+    def priors(self) -> dict[str, Any]:
+        """Priors of the parameters by name; ``priors={...}`` of a model replaces them."""
+        return {parameter.name: parameter.prior for parameter in self.own_parameters()}
+
+    def own_parameters(self, spread: float = 1.0) -> tuple[Parameter, ...]:
+        """The parameters, that of overdispersion included; `spread` is that of observations."""
+        effect = (positive(OVERDISPERSION, 0.3, 1.0, reach=6.0),) if self.overdispersion else ()
+        return (*self.parameters, *effect)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normal(Family):
+    """Observations with normal errors, of a standard deviation that is known or learnt.
+
+    Examples
+    --------
+    >>> float(Normal().log_density(1.0, 1.0, 1.0, variance=1.0).round(4))
+    -0.9189
+    """
+
+    usual_link: ClassVar[str] = "identity"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.overdispersion:
+            raise ValueError(
+                "Normal has no overdispersion: an effect of every observation is its noise. Leave "
+                "noise_std to be learnt."
+            )
+
+    def own_parameters(self, spread: float = 1.0) -> tuple[Parameter, ...]:
+        """The noise, in proportion to the spread of observations."""
+        return (positive("noise_std", 0.2 * spread, 1.0, reach=6.0),)
+
+    def log_density(self, y: Any, mean: Any, exposure: Any, *, variance: Any) -> Array:
+        """Log density; the variance is that of known noise and of what is learnt."""
+        return -0.5 * ((y - mean) ** 2 / variance + jnp.log(2.0 * jnp.pi * variance))
+
+    def variance(self, mean: Any, exposure: Any, *, variance: Any) -> Array:
+        """The variance, whatever the mean."""
+        return variance * jnp.ones_like(mean)
+
+    def simulate(self, key: Any, mean: Any, exposure: Any, *, variance: Any) -> Array:
+        """Normal errors about the mean."""
+        return mean + jnp.sqrt(variance) * jr.normal(key, jnp.shape(mean))
+
+
+def check_observed(family: Family, y: np.ndarray, amount: np.ndarray, names: Any) -> None:
+    """Raise where observations, or their exposures, cannot be those of a family.
+
+    Parameters
+    ----------
+    family
+        The family.
+    y, amount
+        Observations and exposures or trials.
+    names
+        The bag of every observation, as errors name it.
+    """
+    kind, what = type(family).__name__, family.amount
+
+    def refuse(wrong: np.ndarray, finding: Any, remedy: str) -> None:
+        if np.any(wrong):
+            k = int(np.argmax(wrong))
+            raise ValueError(f"bag {names[k]!r} has {finding(k)}; {remedy}")
+
+    refuse(
+        ~(np.isfinite(amount) & (amount >= 0)),
+        lambda k: f"{what} {amount[k]:g}",
+        f"{what} is finite and not negative.",
+    )
+    refuse(
+        (amount == 0) & (y != 0),
+        lambda k: f"{what} 0 and yet an observation of {y[k]:g}",
+        f"correct its {what}, or drop it.",
+    )
+    refuse(
+        amount == 0,
+        lambda k: f"{what} 0, so its observation says nothing",
+        "drop it.",
+    )
+    if family.support != "real":
+        refuse(
+            y < 0,
+            lambda k: f"an observation of {y[k]:g}",
+            f"those of {kind} are not negative.",
+        )
+    if family.support == "positive":
+        refuse(
+            y == 0,
+            lambda k: "an observation of 0",
+            f"those of {kind} are positive. dc.Tweedie() has zeros.",
+        )
+    if family.counts:
+        refuse(
+            y != np.round(y),
+            lambda k: f"a count of {y[k]:g}",
+            f"counts of {kind} are whole numbers. If they were averaged or adjusted, fit to "
+            f"numpy.round(z); if they are rates, give the counts and fit(..., {what}=...).",
+        )
+    if family.support == "successes":
+        refuse(
+            amount != np.round(amount),
+            lambda k: f"{amount[k]:g} trials",
+            "trials are whole numbers; round them with numpy.round.",
+        )
+        refuse(
+            y > amount,
+            lambda k: f"{y[k]:g} successes in {amount[k]:g} trial{'s' * int(amount[k] != 1)}",
+            "give the number tried with fit(..., trials=...), or dc.Poisson() for counts without.",
+        )
+
+
+def log_factorial(count: Any) -> Array:
+    """Log of n!."""
+    return gammaln(jnp.asarray(count) + 1.0)
