@@ -24,13 +24,12 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from deconditional.bags import Bags
-from deconditional.inference.feature_means import feature_means
 from deconditional.inference.field import Moments, PointMoments, square_root, trend_means
 from deconditional.inference.moments import Conditioned, Functionals, condition
 from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.trend import Trend
-from deconditional.inference.waves import Waves
+from deconditional.inference.waves import Waves, feature_means
 from deconditional.kernels.devices import settled
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import JITTER, as_matrix, whiten
