@@ -26,7 +26,16 @@ from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.saving.resume import CheckpointPart, CheckpointSection
 
-__all__ = ["NO_HYPER", "Fitted", "Learning", "Stages", "learn", "most_probable", "sampled"]
+__all__ = [
+    "NO_HYPER",
+    "Fitted",
+    "Learning",
+    "Stages",
+    "averaged",
+    "learn",
+    "most_probable",
+    "sampled",
+]
 
 NO_HYPER = ("inducing", *LATENT)
 """Names of what is learnt with the hyper-parameters and is none."""
@@ -190,7 +199,7 @@ def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
             unit = "steps" if how.climb else "evaluations"
             return replace(fitted, interrupted=f"{fitted.optimum.evaluations} {unit}")
         if how.method == "draws":
-            return _averaged(fitted, how)
+            return averaged(fitted, how)
         return sampled(fitted, how, stages, stop) if how.method == "nuts" else fitted
 
 
@@ -233,7 +242,7 @@ def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
     return Fitted((problem,), best.vector[None], (pieces,), (field,), best, trace=trace)
 
 
-def _averaged(fitted: Fitted, how: Learning) -> Fitted:
+def averaged(fitted: Fitted, how: Learning) -> Fitted:
     """The posterior at a few draws of the hyper-parameters, weighed about the most probable ones.
 
     Draws that come up twice are solved once.
