@@ -32,8 +32,8 @@ from scipy.stats import wilcoxon
 
 import deconditional as dc
 from deconditional.errors import UsageError
+from deconditional.fields.default_kernels import Inputs, field_kernel, mediator_kernel
 from deconditional.fields.predict import parts_of
-from deconditional.fields.recipes import Inputs, field_kernel, mediator_kernel
 from deconditional.fields.sides import FineSide
 from deconditional.inference.posterior import Gaussians
 from studies import plots
