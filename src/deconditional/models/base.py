@@ -90,7 +90,8 @@ class BagModel(Savable, BagOptions):
         if fine_noise and not self.fine_noise:
             raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
         support = self.bags_.points.min(0), self.bags_.points.max(0)
-        return Posterior(self.fields(features), array, fine_noise, support)
+        may_round = self.precision == "auto"
+        return Posterior(self.fields(features), array, fine_noise, support, may_round)
 
     def fields(self, features: int | None = None) -> list[Field]:
         """The posterior of f, once for every draw of the hyper-parameters."""
