@@ -35,7 +35,7 @@ USELESS, SHIFT, DEGENERATE = (
 
 def explained_share(model):
     fitted = model.fitted_
-    return cautions.explained_share(fitted.z, fitted.pieces[0], fitted.fields[0])
+    return cautions.share_explained(fitted.z, fitted.pieces[0], fitted.fields[0])
 
 
 def caught(fit):

@@ -30,6 +30,7 @@ from deconditional.errors import (
     UselessMediatorWarning,
 )
 from deconditional.inference.field import Field
+from deconditional.inference.laplace import FamilyProblem
 from deconditional.inference.learn import Fitted
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.variational import VariationalProblem
@@ -66,6 +67,9 @@ HARMLESS_JITTER = 1e-8
 HARMLESS_BASIS_JITTER = 1e-4
 """Bounds stay bounds with jitter on inducing points, which only weakens them."""
 
+LEFT_TO_CLIMB = 1e-2
+"""Nats below the mode that are worth a warning."""
+
 EXTRAPOLATED_SHARE = 0.5
 """Share of predicted cells that are flagged which is worth a warning."""
 
@@ -82,6 +86,8 @@ def check_finite(log_evidence: float) -> None:
 
 def of_fit(fitted: Fitted, bags: Bags, bound: Sequence[str]) -> list[Caution]:
     """What should be said about a fitted model of bags, convergence apart."""
+    if isinstance(fitted.problem, FamilyProblem):
+        return [*on_bounds(bound), *unsolved(fitted)]
     problem, pieces, field = fitted.problem, fitted.pieces[0], fitted.fields[0]
     found, mediation = on_bounds(bound), problem.mediation
     useless: list[Caution] = []
@@ -117,6 +123,19 @@ def of_pseudo_targets(
     return found + bags_outside(bags.mediator[needs_one], mediator)
 
 
+def unsolved(fitted: Fitted) -> list[Caution]:
+    """Posteriors of families whose mode was not found."""
+    promise = max(float(getattr(pieces, "promise", 0.0)) for pieces in fitted.pieces)
+    if promise < LEFT_TO_CLIMB:
+        return []
+    text = (
+        f"the most probable field was not found: the last step of its search still promised "
+        f"{promise:.2g} nats. Check observations and exposures for values far from all others, or "
+        "use the family's overdispersion."
+    )
+    return [Caution(DegenerateFitWarning, text)]
+
+
 def on_bounds(bound: Sequence[str]) -> list[Caution]:
     """Parameters on their bounds."""
     if not bound:
@@ -141,7 +160,7 @@ def weak_weights(mediation: Mediated, pieces: Any, needs_it: Bools) -> list[Caut
     return [Caution(UselessMediatorWarning, text)]
 
 
-def explained_share(z: Floats, pieces: Any, field: Field) -> float:
+def share_explained(z: Floats, pieces: Any, field: Field) -> float:
     """Share of the variation of z that the posterior mean of the field explains."""
     spread = float(((z - z.mean()) ** 2).sum())
     if spread == 0:
@@ -152,7 +171,7 @@ def explained_share(z: Floats, pieces: Any, field: Field) -> float:
 def unexplained(problem: BagProblem, pieces: Any, field: Field) -> list[Caution]:
     """A field that explains nothing of the observations: all of them are taken for noise."""
     z = np.asarray(problem.z)
-    if len(z) < FEWEST or (share := explained_share(z, pieces, field)) >= EXPLAINED:
+    if len(z) < FEWEST or (share := share_explained(z, pieces, field)) >= EXPLAINED:
         return []
     known = np.asarray(problem.known_noise)
     known = known if known.ndim == 1 else np.diag(known)

@@ -16,15 +16,15 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from gpjax.kernels.base import AbstractKernel
 
-from deconditional.errors import VERSION, SavedModelError, UsageError
+from deconditional.errors import SavedModelError, UsageError
 from deconditional.saving.container import Archive, ArrayWriter, refuse, write
-from deconditional.saving.objects import Reader, Writer
+from deconditional.saving.identity import versions
+from deconditional.saving.objects import ObjectReader, ObjectWriter
 from deconditional.saving.outputs import check_folder
 from deconditional.saving.registry import name_of_class
 
@@ -83,14 +83,10 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
     arrays = ArrayWriter()
     converged = bool(model.fit_report_.converged)
     header = {
-        "versions": {
-            "deconditional": VERSION,
-            "python": platform.python_version(),
-            **{package: metadata.version(package) for package in PACKAGES},
-        },
+        "versions": {**versions(*PACKAGES), "python": platform.python_version()},
         "class": name,
         "summary": {**facts, "converged": converged},
-        "content": Writer(arrays).write(model),
+        "content": ObjectWriter(arrays).write(model),
     }
     write(place, KIND, header, arrays)
     return place
@@ -132,7 +128,7 @@ def load(path: str | os.PathLike[str], *, own_kernels: Sequence[type[AbstractKer
         header = archive.header
         if set(header) != {"format", "content", "arrays", "digest", *ABOUT}:
             refuse("its parts are not those of a saved model")
-        model = Reader(archive, own_kernels).read(header["content"])
+        model = ObjectReader(archive, own_kernels).read(header["content"])
         if not isinstance(model, Savable) or name_of_class(type(model)) != header["class"]:
             refuse("it says two things about its class")
         archive.check_all_used()
