@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -78,7 +78,8 @@ class BaggGP(BagModel, FamilyOptions):
     True
     """
 
-    data_of: ClassVar[Callable[..., Data]] = Data.of
+    centroids: ClassVar[bool] = False
+    """Whether bags are collapsed to their centroids."""
 
     def fit(
         self,
@@ -115,6 +116,6 @@ class BaggGP(BagModel, FamilyOptions):
                 amounts: dict[str, Any] = {"exposure": exposure, "trials": trials}
                 sources = sources_of(self, bags, z, noise_std, noise_cov, **amounts)
                 return fit_sources(self, sources, kept)
-            bags, z = matched_pair(bags, z)
-            data = self.data_of(bags, z, noise_std, noise_cov, self).matched()
+            pair = matched_pair(bags, z)
+            data = Data.of(*pair, noise_std, noise_cov, self, self.centroids).matched()
             return learnt(self, data, Matched(), kept)
