@@ -167,7 +167,8 @@ class Learner:
         p, model = self.problem.pairing, self.recipe.model
         if model == "auto":
             matching = "matched" if p.mostly_matched else p.matching
-            found = candidates(matching, p.n_bags, len(p.z), bool(p.n_position))
+            known = bool(p.question.covariates)
+            found = candidates(matching, p.n_bags, len(p.z), bool(p.n_position), known)
             return found if self.folds is not None else found[:1]
         return (model,) if isinstance(model, str) else (type(model).__name__,)
 

@@ -37,7 +37,8 @@ class BaggGP(BagModel, FamilyOptions):
         :class:`~deconditional.Tweedie` or a family of one's own. Inference is in a basis then, with
         a function at each distinct point, 1000 at most.
     trend
-        ``"none"``, ``"constant"`` or ``"linear"`` in the covariates, integrated out.
+        ``"none"``, ``"constant"`` or ``"linear"`` in the covariates, integrated out. A tuple of
+        their numbers, from 0, is linear in these alone.
     fine_noise
         Learn a high-resolution noise ς²: spread of single fine values around the smooth field.
     learn_noise
