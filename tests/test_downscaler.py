@@ -23,21 +23,17 @@ pytest.importorskip("cf_xarray")
 import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import learn  # noqa: E402
+from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.meanings import parameter_meanings  # noqa: E402
 from deconditional.fields.predict import Wanted  # noqa: E402
-from deconditional.fields.recipes import (  # noqa: E402
-    Inputs,
-    Recipe,
-    candidates,
-    condensed_size,
-    field_kernel,
-)
+from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
 from deconditional.fields.sides import FineSide, two_sides  # noqa: E402
 
 BLOCK = 4
 COVARIATES, MEDIATORS = ("altitude", "cloud"), ("water_vapour",)
+SLOPES = (3, 4)  # the covariates follow three coordinates of position
 DAYS = ["2000-01-01", "2000-01-06", "2000-01-11"]
 KERNEL, LINK = gk.RBF(lengthscale=jnp.ones(5)), gk.RBF(lengthscale=jnp.ones(4))
 FIXED = {"kernel.lengthscale": [0.7, 0.7, 0.7, 1.5, 1.1], "kernel.variance": 1.3, "noise_std": 0.1}
@@ -188,7 +184,7 @@ def test_plain_arrays_give_the_same_posterior(kind, request):
     centre, scale = given.z.mean(), given.z.std()
     z = (given.z - centre) / scale
     if kind in ("matched", "in_time"):
-        model = BaggGP(KERNEL, trend="linear", fixed=FIXED, n_restarts=1).fit(given.bags, z)
+        model = BaggGP(KERNEL, trend=SLOPES, fixed=FIXED, n_restarts=1).fit(given.bags, z)
     else:
         model = dc.CMP(KERNEL, LINK, centred=True, fixed=LINKED, n_restarts=1)
         own = given.own_bag if kind == "partly" else None
@@ -447,7 +443,7 @@ def test_layout_changes_nothing(partly, side):
 
 # --- models -------------------------------------------------------------------------------------
 
-GIVEN = {"fixed": FIXED, "trend": "linear", "n_restarts": 1}
+GIVEN = {"fixed": FIXED, "trend": SLOPES, "n_restarts": 1}
 CENTRED = {"fixed": LINKED, "centred": True, "trend": "constant", "n_restarts": 1}
 ESTIMATORS = {
     "cmp": dc.CMP(KERNEL, LINK, **CENTRED),
@@ -516,7 +512,8 @@ def test_models_of_bags_get_pseudo_targets_where_data_is_not_matched(name):
     model = recipe(seed=5).estimator(name, matched=False)
     assert isinstance(model, PseudoTarget) and model.propagate
     assert type(model.base) is type(ESTIMATORS[name])
-    assert model.trend == model.base.trend == "linear" and model.seed == model.base.seed == 5
+    assert (model.trend, model.base.trend) == ("linear", SLOPES)
+    assert model.seed == model.base.seed == 5
     assert type(recipe().estimator(name, matched=True)) is type(ESTIMATORS[name])
 
 
@@ -823,13 +820,13 @@ def test_parameters_are_in_the_units_of_the_data(unmatched):
     vapour = data.coarse.water_vapour.values.std()
     target = np.nanstd(data.coarse.tas.values)
     expected = {
-        "kernel.0.lengthscale": ([0.4 * 6371.0] * 3, "km"),
+        "kernel.0.lengthscale": (0.4 * 6371.0, "km"),  # the whole globe has no directions
         "kernel.0.std": (0.5 * target, "K"),
         "kernel.1.lengthscale": ([1.5 * altitude, 0.5 * cloud], "units of each"),
         "kernel.1.std": (2.0 * target, "K"),
-        "kernel.2.lengthscale": ([0.1 * 6371.0] * 3, "km"),
+        "kernel.2.lengthscale": (0.1 * 6371.0, "km"),
         "kernel.2.std": (0.1 * target, "K"),
-        "mediator_kernel.0.lengthscale": ([0.3 * 6371.0] * 3, "km"),
+        "mediator_kernel.0.lengthscale": (0.3 * 6371.0, "km"),
         "mediator_kernel.0.variance": (0.5, "1"),
         "mediator_kernel.1.lengthscale": ([0.7 * vapour], "units of each"),
         "mediator_kernel.1.variance": (2.0, "1"),
