@@ -31,6 +31,10 @@ class Question:
     exposure
         A fine variable, the amount in every cell (people, say): means are weighted by it, and sums
         are of it times the field.
+    family
+        How observations scatter about their means; None is normal.
+    amounts
+        A coarse variable, what rates are multiplied by in every unit: people tested, say.
     """
 
     target: str
@@ -43,6 +47,8 @@ class Question:
     time: str = "ignore"
     kind: str | None = None
     exposure: str | None = None
+    family: Any = None
+    amounts: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no dataset could answer."""

@@ -50,6 +50,9 @@ BASELINES: dict[str, Any] = {
 
 MODELS = ("mediated", *CONDITIONAL_MEAN, *BASELINES)
 NEED_MEDIATORS = ("mediated", *CONDITIONAL_MEAN)
+OF_FAMILIES = ("vbagg", "bagg-gp")
+"""Models of observations of other families than the normal."""
+
 VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 
 SIMPLE_POINTS = 16
@@ -288,7 +291,8 @@ class Recipe:
 
     Attributes
     ----------
-    kernel, mediator_kernel, trend, fine_noise, n_restarts, seed, options, model, points_per_bag
+    kernel, mediator_kernel, trend, fine_noise, n_restarts, seed, options, model, points_per_bag,
+    family
         As in :class:`~deconditional.Downscaler`.
     inputs, mediators
         Inputs of the kernel and of the mediator kernel.
@@ -310,6 +314,7 @@ class Recipe:
     model: Any = "auto"
     points_per_bag: int | str | None = "auto"
     steps: tuple[float, float] = (1.0, 1.0)
+    family: Any = None
     held: Mapping[str, Any] | None = None
 
     def takes_bags(self, name: str) -> bool:
@@ -342,6 +347,8 @@ class Recipe:
             **self.options,
             **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
+        if self.family is not None:
+            shared["family"] = self.family
         if name != "mediated":
             expected = time_priors(kernel, self.inputs, self.steps, "kernel")
             shared["priors"] = expected | dict(shared.get("priors") or {}) or None

@@ -208,16 +208,20 @@ class CoarseSide:
     @classmethod
     def of_table(cls, table: Any, question: Question, fine: FineSide) -> CoarseSide:
         """The side of a table of polygons or points, seen in the frame of the fine cells."""
-        layer = Layer.of(table, question.coarse_names, fine.grid)
+        more = () if question.amounts is None else (question.amounts,)
+        layer = Layer.of(table, [*question.coarse_names, *more], fine.grid)
         said = list(layer.understood)
         if layer.grid.is_point:
             said.append(("points", "each stands for the fine cell that it lies in"))
-        elif question.kind is None:
+        elif question.kind is None and question.amounts is None:
             raise UsageError(
                 f"is {question.target!r} the mean over each polygon, or the sum? Say kind='mean' "
                 "(a temperature, a share) or kind='sum' (a total, such as a harvest); counts of "
                 "cases take family=dc.Poisson(exposure=...) instead."
             )
+        elif question.kind == "sum" and question.family is not None:
+            per = f"number of {question.exposure}" if question.exposure else "square kilometre"
+            said.append(("counts", f"{question.target} are sums: the map is their rate per {per}"))
         elif question.kind == "sum":
             per = question.exposure or "square kilometre"
             said.append(("sums", f"{question.target} is a total: the map is of it per {per}"))
@@ -252,6 +256,11 @@ class CoarseSide:
         kept = xr.DataArray(cells.reshape([self.dataset.sizes[d] for d in dims]), dims=dims)
         return replace(self, dataset=self.dataset.assign({name: self.dataset[name].where(kept)}))
 
+    def amounts(self) -> Floats | None:
+        """What rates are multiplied by in every cell, where the coarse data has it."""
+        name = self.question.amounts
+        return None if name is None else values_on(self.grid, self.dataset, name)[0]
+
     def units(self, fine_times: np.ndarray | None) -> Units:
         """Target and mediators of all cells, or all cells at times."""
         question, grid = self.question, self.grid
@@ -285,8 +294,32 @@ class CoarseSide:
 # ---------------------------------------------------------------------- both
 
 
+def resolved(question: Question, fine: Any, coarse: Any) -> Question:
+    """The question, once it is known which of the data has the exposure of a family."""
+    family = question.family
+    if family is None:
+        return question
+    name = family.exposure
+    if name is None:
+        by_area = family.counts and family.amount == "exposure"
+        return replace(question, kind="sum" if by_area else question.kind)
+    every = fine if isinstance(fine, list | tuple) else [fine]
+    if any(hasattr(each, "data_vars") and name in each for each in every) or any(
+        getattr(each, "name", None) == name for each in every
+    ):
+        return replace(question, kind="sum", exposure=name)
+    if name in coarse:
+        return replace(question, amounts=name)
+    kind = type(family).__name__
+    raise UsageError(
+        f"the {family.amount} {name!r} of dc.{kind} is neither a variable of the fine data nor one "
+        f"of the coarse data; correct dc.{kind}(exposure=...)."
+    )
+
+
 def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, CoarseSide]:
     """Both sides; raises where a dataset lacks what is asked for, or they are of two worlds."""
+    question = resolved(question, fine, coarse)
     there = {
         name
         for data in (fine, coarse)
