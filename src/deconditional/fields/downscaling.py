@@ -112,9 +112,11 @@ def downscale(
                 "checkpoint belongs to a single downscaling; with map_over, store keeps the "
                 "slices that are done."
             )
-        if exceedance or not isinstance(coarse, xr.Dataset):
+        gridded = isinstance(fine, xr.Dataset) and isinstance(coarse, xr.Dataset)
+        if exceedance or not gridded:
             raise UsageError("map_over goes over gridded data, without exceedance; leave it out.")
         asked |= {"quantiles": quantiles, "samples": samples, "command": command, **options}
+        assert isinstance(fine, xr.Dataset)
         return _mapped(fine, coarse, on, map_over, store, jobs, downscaler, asked)
     if store is not None or jobs != 1:
         raise UsageError("store and jobs belong to map_over; leave them out, or add it.")

@@ -22,6 +22,7 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, UsageError, shortened, visible
+from deconditional.fields.count_comparison import compared_counts
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.opponents import BILINEAR, Trial, detail, interpolated, others
 from deconditional.fields.problem import Problem
@@ -80,6 +81,18 @@ class FitData:
     used: Ints
     bag_of: Ints
     amounts: tuple[str, Floats] | None = None
+
+    def some(self, which: Ints) -> FitData:
+        """The data of some of the observations, all of which have bags of their own."""
+        name, amounts = self.amounts or ("", None)
+        return replace(
+            self,
+            bags=self.bags.select(which),
+            z=self.z[which],
+            used=self.used[which],
+            bag_of=self.bag_of[which],
+            amounts=None if amounts is None else (name, amounts[which]),
+        )
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``fit`` beyond bags and z."""
@@ -281,7 +294,8 @@ class Learner:
             if stop.used:
                 break
         comparison = None
-        if self.folds is not None and self.recipe.family is None:
+        family = self.recipe.family
+        if self.folds is not None and (family is None or family.counts):
             began = time.perf_counter()
             stage("comparing with simple answers")
             with suitable_threads(len(self.problem.z)):
@@ -298,6 +312,8 @@ class Learner:
     ) -> Comparison:
         """Fitted models and bilinear interpolation, on observations that all of them have."""
         assert self.folds is not None
+        if self.recipe.family is not None:
+            return compared_counts(self, models, data)
         used = reduce(np.intersect1d, [each.used for each in data.values()])
         trials, grouped = [], all(self.is_matched(name) for name in models)
         if grouped:
