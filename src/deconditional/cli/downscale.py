@@ -62,7 +62,7 @@ class Request:
 
     @property
     def goal(self) -> Any:
-        """The data to predict on."""
+        """Data to predict on: those of `on`, or else the fine data."""
         return self.fine if self.on is None else self.on
 
 

@@ -37,8 +37,7 @@ from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.progress import show
 from deconditional.fitting.report import FitReport
 from deconditional.saving.api import Savable
-from deconditional.saving.resume import Checkpoint, opened
-from deconditional.saving.resume import Part as CheckpointPart
+from deconditional.saving.resume import Checkpoint, CheckpointPart, opened
 
 __all__ = ["Downscaler"]
 
@@ -211,7 +210,7 @@ class Downscaler(Savable, Options):
         return self
 
     def using(self, name: str) -> Self:
-        """The same, with another of the candidates that were fitted as its model."""
+        """Copy of the downscaler whose model is another of the candidates that were fitted."""
         self._check_fitted()
         if name not in self.candidates_:
             raise UsageError(
@@ -237,7 +236,7 @@ class Downscaler(Savable, Options):
 
     @property
     def pairing_(self) -> Pairing:
-        """Bags and observations."""
+        """Pairing of bags and observations that was learnt from."""
         return self.learner_.problem.pairing
 
     @property

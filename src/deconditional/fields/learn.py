@@ -41,8 +41,7 @@ from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
 from deconditional.models.regression import bag_gap
 from deconditional.models.variational import VariationalModel
 from deconditional.saving.kinds import LeftBehind
-from deconditional.saving.resume import Part as CheckpointPart
-from deconditional.saving.resume import within
+from deconditional.saving.resume import CheckpointPart, within
 
 __all__ = ["STAGED", "FitData", "Learner", "Learnt", "final_stage", "interrupted"]
 

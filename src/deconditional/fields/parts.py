@@ -196,7 +196,7 @@ def _area_sums(cells: Cells, field: Floats) -> tuple[Floats, Floats]:
 def _area_sums_of(
     reader: Reader, place: Place, block: np.ndarray, last: list[Any]
 ) -> tuple[Floats, Floats]:
-    """Those of one block of a field, NaN where nothing is known, with its exposure and mask."""
+    """Area sums over units of one block of a field, whose exposure and mask are the last arrays."""
     field = block.reshape(len(block), -1)
     values = [np.asarray(a, dtype=float).reshape(-1, field.shape[1]) for a in last]
     mask = values.pop()[0] if reader.question.mask else None

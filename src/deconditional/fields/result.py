@@ -35,7 +35,7 @@ def versions() -> dict[str, str]:
 
 
 def history_line(command: str) -> str:
-    """One line of a CF history."""
+    """Line that a command adds to a CF history."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} deconditional {VERSION}: {command}"
 
 

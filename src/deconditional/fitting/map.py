@@ -30,7 +30,7 @@ from deconditional.fitting.interrupts import current
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
-from deconditional.saving.resume import Section
+from deconditional.saving.resume import CheckpointSection
 
 __all__ = [
     "Optimum",
@@ -217,7 +217,7 @@ def maximise(
     seed: int = 0,
     starts: tuple[np.ndarray, ...] = (),
     screening: int = 12,
-    section: Section | None = None,
+    section: CheckpointSection | None = None,
 ) -> Optimum:
     """Maximise the log posterior.
 
@@ -251,7 +251,7 @@ def _starts(
 class _Search:
     """All restarts of a fit: begun or gone on with, run, and brought to an end."""
 
-    def __init__(self, problem: Problem, section: Section | None):
+    def __init__(self, problem: Problem, section: CheckpointSection | None):
         self.problem, self.section = problem, section
         self.objective = _Objective(problem, lambda: None if section is None else section.offer())
         self.stop, self.halt = current(), Event()
@@ -341,7 +341,7 @@ class _Search:
             "search": Standing(vectors, losses, self.first, self.screened, evaluations, self.ended)
         }
 
-    def _take(self, section: Section) -> None:
+    def _take(self, section: CheckpointSection) -> None:
         """Go on from what a section has, if anything."""
         if section.found is None:
             return

@@ -21,9 +21,9 @@ from deconditional.fitting.map import Optimum, maximise
 from deconditional.fitting.nuts import sample_posterior
 from deconditional.inference.field import Field
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.stochastic import Options, maximise_elbo
+from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
 from deconditional.kernels.linalg import suitable_threads
-from deconditional.saving.resume import Part, Section
+from deconditional.saving.resume import CheckpointPart, CheckpointSection
 
 __all__ = ["Fitted", "Learning", "Stages", "learn", "most_probable"]
 
@@ -33,7 +33,7 @@ DISAGREEMENT = 0.1
 
 @dataclass(frozen=True)
 class Learning:
-    """How hyper-parameters are learnt.
+    """Options of learning: method, restarts, seed and starting points.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Learning:
     n_restarts: int = 4
     max_iter: int = 300
     seed: int = 0
-    climb: Options | None = None
+    climb: ClimbOptions | None = None
     starts: tuple[np.ndarray, ...] = ()
 
 
@@ -67,11 +67,11 @@ class Stages:
         What a checkpoint has to agree with: data, model, options and version.
     """
 
-    def __init__(self, part: Part | None = None, identity: str = ""):
+    def __init__(self, part: CheckpointPart | None = None, identity: str = ""):
         self.part, self.identity = part, identity
-        self._sections: list[Section] = []
+        self._sections: list[CheckpointSection] = []
 
-    def section(self, name: str, problem: BagProblem) -> Section | None:
+    def section(self, name: str, problem: BagProblem) -> CheckpointSection | None:
         """The section of a stage, in the precision of the problem."""
         if self.part is None:
             return None
@@ -81,7 +81,7 @@ class Stages:
 
     @property
     def path(self) -> os.PathLike[str] | None:
-        """The file."""
+        """File of the checkpoint; None where nothing is kept."""
         return None if self.part is None else self.part.path
 
     @property
@@ -128,7 +128,7 @@ class Fitted:
 
     @property
     def z(self) -> np.ndarray:
-        """The observations."""
+        """Observations that the fit has seen."""
         return np.asarray(self.problem.z)
 
     def values(self) -> list[dict[str, Any]]:

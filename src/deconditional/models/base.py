@@ -31,7 +31,7 @@ from deconditional.models.solvers import Exact, Variational, solver_of
 from deconditional.observations.kinds import Mediated, Observation
 from deconditional.saving.api import Savable
 from deconditional.saving.identity import digest, plain
-from deconditional.saving.resume import Part
+from deconditional.saving.resume import CheckpointPart
 
 __all__ = ["BagModel", "learning", "learnt", "stages", "take"]
 
@@ -112,7 +112,7 @@ class BagModel(Savable, BagOptions):
         return CoarsePosterior(*stacked([field.bag_moments(bags) for field in fitted.fields]))
 
     def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
-        """Every observation as the observations of the other folds predict it, noise included.
+        """Predict every observation from those of the other folds, noise included.
 
         Hyper-parameters stay as they were learnt from all observations, so this is quick, and a
         little kinder than fitting anew without each fold.
@@ -129,7 +129,7 @@ class BagModel(Savable, BagOptions):
         return Gaussians(*stacked(fitted.held_out(labels)))
 
     def predict_from_means(self, shares: npt.ArrayLike) -> Gaussians:
-        """Every observation as weighted means of the observations predict it, noise included.
+        """Predict every observation from weighted means of the observations, noise included.
 
         With groups of neighbours this is downscaling one scale up, where the truth is known.
         Hyper-parameters stay as they were learnt from all observations.
@@ -178,7 +178,7 @@ class BagModel(Savable, BagOptions):
         return self.fitted_
 
 
-def learnt(model: Model, data: Data, mediation: Observation, kept: Part | None) -> Model:
+def learnt(model: Model, data: Data, mediation: Observation, kept: CheckpointPart | None) -> Model:
     """Fit a model to data whose observations see the bags in one way."""
     began = time.perf_counter()
     solver = solver_of(model)
@@ -190,7 +190,7 @@ def learnt(model: Model, data: Data, mediation: Observation, kept: Part | None) 
 
 
 def learning(model: BagModel, problem: Any, solver: Exact | Variational) -> Learning:
-    """How the hyper-parameters of a model are learnt."""
+    """Options of learning that a model asks for."""
     return Learning(
         method=model.method,
         method_options=model.method_options,
@@ -226,8 +226,8 @@ def take(
     return model
 
 
-def stages(model: BagModel, bags: Bags, problem: Any, kept: Part | None) -> Stages:
-    """The stages of a fit, and where they are kept."""
+def stages(model: BagModel, bags: Bags, problem: Any, kept: CheckpointPart | None) -> Stages:
+    """Stages of a fit, and the checkpoint that keeps them."""
     return Stages() if kept is None else Stages(kept, identity(model, bags, problem))
 
 
