@@ -86,7 +86,15 @@ def _without(data: Any, rest: Ints, asked: Ints) -> Any:
     Of next to no people there is next to no case, and that says nothing.
     """
     if data.amounts is None or data.amounts[0] != "exposure":
-        return data.some(rest)
+        name, amounts = data.amounts or ("", None)
+        return replace(
+            data,
+            bags=data.bags.select(rest),
+            z=data.z[rest],
+            used=data.used[rest],
+            bag_of=data.bag_of[rest],
+            amounts=None if amounts is None else (name, amounts[rest]),
+        )
     z, amounts = data.z.copy(), data.amounts[1].copy()
     z[asked], amounts[asked] = 0.0, NOBODY * amounts[asked]
     return replace(data, z=z, amounts=("exposure", amounts))

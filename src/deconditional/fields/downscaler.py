@@ -22,13 +22,7 @@ from deconditional.fields.learn import Learner, interrupted
 from deconditional.fields.meanings import meanings_of
 from deconditional.fields.options import Options
 from deconditional.fields.pair import Pairing, pair
-from deconditional.fields.predict import (
-    Together,
-    Wanted,
-    exceeded_levels,
-    parts_of,
-    quantile_levels,
-)
+from deconditional.fields.predict import Together, Wanted, levels_of, parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.series import Series, Windows
@@ -294,17 +288,9 @@ class Downscaler(Savable, Options):
         wanted = self._wanted(quantiles, samples, features, exceedance)
         return answer(*self._asked(FineSide.of(fine, self.pairing_.question), wanted, command))
 
-    def predict_side(
-        self,
-        side: FineSide,
-        quantiles: Sequence[float],
-        samples: int,
-        command: str,
-        exceedance: Sequence[float] = (),
-    ) -> xr.Dataset:
-        """The posterior on fine data whose grid was found; see :meth:`predict`."""
-        wanted = self._wanted(quantiles, samples, None, exceedance)
-        return answer(*self._asked(side, wanted, command))
+    def predict_side(self, side: FineSide, command: str, **wanted: Any) -> xr.Dataset:
+        """Posterior on fine data whose grid was found; see :meth:`predict`."""
+        return answer(*self._asked(side, self._wanted(**wanted), command))
 
     def predict_to(
         self,
@@ -360,9 +346,9 @@ class Downscaler(Savable, Options):
 
     def _wanted(
         self,
-        quantiles: Sequence[float],
-        samples: int,
-        features: int | None,
+        quantiles: Sequence[float] = (),
+        samples: int = 0,
+        features: int | None = None,
         exceedance: Sequence[float] = (),
     ) -> Wanted:
         """What is asked of the posterior, checked."""
@@ -375,7 +361,7 @@ class Downscaler(Savable, Options):
             fine_noise=self.fine_noise,
             features=features,
             consistency=self.consistency,
-            above=exceeded_levels(exceedance),
+            above=levels_of(exceedance),
         )
 
     def _asked(

@@ -125,7 +125,8 @@ def downscale(
     downscaler.check_consistency(where)
     with opened(checkpoint) as kept:
         downscaler.learn(downscaler.prepare(*sides), checkpoint=kept)
-        return downscaler.predict_side(where, quantiles, samples, command, exceedance)
+        wanted = {"quantiles": quantiles, "samples": samples, "exceedance": exceedance}
+        return downscaler.predict_side(where, command, **wanted)
 
 
 def _mapped(

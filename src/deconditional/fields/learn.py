@@ -81,18 +81,6 @@ class FitData:
     bag_of: Ints
     amounts: tuple[str, Floats] | None = None
 
-    def some(self, which: Ints) -> FitData:
-        """The data of some of the observations, all of which have bags of their own."""
-        name, amounts = self.amounts or ("", None)
-        return replace(
-            self,
-            bags=self.bags.select(which),
-            z=self.z[which],
-            used=self.used[which],
-            bag_of=self.bag_of[which],
-            amounts=None if amounts is None else (name, amounts[which]),
-        )
-
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``fit`` beyond bags and z."""
         found: dict[str, Any] = {} if self.mediator is None else {"mediator": self.mediator}

@@ -32,8 +32,8 @@ __all__ = [
     "Predictor",
     "Together",
     "Wanted",
-    "exceeded_levels",
     "latent",
+    "levels_of",
     "parts_of",
     "predicted",
     "quantile_levels",
@@ -163,7 +163,7 @@ def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
     return tuple(sorted(set(levels)))
 
 
-def exceeded_levels(levels: Sequence[float]) -> tuple[float, ...]:
+def levels_of(levels: Sequence[float]) -> tuple[float, ...]:
     """Levels in order, each once; raises where one is no number."""
     try:
         found = [float(v) for v in np.ravel(np.asarray(levels, dtype=float))]
