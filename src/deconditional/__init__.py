@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Bags": "bags",
+    "BagDraws": "inference.rate_posterior",
     "BaggGP": "models",
     "BetaBinomial": "observations.counts",
     "Binomial": "observations.counts",
@@ -52,9 +53,11 @@ _HOME = {
     "Poisson": "observations.counts",
     "Posterior": "inference.posterior",
     "PseudoTarget": "models",
+    "RatePosterior": "inference.rate_posterior",
     "SampleWarning": "errors",
     "SavedModelError": "errors",
     "SliceWarning": "errors",
+    "Source": "models.sources",
     "SplitLogNormal": "fitting.priors",
     "Tweedie": "observations.amounts",
     "UselessMediatorWarning": "errors",
@@ -104,6 +107,8 @@ if TYPE_CHECKING:
     from deconditional.fitting.priors import SplitLogNormal as SplitLogNormal
     from deconditional.fitting.report import FitReport as FitReport
     from deconditional.inference.posterior import Posterior as Posterior
+    from deconditional.inference.rate_posterior import BagDraws as BagDraws
+    from deconditional.inference.rate_posterior import RatePosterior as RatePosterior
     from deconditional.kernels import devices as devices
 
     sharding = devices
@@ -120,6 +125,7 @@ if TYPE_CHECKING:
     from deconditional.models import VBagg as VBagg
     from deconditional.models.feature_error import FeatureError as FeatureError
     from deconditional.models.feature_error import feature_error as feature_error
+    from deconditional.models.sources import Source as Source
     from deconditional.observations.amounts import Tweedie as Tweedie
     from deconditional.observations.counts import BetaBinomial as BetaBinomial
     from deconditional.observations.counts import Binomial as Binomial

@@ -222,7 +222,7 @@ def maximise(
     """Maximise the log posterior.
 
     The first start is every prior's median, then come `starts` (a user's own values), then draws
-    from the priors. All restarts run for `screening` iterations; the better half, and at least
+    from the priors; with no restarts, `starts` alone. All restarts run for `screening` iterations; the better half, and at least
     two, then run to convergence. An evaluation keeps one core busy, unless it is spread over
     devices, so restarts run together on a pool of threads: XLA leaves Python's lock.
 
@@ -243,6 +243,8 @@ def _starts(
     parameters: ParameterSet, n_restarts: int, seed: int, starts: tuple[np.ndarray, ...]
 ) -> list[np.ndarray]:
     """Where restarts begin; one where there is nothing to learn."""
+    if n_restarts == 0 and starts and parameters.size:
+        return list(starts)
     n = max(1, n_restarts) if parameters.size else 1
     known = [parameters.start(), *starts][:n]
     return known if len(known) == n else [*known, *parameters.draws(seed, n, shrink=0.5)][:n]

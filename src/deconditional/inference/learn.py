@@ -20,12 +20,16 @@ from deconditional.fitting.interrupts import Stop, current, stoppable
 from deconditional.fitting.map import Optimum, maximise
 from deconditional.fitting.nuts import sample_posterior
 from deconditional.inference.field import Field
+from deconditional.inference.laplace import LATENT
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.saving.resume import CheckpointPart, CheckpointSection
 
-__all__ = ["Fitted", "Learning", "Stages", "learn", "most_probable"]
+__all__ = ["NO_HYPER", "Fitted", "Learning", "Stages", "learn", "most_probable", "sampled"]
+
+NO_HYPER = ("inducing", *LATENT)
+"""Names of what is learnt with the hyper-parameters and is none."""
 
 DISAGREEMENT = 0.1
 """Nats by which the objective in float32 may differ from that in float64."""
@@ -132,12 +136,12 @@ class Fitted:
         return np.asarray(self.problem.z)
 
     def values(self) -> list[dict[str, Any]]:
-        """Named hyper-parameters of all draws; inducing points are none."""
+        """Named hyper-parameters of all draws; inducing points and coefficients are none."""
         every = [
             problem.parameters.unpack(vector)
             for problem, vector in zip(self.problems, self.vectors, strict=True)
         ]
-        return [{k: np.asarray(v) for k, v in each.items() if k != "inducing"} for each in every]
+        return [{k: np.asarray(v) for k, v in each.items() if k not in NO_HYPER} for each in every]
 
     def through_features(self, n_features: int, key: Any) -> list[Field]:
         """The posteriors in which random Fourier features take the place of k."""
@@ -187,7 +191,7 @@ def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
             return replace(fitted, interrupted=f"{fitted.optimum.evaluations} {unit}")
         if how.method == "draws":
             return _averaged(fitted, how)
-        return _sampled(fitted, how, stages, stop) if how.method == "nuts" else fitted
+        return sampled(fitted, how, stages, stop) if how.method == "nuts" else fitted
 
 
 def most_probable(problem: BagProblem, how: Learning, stages: Stages) -> Optimum:
@@ -253,7 +257,7 @@ def _averaged(fitted: Fitted, how: Learning) -> Fitted:
     )
 
 
-def _sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitted:
+def sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitted:
     """The posterior at draws of the hyper-parameters by NUTS, from the most probable ones on."""
     problem = fitted.problem
     options = {"num_warmup": 200, "num_samples": 200, **(how.method_options or {})}

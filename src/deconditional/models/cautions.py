@@ -30,6 +30,7 @@ from deconditional.errors import (
     UselessMediatorWarning,
 )
 from deconditional.inference.field import Field
+from deconditional.inference.laplace import FamilyProblem
 from deconditional.inference.learn import Fitted
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.variational import VariationalProblem
@@ -66,6 +67,9 @@ HARMLESS_JITTER = 1e-8
 HARMLESS_BASIS_JITTER = 1e-4
 """Bounds stay bounds with jitter on inducing points, which only weakens them."""
 
+LEFT_TO_CLIMB = 1e-2
+"""Nats below the mode that are worth a warning."""
+
 EXTRAPOLATED_SHARE = 0.5
 """Share of predicted cells that are flagged which is worth a warning."""
 
@@ -82,6 +86,8 @@ def check_finite(log_evidence: float) -> None:
 
 def of_fit(fitted: Fitted, bags: Bags, bound: Sequence[str]) -> list[Caution]:
     """What should be said about a fitted model of bags, convergence apart."""
+    if isinstance(fitted.problem, FamilyProblem):
+        return [*on_bounds(bound), *unsolved(fitted)]
     problem, pieces, field = fitted.problem, fitted.pieces[0], fitted.fields[0]
     found, mediation = on_bounds(bound), problem.mediation
     useless: list[Caution] = []
@@ -115,6 +121,19 @@ def of_pseudo_targets(
     assert bags.mediator is not None
     found = useless_mediator(bags, mediator, z, outcome=outcome)
     return found + bags_outside(bags.mediator[needs_one], mediator)
+
+
+def unsolved(fitted: Fitted) -> list[Caution]:
+    """Posteriors of families whose mode was not found."""
+    promise = max(float(getattr(pieces, "promise", 0.0)) for pieces in fitted.pieces)
+    if promise < LEFT_TO_CLIMB:
+        return []
+    text = (
+        f"the most probable field was not found: the last step of its search still promised "
+        f"{promise:.2g} nats. Check observations and exposures for values far from all others, or "
+        "use the family's overdispersion."
+    )
+    return [Caution(DegenerateFitWarning, text)]
 
 
 def on_bounds(bound: Sequence[str]) -> list[Caution]:

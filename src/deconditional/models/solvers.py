@@ -190,8 +190,10 @@ def solver_of(model: BagOptions) -> Exact | Variational:
 
 def _check(model: Any) -> None:
     """Raise where options contradict each other."""
-    if model.inference not in ("collapsed", "stochastic"):
-        raise ValueError(f"inference must be 'collapsed' or 'stochastic', not {model.inference!r}.")
+    if model.inference not in ("collapsed", "laplace", "stochastic"):
+        raise ValueError(
+            f"inference must be 'collapsed', 'laplace' or 'stochastic', not {model.inference!r}."
+        )
     if model.trace not in ("auto", "exact", "subsample"):
         raise ValueError(f"trace must be one of auto, exact, subsample, not {model.trace!r}.")
     for name in ("n_inducing", "features"):
