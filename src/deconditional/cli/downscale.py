@@ -99,7 +99,7 @@ def estimator(args: argparse.Namespace) -> Downscaler:
     if args.family is not None:
         name = "".join(part.capitalize() for part in args.family.split("-"))
         family = getattr(deconditional, name)
-        given["family"] = family(exposure=given.pop("exposure", None))
+        given["family"] = family(**{family.amount: given.pop("exposure", None)})
     return Downscaler(**given, progress=not args.quiet and sys.stderr.isatty())
 
 

@@ -87,9 +87,9 @@ class Downscaler(Savable, Options):
         weighted by it. A cell where it is missing has none.
     family
         How observations scatter about their means where these are not normal: ``dc.Poisson(
-        exposure="population")`` for cases, ``dc.Binomial(exposure="tested")`` for positive tests,
+        exposure="population")`` for cases, ``dc.Binomial(trials="tested")`` for positive tests,
         and others. The exposure is a fine variable, an amount in every cell, or a column of the
-        polygons, an amount of each. The field is a rate then.
+        polygons, an amount of each, as trials are. The field is a rate then.
     dims
         Names of dimensions, ``{"y": ..., "x": ..., "time": ...}``, where they cannot be found.
     folds

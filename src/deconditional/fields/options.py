@@ -119,7 +119,7 @@ class Options(BaseEstimator):
                     f"{option} is for normal observations; dc.{name} has a link of its own, so "
                     "leave one of the two out."
                 )
-        if self.kind is not None and (family.counts or family.exposure):
+        if self.kind is not None and (family.counts or family.exposure is not None):
             raise UsageError(f"observations of dc.{name} are sums by themselves; leave kind out.")
         if isinstance(self.model, str) and self.model not in ("auto", *OF_FAMILIES):
             raise UsageError(

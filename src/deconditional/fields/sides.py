@@ -299,21 +299,28 @@ def resolved(question: Question, fine: Any, coarse: Any) -> Question:
     family = question.family
     if family is None:
         return question
-    name = family.exposure
+    name = getattr(family, family.amount)
+    kind = type(family).__name__
+    if name is None and family.amount == "trials":
+        raise UsageError(
+            f"dc.{kind} needs to know how many were tried: dc.{kind}(trials='tested'), a column of "
+            "the coarse data."
+        )
     if name is None:
         by_area = family.counts and family.amount == "exposure"
         return replace(question, kind="sum" if by_area else question.kind)
     every = fine if isinstance(fine, list | tuple) else [fine]
-    if any(hasattr(each, "data_vars") and name in each for each in every) or any(
-        getattr(each, "name", None) == name for each in every
+    if (
+        family.amount == "exposure"
+        and any(hasattr(each, "data_vars") and name in each for each in every)
+        or any(getattr(each, "name", None) == name for each in every)
     ):
         return replace(question, kind="sum", exposure=name)
     if name in coarse:
         return replace(question, amounts=name)
-    kind = type(family).__name__
     raise UsageError(
         f"the {family.amount} {name!r} of dc.{kind} is neither a variable of the fine data nor one "
-        f"of the coarse data; correct dc.{kind}(exposure=...)."
+        f"of the coarse data; correct dc.{kind}({family.amount}=...)."
     )
 
 

@@ -104,7 +104,7 @@ class Outlines:
         step = -(-len(x) // MOST_LINES)
         ends = zip(self.start[:-1], self.start[1:], strict=True)
         rings = [np.stack([x[a:b:step], y[a:b:step]], axis=1) for a, b in ends]
-        axes.add_collection(LineCollection(rings, colors="0.25", linewidths=0.3, alpha=0.7))
+        axes.add_collection(LineCollection(rings, colors="0.25", linewidths=0.3, alpha=0.7), False)
 
     def _on(self, drawn: Plane) -> tuple[Floats, Floats]:
         """Corners in the coordinates of a map, turned to where it is where it goes round."""

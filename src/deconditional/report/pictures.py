@@ -15,7 +15,7 @@ from deconditional.report.page import Picture, number, share
 from deconditional.report.result import ROLES, Result, floats
 from deconditional.scores import pit_coverage
 
-__all__ = ["above", "field", "fitted", "held_out", "over_time", "roles"]
+__all__ = ["above", "field", "fitted", "held_out", "over_time", "roles", "share_of_zones"]
 
 SAMPLES_DRAWN = 20
 """Samples in the figure over time."""
@@ -39,7 +39,9 @@ def field(
             f"{result.with_units(known.mean())}, {number(known.size)} of {number(drawn.size)} "
             "cells with a value."
         )
+    own = result.is_of_counts and kind == "difference" and zones is not None
     limits, label = (result.limits, result.label) if kind == "value" else (None, result.units)
+    label = result.target if own else label
     outlines = result.outlines
     figure = maps.field_map(maps.Panel(values, title, label, kind, limits, outlines, zones))
     return Picture.of(figure, f"Map of {result.name}, {title}: {alt}", caption)
@@ -57,10 +59,19 @@ def above(result: Result) -> list[Picture]:
             Picture.of(
                 maps.field_map(panel),
                 f"Map of the {title}: above 95% in {number(likely)} cells.",
-                f"Probability that {result.name} is more than {result.with_units(level)}.",
+                f"Probability that {result.quantity} is more than {result.with_units(level)}.",
             )
         )
     return found
+
+
+def share_of_zones(result: Result, shares: xr.DataArray, title: str, caption: str) -> Picture:
+    """Zones by a share between zero and one."""
+    values = floats(shares)
+    panel = maps.Panel(result.mean, title, "", "value", (0.0, 1.0), result.outlines, values)
+    whole = int((values > 0.999).sum())
+    alt = f"Map of {result.noun} by {title}: {number(whole)} of {number(values.size)} whole."
+    return Picture.of(maps.field_map(panel), alt, caption)
 
 
 def fitted(result: Result) -> Picture:

@@ -107,6 +107,15 @@ class Result:
         """A number of the target, never apart from its units."""
         return f"{number(value, digits)}\u00a0{self.units}".strip()
 
+    def seen(self, value: Any, digits: int = 4) -> str:
+        """A number of what was observed: of counts it has no units of the rate."""
+        return number(value, digits) if self.is_of_counts else self.with_units(value, digits)
+
+    @property
+    def quantity(self) -> str:
+        """What the field is, in a sentence."""
+        return f"the rate of {self.name}" if self.is_of_counts else self.name
+
     @property
     def distribution(self) -> str:
         """The kind of the marginal distributions, in words."""

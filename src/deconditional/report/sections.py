@@ -52,7 +52,8 @@ def summary(result: Result) -> Text:
     doubt = (result.facts.get("comparison") or {}).get("doubt")
     sentences = [f"Take care: {doubt}"] if doubt else []
     sentences += [
-        f"The model {f'{model} ' if model else ''}predicts {result.name} ({result.target}{units}) "
+        f"The model {f'{model} ' if model else ''}predicts {result.quantity} "
+        f"({result.target}{units}) "
         f"in {number(predicted)} of {number(result.mean.size)} {where}."
     ]
     roles = result.roles()
@@ -62,7 +63,7 @@ def summary(result: Result) -> Text:
     if rmse is not None and np.isfinite(rmse):
         sentences.append(
             f"{'Summed' if result.is_of_counts else 'Averaged'} over {result.noun}, the posterior "
-            f"mean differs from what was observed there by {result.with_units(rmse, 3)} (root "
+            f"mean differs from what was observed there by {result.seen(rmse, 3)} (root "
             "mean square)."
         )
     if result.scores is not None:
@@ -128,7 +129,11 @@ def _distribution(result: Result) -> str:
 def _coverage(result: Result) -> list[Block]:
     roles = result.roles()
     blocks: list[Block] = []
-    if roles is not None:
+    cover = result.data.get("coarse_cover")
+    if result.outlines is not None and cover is not None:
+        caption = f"Share of each of the {result.noun} that has fine covariates."
+        blocks.append(Pictures([pictures.share_of_zones(result, cover, "cover", caption)]))
+    elif roles is not None:
         blocks += [*_first_step(result), Pictures([pictures.roles(result, roles)])]
     understood = result.facts.get("understood") or []
     if understood:
@@ -265,13 +270,14 @@ def _agreement(result: Result) -> list[Block]:
     if residuals:
         blocks.append(
             Text(
-                "A residual is a coarse observation minus the average of the posterior mean over "
+                "A residual is a coarse observation minus "
+                f"{'the sum' if result.is_of_counts else 'the average'} of the posterior mean over "
                 "its cell. Residuals as large as the noise of the observations are expected; a "
                 "pattern on the map is not."
             )
         )
         names = {"mean": "mean", "root mean square": "rmse", "largest in size": "largest"}
-        rows = [[name, result.with_units(residuals.get(key))] for name, key in names.items()]
+        rows = [[name, result.seen(residuals.get(key))] for name, key in names.items()]
         over = (
             f" over {number(residuals['n'])} {result.noun}"
             if residuals.get("n") is not None
