@@ -13,7 +13,7 @@ import deconditional as dc
 from deconditional.errors import UsageError
 from deconditional.fields.grids import find_grid
 from deconditional.fields.overlap import overlap
-from deconditional.fields.sides import resolved
+from deconditional.fields.question import resolved
 from deconditional.fields.zones.layer import Layer
 
 N_LAT, N_LON = 8, 12

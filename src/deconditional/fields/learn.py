@@ -26,7 +26,14 @@ from deconditional.fields.count_comparison import compared_counts
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.opponents import BILINEAR, Trial, detail, interpolated, others
 from deconditional.fields.problem import Problem
-from deconditional.fields.recipes import OF_FAMILIES, Recipe, candidates, condensed_size
+from deconditional.fields.recipes import (
+    OF_FAMILIES,
+    SIMPLICITY,
+    Recipe,
+    candidates,
+    condensed_size,
+    family_size,
+)
 from deconditional.fields.validation import (
     Comparison,
     Folds,
@@ -50,9 +57,6 @@ Ints = npt.NDArray[np.int64]
 
 STAGED = (PseudoTarget, MediatedGP)
 """Models with a regression on mediators before the model of the field."""
-
-MOST_WHOLE = 100_000
-"""Points of all bags together that models of families take as they are: the cost is linear."""
 
 LOG_PASSES = 6
 """Most fits of a logarithmic field, each with a better idea of the spread within bags."""
@@ -222,8 +226,7 @@ class Learner:
         if size is None:
             return None
         if size == "auto" and self.recipe.family is not None:
-            total = int(self.problem.pairing.bag_sizes.sum())
-            return None if total <= MOST_WHOLE else condensed_size(name, 1)
+            return family_size(int(self.problem.pairing.bag_sizes.sum()))
         if size == "auto":
             p = self.problem.pairing
             n_bags = len(np.unique(p.bag_unit % p.coarse.n_cells)) if p.repeated else p.n_bags
@@ -315,8 +318,8 @@ class Learner:
             ]
             kept = held_out.of(np.isin(its.used, used))
             spent, gap = seconds[f"learning {name}"], _gap(models, name, its)
-            evidence = model.log_marginal() if grouped and len(models) > 1 else None
-            tried.append(Tried(name, kept, spent, Predicted.joined(seen), evidence, gap))
+            simple = SIMPLICITY.get(name, 0)
+            tried.append(Tried(name, kept, spent, Predicted.joined(seen), gap, simple))
         return self.judged([*tried, self.interpolated(used, self.folds, trials)])
 
     def judged(self, tried: Sequence[Tried]) -> Comparison:

@@ -182,7 +182,7 @@ def latent(posterior: Any) -> Any:
 def parts_of(side: FineSide, problem: Problem) -> Parts:
     """Fine data on which to predict, beside the units of a fit."""
     pairing = problem.pairing
-    side = side.beside(pairing.coarse)
+    side = side.split_as(problem.means, pairing.fine).beside(pairing.coarse)
     if side.question.exposure not in side.dataset:  # nothing to weight by: plain areas
         side = replace(side, question=replace(side.question, exposure=None))
     n_unit_times = len(pairing.target) // pairing.coarse.n_cells
