@@ -48,10 +48,13 @@ class Aggregate:
         for; and ``cover``, the share of the zone that has predictions. NaN where this is too small.
     draws : (n, zones)
         Joint draws of the means, from which anything else can be had: differences, ranks.
+    counts : (n, zones)
+        Joint draws of counts as they would be observed, if these were asked for.
     """
 
     table: Any
     draws: Floats
+    counts: Floats | None = None
 
     @property
     def covariance(self) -> Any:
@@ -227,7 +230,7 @@ class _Found:
         columns |= {"amount": self.amount, "cover": self.cover}
         taken = [str(c) for c in zones.columns if c in columns]
         out = zones.rename(columns={c: f"{c}_given" for c in taken})
-        return Aggregate(out.assign(**columns), every)
+        return Aggregate(out.assign(**columns), every, None if counts is None else every_count)
 
 
 def _named(prefix: str, name: str) -> str:
