@@ -20,7 +20,7 @@ from deconditional.fields.grids import find_grid
 from deconditional.fields.io import write_fields
 from deconditional.fields.overlap import overlap
 from deconditional.fields.zones.layer import Layer
-from deconditional.models.baselines import areal_weighting, poisson_regression
+from deconditional.models.baselines import areal_weighting, dasymetric, poisson_regression
 from deconditional.report import write_report
 from deconditional.saving.outputs import output_folder
 from deconditional.scores import Counts, Draws
@@ -72,7 +72,7 @@ def run(out: str | Path, seed: int = 0, command: str = "") -> dict[str, dict[str
 
 def fitted(data: datasets.CountsExample, seed: int) -> Downscaler:
     """The rate of deaths, learnt from the regions."""
-    family = deconditional.Poisson(exposure="births")
+    family = deconditional.Poisson(exposure="births", overdispersion=True)
     model = Downscaler(
         "deaths",
         ["nonwhite"],
@@ -105,16 +105,27 @@ def compare(
         "areal weighting": areal_weighting(of_regions, z),
         "Poisson regression": poisson_regression(of_regions, z, share),
     }
+    simple["dasymetric regression"] = dasymetric(of_regions, z, simple["Poisson regression"])
     every: dict[str, Counts | Draws] = {"deconditional": draws(model, data, seed)}
     every |= {name: method.predict(of_counties) for name, method in simple.items()}
     return {name: found.score(truth) for name, found in every.items()}
 
 
 def draws(model: Downscaler, data: datasets.CountsExample, seed: int) -> Draws:
-    """Draws of the counts of all counties, scatter and effects of their own included."""
-    found = aggregate(model, data.truth, kind="count", samples=1000, seed=seed, min_cover=0.1)
-    assert found.counts is not None
-    return Draws(found.counts)
+    """Draws of the counts of all counties, given the total of their region.
+
+    Counts that are independent and Poisson are multinomial once their total is known, with shares
+    in proportion to what is expected of each.
+    """
+    found = aggregate(model, data.truth, kind="sum", samples=1000, seed=seed, min_cover=0.1)
+    expected = found.draws * found.table["amount"].to_numpy()
+    rng, region = np.random.default_rng(seed), data.truth["region"].to_numpy()
+    out = np.empty_like(expected)
+    for name, total in data.zones["deaths"].items():
+        inside = region == name
+        share = expected[:, inside] / expected[:, inside].sum(1, keepdims=True)
+        out[:, inside] = rng.multinomial(int(total), share)
+    return Draws(out)
 
 
 def table(scores: dict[str, dict[str, float]]) -> Table:

@@ -70,7 +70,8 @@ class Downscaler(Savable, Options):
         wherever predicted cells cover at least `min_cover` of an observation's cell.
     trend, fine_noise
         As in :class:`~deconditional.BaggGP`; ``"auto"`` is constant for conditional mean
-        processes (cmp, s-cmp, u-cmp, varcmp) and linear for all others.
+        processes (cmp, s-cmp, u-cmp, varcmp), linear in the covariates for models of matched data
+        (position and time are in the kernel), and linear in all inputs for `mediated`.
     points_per_bag
         Fine cells that stand for a coarse cell while learning, see
         :meth:`~deconditional.Bags.condense`; ``"auto"`` goes by size, None keeps all.

@@ -182,7 +182,8 @@ class Learner:
             return OF_FAMILIES[:1]
         if model == "auto":
             matching = "matched" if p.mostly_matched else p.matching
-            found = candidates(matching, p.n_bags, len(p.z), bool(p.n_position))
+            known = bool(p.question.covariates)
+            found = candidates(matching, p.n_bags, len(p.z), bool(p.n_position), known)
             return found if self.folds is not None else found[:1]
         return (model,) if isinstance(model, str) else (type(model).__name__,)
 

@@ -267,16 +267,20 @@ class Predictor:
         To the units of the process.
     support
         Least and greatest value of every input that was learnt from, in those units.
+    may_round
+        Whether large chunks may be predicted in single precision.
     """
 
     fields: Sequence[Any]
     inputs: InputScaling
     support: tuple[Floats, Floats]
     wanted: Wanted
+    may_round: bool = False
 
     def posterior(self, x: Floats) -> Posterior:
         """The posterior of the process."""
-        return Posterior(self.fields, x, self.wanted.fine_noise, self.support)
+        noise = self.wanted.fine_noise
+        return Posterior(self.fields, x, noise, self.support, self.may_round)
 
     def draws(self, x: Floats, part: Part) -> Floats:
         """Samples of the process, with the noise of single fine values if that counts.
@@ -306,7 +310,8 @@ def chunk_predictor(model: Any, problem: Problem, wanted: Wanted) -> Predictor:
     posterior = latent(
         model.predict(anywhere, fine_noise=wanted.fine_noise, features=wanted.features)
     )
-    return Predictor(posterior.fields, problem.inputs, problem.support, wanted)
+    may_round = posterior.may_round
+    return Predictor(posterior.fields, problem.inputs, problem.support, wanted, may_round)
 
 
 def _of_chunk(part: Part, predictor: Predictor) -> Floats:

@@ -90,10 +90,13 @@ def check_model(model: Any, kernel: Any, mediator: Any) -> None:
         raise UsageError("mediator_kernel must be a GPJax kernel; it has no names.")
 
 
-def candidates(matching: str, n_bags: int, n_observations: int, simple: bool) -> tuple[str, ...]:
+def candidates(
+    matching: str, n_bags: int, n_observations: int, simple: bool, covariates: bool = True
+) -> tuple[str, ...]:
     """The models that "auto" compares, the fullest first.
 
-    `simple` says whether there are simple models of position to compare with.
+    `simple` says whether there are simple models of position to compare with. Without covariates
+    all models of matched data are the same.
 
     Examples
     --------
@@ -105,6 +108,8 @@ def candidates(matching: str, n_bags: int, n_observations: int, simple: bool) ->
     exact = max(n_bags, n_observations) <= EXACT_OBSERVATIONS
     if not exact:
         return ("vbagg",) if matching == "matched" else ("vbagg", "varcmp")
+    if matching == "matched" and not covariates:
+        return ("kriging",)
     if matching == "matched":
         return ("bagg-gp", *(("regression-kriging", "kriging") if simple else ()))
     return ("mediated", "bagg-gp", *(["kriging"] if simple else []))
@@ -195,6 +200,8 @@ class Recipe:
         if isinstance(self.kernel, str):
             expected = self._priors(kernel, self.inputs, name == "mediated")
             shared["priors"] = expected | dict(shared.get("priors") or {}) or None
+        if name in BASELINES:
+            shared["trend"] = self._slopes(shared["trend"], self.inputs)
         try:
             if name == "mediated":
                 return models.MediatedGP(kernel, mediator, **shared)
@@ -215,6 +222,11 @@ class Recipe:
         usual = length_scale_prior if mediated else SplitLogNormal
         return scale_priors(kernel, inputs, steps, self.width, usual, "kernel")
 
+    def _slopes(self, trend: Any, inputs: Inputs) -> Any:
+        """The linear trend of "auto": of what is known besides position and time."""
+        is_ours = self.trend == "auto" and trend == "linear"
+        return tuple(inputs.others) if is_ours else trend
+
     def _simple(self, name: str, matched: bool) -> Any:
         """A model whose kernel is one of position alone."""
         if not self.inputs.n_position:
@@ -224,7 +236,7 @@ class Recipe:
         kernel = field_kernel(inputs, family)
         base = models.BaggGP(
             kernel,
-            trend=trend,
+            trend=self._slopes(trend, self.inputs),
             n_restarts=1,
             seed=self.seed,
             priors=self._priors(kernel, inputs) or None,
