@@ -165,11 +165,17 @@ def condition(
 def _solved(covariance: Array, means: Array, z: Array, scale: Array) -> tuple[Array, ...]:
     r"""All of :class:`Conditioned` but the projection, from A, B, z and b.
 
-    The gradient of the evidence is written by hand, which halves what is compiled for it; that of
-    the rest nobody asks for. With :math:`\alpha = A^{-1}(z - B\hat\beta)` it is
+    The gradient of the evidence is written by hand, which halves what is compiled for it, and so is
+    that of the trend; that of the rest nobody asks for. With
+    :math:`\alpha = A^{-1}(z - B\hat\beta)` it is
 
     .. math:: \partial_A = \tfrac12(\alpha\alpha^\top - A^{-1} + A^{-1}B\Lambda^{-1}B^\top A^{-1}),
-              \qquad \partial_B = \alpha\hat\beta^\top - A^{-1}B\Lambda^{-1}.
+              \qquad \partial_B = \alpha\hat\beta^\top - A^{-1}B\Lambda^{-1},
+
+    and that of :math:`c^\top\hat\beta`, with :math:`m = A^{-1}B\Lambda^{-1}c`,
+
+    .. math:: \partial_A = -\tfrac12(m\alpha^\top + \alpha m^\top), \qquad
+              \partial_B = \alpha (\Lambda^{-1}c)^\top - m\hat\beta^\top, \qquad \partial_z = m.
     """
     root = stable_cholesky(covariance)
     white_z, white_trend = whiten(root, z), whiten(root, means)
@@ -196,15 +202,30 @@ def _solved_forward(*given: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]
 def _solved_backward(solved: tuple[Array, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
     root, misfit, trend, trend_root, white_trend = solved
     slope, *others = cotangents
+    of_trend = others.pop(TREND)
     if not all(isinstance(each, SymbolicZero) for each in others):
-        raise NotImplementedError("of what conditioning gives, the evidence alone has a gradient.")
+        raise NotImplementedError("of what conditioning gives, evidence and trend have a gradient.")
     inverse = whiten(root, jnp.eye(len(root)))
     seen = whiten(trend_root, white_trend.T) @ inverse
     alpha = inverse.T @ misfit
     by_covariance = 0.5 * (jnp.outer(alpha, alpha) - inverse.T @ inverse + seen.T @ seen)
     backwards = jsl.solve_triangular(trend_root, seen, lower=True, trans=1).T
     by_means = jnp.outer(alpha, trend) - backwards
-    return slope * by_covariance, slope * by_means, -slope * alpha, None
+    if isinstance(of_trend, SymbolicZero):
+        return slope * by_covariance, slope * by_means, -slope * alpha, None
+    moved = backwards @ of_trend
+    both = jnp.outer(moved, alpha)
+    scaled = jsl.cho_solve((trend_root, True), of_trend)
+    return (
+        slope * by_covariance - 0.5 * (both + both.T),
+        slope * by_means + jnp.outer(alpha, scaled) - jnp.outer(moved, trend),
+        moved - slope * alpha,
+        None,
+    )
+
+
+TREND = 2
+"""Where the coefficients stand in what `_solved` gives beside the evidence."""
 
 
 _solved.defvjp(_solved_forward, _solved_backward, symbolic_zeros=True)
