@@ -88,6 +88,13 @@ class Downscaler(Savable, Options):
         weighted by it. A cell where it is missing has none.
     dims
         Names of dimensions, ``{"y": ..., "x": ..., "time": ...}``, where they cannot be found.
+    time
+        How times hang together: ``"smooth"``, ``"independent"``, or ``"ignore"``, which takes
+        means over them.
+    window
+        Which fine times a coarse value is the mean over: its ``"day"``, ``"month"`` or ``"year"``,
+        or ``"none"``, the one time it has. By default what the bounds of its times say; or, where
+        both sides have one time for every month, dated differently, that month.
     folds
         Of the cross-validation behind ``"auto"``.
     n_restarts, seed
