@@ -22,7 +22,7 @@ from deconditional.fields.learn import Learner, interrupted
 from deconditional.fields.meanings import meanings_of
 from deconditional.fields.options import Options
 from deconditional.fields.pair import Pairing, pair
-from deconditional.fields.predict import Together, Wanted, parts_of, quantile_levels
+from deconditional.fields.predict import Together, Wanted, levels_of, parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.series import Series, Windows
@@ -86,15 +86,19 @@ class Downscaler(Savable, Options):
     exposure
         A fine variable with the amount in every cell, such as the number of people: means are
         weighted by it. A cell where it is missing has none.
+    family
+        How observations scatter about their means where these are not normal: ``dc.Poisson(
+        exposure="population")`` for cases, ``dc.Binomial(trials="tested")`` for positive tests,
+        and others. The exposure is a fine variable, an amount in every cell, or a column of the
+        polygons, an amount of each, as trials are. The field is a rate then.
     dims
         Names of dimensions, ``{"y": ..., "x": ..., "time": ...}``, where they cannot be found.
     time
         How times hang together: ``"smooth"``, ``"independent"``, or ``"ignore"``, which takes
         means over them.
     window
-        Which fine times a coarse value is the mean over: its ``"day"``, ``"month"`` or ``"year"``,
-        or ``"none"``, the one time it has. By default what the bounds of its times say; or, where
-        both sides have one time for every month, dated differently, that month.
+        Which fine times a coarse value is the mean over: its ``"day"``, ``"month"``, ``"year"``, or
+        ``"none"``, its own time. By default what bounds of times say, or months that differ in day.
     folds
         Of the cross-validation behind ``"auto"``.
     n_restarts, seed
@@ -258,6 +262,7 @@ class Downscaler(Savable, Options):
         *,
         quantiles: Sequence[float] = (),
         samples: int = 0,
+        exceedance: Sequence[float] = (),
         features: int | None = None,
         command: str = "dc.Downscaler.predict",
     ) -> xr.Dataset:
@@ -273,6 +278,8 @@ class Downscaler(Savable, Options):
             Levels between 0 and 1 of the quantiles to add.
         samples
             Number of joint samples of the field to add.
+        exceedance
+            Levels of the target: the probability that each cell is above them is added.
         features
             As in :meth:`~deconditional.BaggGP.predict`.
         command
@@ -285,14 +292,12 @@ class Downscaler(Savable, Options):
             flag for cells far from the data (see :attr:`Posterior.extrapolation`), the coarse
             residuals, and what was learnt as attributes.
         """
-        wanted = self._wanted(quantiles, samples, features)
+        wanted = self._wanted(quantiles, samples, features, exceedance)
         return answer(*self._asked(FineSide.of(fine, self.pairing_.question), wanted, command))
 
-    def predict_side(
-        self, side: FineSide, quantiles: Sequence[float], samples: int, command: str
-    ) -> xr.Dataset:
-        """The posterior on fine data whose grid was found; see :meth:`predict`."""
-        return answer(*self._asked(side, self._wanted(quantiles, samples, None), command))
+    def predict_side(self, side: FineSide, command: str, **wanted: Any) -> xr.Dataset:
+        """Posterior on fine data whose grid was found; see :meth:`predict`."""
+        return answer(*self._asked(side, self._wanted(**wanted), command))
 
     def predict_to(
         self,
@@ -301,6 +306,7 @@ class Downscaler(Savable, Options):
         *,
         quantiles: Sequence[float] = (),
         samples: int = 0,
+        exceedance: Sequence[float] = (),
         features: int | None = None,
         overwrite: bool = False,
         resume: bool = True,
@@ -315,7 +321,7 @@ class Downscaler(Savable, Options):
         ----------
         path
             Ends in ``.nc`` or ``.zarr``. It is there only when it is complete.
-        fine, quantiles, samples, features, command
+        fine, quantiles, samples, exceedance, features, command
             As in :meth:`predict`.
         overwrite
             Replace what is there.
@@ -324,7 +330,7 @@ class Downscaler(Savable, Options):
         """
         self._check_fitted()
         out = check_output(path, overwrite)
-        wanted = self._wanted(quantiles, samples, features)
+        wanted = self._wanted(quantiles, samples, features, exceedance)
         asked = self._asked(FineSide.of(fine, self.pairing_.question), wanted, command)
         return written_answer(out, *asked, resume=resume)
 
@@ -345,7 +351,13 @@ class Downscaler(Savable, Options):
             timings=self.timings_,
         )
 
-    def _wanted(self, quantiles: Sequence[float], samples: int, features: int | None) -> Wanted:
+    def _wanted(
+        self,
+        quantiles: Sequence[float] = (),
+        samples: int = 0,
+        features: int | None = None,
+        exceedance: Sequence[float] = (),
+    ) -> Wanted:
         """What is asked of the posterior, checked."""
         self._check_fitted()
         return Wanted(
@@ -356,6 +368,7 @@ class Downscaler(Savable, Options):
             fine_noise=self.fine_noise,
             features=features,
             consistency=self.consistency,
+            above=levels_of(exceedance),
         )
 
     def _asked(

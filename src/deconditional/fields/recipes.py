@@ -49,6 +49,12 @@ BASELINES: dict[str, Any] = {
 
 MODELS = ("mediated", *CONDITIONAL_MEAN, *BASELINES)
 NEED_MEDIATORS = ("mediated", *CONDITIONAL_MEAN)
+MOST_WHOLE = 100_000
+"""Points of all bags together that models of families take as they are."""
+
+OF_FAMILIES = ("vbagg", "bagg-gp")
+"""Models of observations of other families than the normal."""
+
 VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 
 SIMPLE_POINTS = 16
@@ -109,6 +115,11 @@ def candidates(
     return ("mediated", "bagg-gp", *(["kriging"] if simple else []))
 
 
+def family_size(n_points: int) -> int | None:
+    """Points that a bag is condensed to under a family; None for all: the cost is linear."""
+    return None if n_points <= MOST_WHOLE else 64
+
+
 def condensed_size(name: str, n_bags: int, in_time: bool = False) -> int:
     """Points that every bag is condensed to by default; fewer where a kernel has time to learn."""
     if name in ("gpr", "vargpr"):
@@ -125,7 +136,8 @@ class Recipe:
 
     Attributes
     ----------
-    kernel, mediator_kernel, trend, fine_noise, n_restarts, seed, options, model, points_per_bag
+    kernel, mediator_kernel, trend, fine_noise, n_restarts, seed, options, model, points_per_bag,
+    family
         As in :class:`~deconditional.Downscaler`.
     inputs, mediators
         Inputs of the kernel and of the mediator kernel.
@@ -149,6 +161,7 @@ class Recipe:
     model: Any = "auto"
     points_per_bag: int | str | None = "auto"
     steps: tuple[float, float] = (1.0, 1.0)
+    family: Any = None
     width: float = 1.0
     held: Mapping[str, Any] | None = None
 
@@ -182,6 +195,8 @@ class Recipe:
             **self.options,
             **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
+        if self.family is not None:
+            shared["family"] = self.family
         if isinstance(self.kernel, str):
             expected = self._priors(kernel, self.inputs, name == "mediated")
             shared["priors"] = expected | dict(shared.get("priors") or {}) or None
