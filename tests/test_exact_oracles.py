@@ -459,7 +459,7 @@ def test_conditioning_alone():
 
 
 def test_gradients_of_evidence_and_trend_are_differences():
-    """By observed covariance, trend and observations; the evidence alone is what fits climb."""
+    """By the covariance of observations, their trend and themselves."""
     rng = np.random.default_rng(0)
     root, trend = rng.normal(size=(6, 6)), rng.normal(size=(6, 2))
     given = [root @ root.T, trend, rng.normal(size=6)]
