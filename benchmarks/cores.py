@@ -1,7 +1,8 @@
 """Kernel values with one core and with several: how much of a processor is used by default.
 
-Every number of cores is a process of its own (``DECONDITIONAL_CORES``). Where the machine has fewer
-the devices are virtual, which tests that they work and gains no time.
+Every number of cores is a process of its own (``DECONDITIONAL_CORES``); the last is what a user
+gets who sets nothing. Where the machine has fewer the devices are virtual, which tests that they
+work and gains no time. `exp` on tiles that stay in the cache of one core is the limit of each.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 from rich.console import Console
 
-from benchmarks.frame import Benchmark, Costs, Result, Row, shown
+from benchmarks.frame import Benchmark, Costs, Result, Row, percent, shown
 from benchmarks.timing import in_own_process
 from studies.clock import best_seconds
 from studies.command import option
@@ -37,6 +40,8 @@ class Cores(Benchmark):
         "with gradient, G/s": shown("gradient", "{:.2f}", 1e-9),
         "per processor s": shown("values_per_cpu", "{:.2f}", 1e-9),
         "with gradient, per processor s": shown("gradient_per_cpu", "{:.2f}", 1e-9),
+        "values of exp": percent("values_of_exp"),
+        "gradient of exp": percent("gradient_of_exp"),
     }
 
     points: int = option(16_000, "fine points", quick=9_000)
@@ -44,20 +49,14 @@ class Cores(Benchmark):
     budget: float = option(3.0, "seconds for each measurement", quick=0.2, type=float)
 
     def measure(self, where: Console) -> Result:
-        """Measure in processes with 1, 2, 4, 8 and 16 devices."""
+        """Measure in processes with 1, 2, 4, 8 and 16 devices, and as users have it."""
         rows: list[Row] = []
-        for cores in (1, 2, 4, 8, 16):
-            with where.status(f"{cores} cores"):
-                sizes = [str(self.points), str(self.bags), str(self.budget)]
-                before = os.environ.get("DECONDITIONAL_CORES")
-                os.environ["DECONDITIONAL_CORES"] = str(cores)
-                try:
-                    text = in_own_process(["-m", "benchmarks.cores", *sizes])
-                finally:
-                    os.environ.pop("DECONDITIONAL_CORES")
-                    if before is not None:
-                        os.environ["DECONDITIONAL_CORES"] = before
-                rows += [{"cores": cores, **row} for row in json.loads(text)]
+        sizes = [str(self.points), str(self.bags), str(self.budget)]
+        for cores in ("1", "2", "4", "8", "16", ""):
+            name = cores or "default"
+            with where.status(f"{name} cores"), patch.dict(os.environ, DECONDITIONAL_CORES=cores):
+                text = in_own_process(["-m", "benchmarks.cores", *sizes])
+            rows += [{"cores": name, **row} for row in json.loads(text)]
         return {"rows": rows}
 
     def words(self, result: Result) -> tuple[str, None]:
@@ -76,8 +75,24 @@ def main(points: str, bags: str, budget: str) -> None:
     import jax
     import jax.numpy as jnp
 
+    from benchmarks.timing import exp_on_tiles
     from deconditional import Bags, bag_gram
 
+    def rates(call: Any, values: int) -> tuple[float, float]:
+        """Values a second of the clock, the best, and a second of the processor."""
+        began, calls = time.process_time(), 0
+
+        def counted() -> Any:
+            nonlocal calls
+            calls += 1
+            return call()
+
+        rate = values / best_seconds(counted, float(budget))
+        return rate, values * calls / (time.process_time() - began)
+
+    call, values = exp_on_tiles(jnp.float32)
+    call()
+    _, limit = rates(call, values)
     rng, n, n_bags = np.random.default_rng(0), int(points), int(bags)
     owners = np.concatenate([np.arange(n_bags), rng.integers(0, n_bags, n - n_bags)])
     layout = Bags.from_points(rng.standard_normal((n, 5)), owners).layout
@@ -92,18 +107,11 @@ def main(points: str, bags: str, budget: str) -> None:
 
         row: Row = {"scales": scales}
         for name, function in (("values", total), ("gradient", jax.value_and_grad(total))):
-            compiled = jax.jit(function)
-            compiled(start)
-            began, calls = time.process_time(), 0
-
-            def call(compiled: Any = compiled, start: Any = start) -> Any:
-                nonlocal calls
-                calls += 1
-                return compiled(start)
-
-            row[name] = n**2 / best_seconds(call, float(budget))
-            row[f"{name}_per_cpu"] = n**2 * calls / (time.process_time() - began)
-        rows.append(row)
+            compiled = partial(jax.jit(function), start)
+            compiled()
+            row[name], row[f"{name}_per_cpu"] = rates(compiled, n**2)
+            row[f"{name}_of_exp"] = row[f"{name}_per_cpu"] / limit
+        rows.append({**row, "exp_per_cpu": limit})
     print(json.dumps(rows))
 
 

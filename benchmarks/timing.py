@@ -21,6 +21,7 @@ __all__ = [
     "array_exp_rate",
     "available_cores",
     "device_name",
+    "exp_on_tiles",
     "exp_rate",
     "in_own_process",
     "matmul_rate",
@@ -34,6 +35,12 @@ def exp_rate(dtype: Any, budget: float) -> float:
 
 
 def _tile_exp_rate(dtype: Any, shape: tuple[int, int], budget: float) -> float:
+    call, values = exp_on_tiles(dtype, shape)
+    return values / best_seconds(call, budget)
+
+
+def exp_on_tiles(dtype: Any, shape: tuple[int, int] = (256, 512)) -> tuple[Any, int]:
+    """A call of `exp` on one tile over and over, and how many values that makes."""
     start = jnp.asarray(np.random.default_rng(0).standard_normal(shape), dtype)
     # A GPU is done with a small number before its clock has begun.
     values = 2**25 if jax.default_backend() == "cpu" else 2**31
@@ -46,7 +53,7 @@ def _tile_exp_rate(dtype: Any, shape: tuple[int, int], budget: float) -> float:
 
         return jax.lax.fori_loop(0, repeats, body, jnp.zeros_like(tile))
 
-    return start.size * repeats / best_seconds(partial(many, start), budget)
+    return partial(many, start), start.size * repeats
 
 
 def array_exp_rate(dtype: Any, budget: float) -> float:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from deconditional.fitting.workers import check_jobs
 from deconditional.saving.outputs import output_folder, write_atomically
 from studies.climate import Climate
 from studies.command import Parser, add_options, answer, made, positive, require
@@ -28,6 +27,7 @@ from studies.shrinkage import Shrinkage
 from studies.swiss_roll import SwissRoll
 from studies.tables import markdown
 from studies.variational import Variational
+from studies.workers import check_jobs
 
 __all__ = ["STUDIES", "main"]
 

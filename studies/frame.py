@@ -21,13 +21,13 @@ import numpy as np
 from rich.console import Console
 
 import deconditional as dc
-from deconditional.fitting.workers import carry_out, check_jobs
 from deconditional.saving.outputs import output_folder, write_atomically
 from studies.command import require
 from studies.plots import can_draw
 from studies.provenance import code_digest, provenance_lines
 from studies.records import Record, Results
 from studies.tables import code_notes, warning_notes
+from studies.workers import carry_out, check_jobs
 
 __all__ = ["Outcome", "Part", "Study", "Task", "fit_and_predict"]
 

@@ -185,18 +185,23 @@ FLOAT32_GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["product of sums"])
-def test_gradients_by_numbers_alone_come_with_the_values(name):
-    """Where no input moves, one sweep makes both: by scales, shapes and variances of all terms."""
-    theta, rebuild = flat_kernel(ALL[name])
+@pytest.mark.parametrize("chunk", [2, 16])
+def test_gradients_by_numbers_alone_come_with_the_values(chunk):
+    """Where no input moves, one sweep makes both: by scales, shapes and variances of all terms.
+
+    Derivatives by several scales are summed tile by tile, and over long chunks by moments.
+    """
+    theta, rebuild = flat_kernel(ALL["product of sums"])
     rng = np.random.default_rng(3)
+    whole = RAGGED.points, RAGGED.bag, RAGGED.weights, RAGGED.n_bags
+    layout, _ = layout_bags(*whole, chunk)
     by_gram, by_cross = rng.normal(size=(6, 6)), rng.normal(size=(5, 6))
 
     @jax.jit
     def form(theta):
         kernel = rebuild(theta)
-        whole = by_cross * bag_cross(kernel, QUERY, RAGGED.layout)
-        return jnp.sum(by_gram * bag_gram(kernel, RAGGED.layout)) + jnp.sum(whole)
+        cross = by_cross * bag_cross(kernel, QUERY, layout)
+        return jnp.sum(by_gram * bag_gram(kernel, layout)) + jnp.sum(cross)
 
     actual = jax.jit(jax.value_and_grad(form))(theta)
     assert_close(actual[0], form(theta), tolerance=1e-12)

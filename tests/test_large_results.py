@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -240,6 +241,21 @@ def test_another_option_is_another_slice(days, tmp_path, monkeypatch):
     monkeypatch.setattr(mapped, "_result", spied(mapped._result, carried_out))
     dc.downscale(fine, coarse, *ROLES, **given, **options(min_cover=0.7))
     assert carried_out == ["seed=0", "seed=1"]
+
+
+@pytest.mark.parametrize(("jobs", "wanted"), [(1, None), (3, 3)])
+def test_jobs_are_processes_of_a_cluster(days, jobs, wanted, monkeypatch):
+    asked = []
+
+    def cluster(workers, scheduler):
+        asked.append(workers)
+        return nullcontext()
+
+    monkeypatch.setattr(mapped, "cluster", cluster)
+    monkeypatch.setattr(mapped, "_result", lambda *_: 1 / 0)
+    with pytest.raises(UsageError, match=r"all 3 slices failed; .*division by zero"):
+        dc.downscale(days.fine, days.coarse, *ROLES, map_over="time", jobs=jobs, **options())
+    assert asked == [wanted]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ MODELS = {
         inference_options={"batch_size": 8},
         seed=4,
     ),
-    "VarCMP": VarCMP(gk.RBF(), gk.Matern32(), cmo_bags=7, features=50, centred=True, trace="auto"),
+    "VarCMP": VarCMP(gk.RBF(), gk.Matern32(), features=50, centred=True, trace="auto"),
     "VarCentroidGP": VarCentroidGP(priors={"noise_std": LogNormal(0.1)}, inducing="uniform"),
 }
 any_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

@@ -264,37 +264,6 @@ def test_inducing_points_everywhere_are_exact():
     assert_close(coarse.covariance(), expected.covariance(), tolerance=1e-7)
 
 
-# --------------------------------------------------------------------------- some of the bags
-
-
-def test_an_operator_from_some_bags_keeps_their_observations():
-    named = Bags.from_list(
-        list(BAGS), BAGS.mediator, [BAGS.weights[BAGS.bag == j] for j in range(8)], ids="abcdefgh"
-    )
-    options = {"uncertainty": True, "cmo_bags": 5, "inducing": PLACES}
-    model = held(VarCMP, **options).fit(named, Z, mediator=Y_OBSERVED, own_bag=OWN)
-    there = list(model.bags_.ids)
-    names = [None if bag < 0 else "abcdefgh"[bag] for bag in OWN]
-    own_bag = [there.index(name) if name in there else -1 for name in names]
-    kept = [bag >= 0 for bag in own_bag]
-    assert len(there) == 5 and 0 < sum(kept) < (OWN >= 0).sum()
-    assert all(new != old for new, old in zip(own_bag, OWN, strict=True) if new >= 0)
-    dense = Dense(model, model.bags_, Z, Y_OBSERVED, own_bag)
-    mean, covariance = dense.posterior(X)
-    assert_close(model.predict(X).mean, mean)
-    assert_close(model.predict(X).variance, np.diag(covariance))
-    assert_close(model.log_evidence_, dense.evidence())
-
-
-def test_an_operator_from_none_of_the_observed_bags_mediates_all():
-    options = {"cmo_bags": 2, "inducing": PLACES, "seed": 4}
-    data = {"bags": BAGS, "z": Z, "mediator": Y_OBSERVED}
-    plain = held(VarCMP, **options).fit(**data)
-    absent = min(set(range(8)) - set(plain.bags_.ids))
-    model = held(VarCMP, **options).fit(**data, own_bag=[absent] * 7)
-    np.testing.assert_array_equal(model.predict(X).mean, plain.predict(X).mean)
-
-
 # --------------------------------------------------------------------------- pseudo-targets
 
 
@@ -371,8 +340,8 @@ def not_to_be_called(*_, **__):
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize(
     "model",
-    [held(CMP), held(VarCMP), held(VarCMP, cmo_bags=3), PseudoTarget(held(BaggGP))],
-    ids=["cmp", "varcmp", "some bags", "pseudo-target"],
+    [held(CMP), held(VarCMP), PseudoTarget(held(BaggGP))],
+    ids=["cmp", "varcmp", "pseudo-target"],
 )
 def test_wrong_own_bags_are_refused_before_any_work(model, name, monkeypatch):
     own_bag, message = WRONG[name]

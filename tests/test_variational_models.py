@@ -7,8 +7,7 @@ import pytest
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, VarCentroidGP, VarCMP, VBagg
 from deconditional.fitting.map import Optimum, loss_and_gradient
-from deconditional.inference.residual import AllPairs, FourierPairs, SampledPairs
-from deconditional.models.data import some_bags
+from deconditional.inference.residual import AllPairs, SampledPairs
 from deconditional.models.inducing import inducing_points
 from helpers import TanhKernel, assert_close, posed, problem_of, ragged_bags
 
@@ -172,17 +171,11 @@ def test_the_way_to_the_trace_is_the_one_asked_for():
     exact = residual_of(vbagg(trace="exact"))
     assert isinstance(exact, AllPairs)
     assert exact.pairs is not None
-    options = {"trace_points": 8, "trace_features": 60}
-    model = vbagg(trace="subsample", inference_options=options)
+    model = vbagg(trace="subsample", inference_options={"trace_points": 8})
     sampled = residual_of(model)
     assert isinstance(sampled, SampledPairs)
     assert (sampled.points_per_bag, sampled.diagonal) == (8, True)
     assert trace_of(model) == "estimated from 2 x 8 points per bag"
-    model = vbagg(trace="features", inference_options=options)
-    fourier = residual_of(model)
-    assert isinstance(fourier, FourierPairs)
-    assert (fourier.n_features, fourier.diagonal) == (60, True)
-    assert trace_of(model) == "estimated from 60 random Fourier features"
 
 
 def test_correlated_noise_and_mediators_need_the_whole_residual():
@@ -252,59 +245,11 @@ def test_parameters_with_a_posterior_are_averaged_over(monkeypatch):
     assert_close(model.log_evidence_, np.mean([float(f.log_evidence) for f in fields]))
 
 
-# --------------------------------------------------------------------------- bags of the operator
-
-
-def some_of(mediator=None, seed=0):
-    return some_bags(BAGS, 5, seed, Z if mediator is not None else Z_MATCHED, mediator, None)
-
-
-def test_the_operator_is_estimated_from_so_many_bags():
-    bags, mediator, _ = some_of(Y_OBSERVED, seed=3)
-    assert bags.n_bags == 5
-    chosen = rows_of(bags.mediator, BAGS.mediator)
-    assert (np.diff(chosen) > 0).all()
-    for j, original in enumerate(chosen):
-        expected = BAGS.points[BAGS.bag == original]
-        np.testing.assert_array_equal(bags.points[bags.bag == j], expected)
-        np.testing.assert_array_equal(
-            bags.weights[bags.bag == j], BAGS.weights[BAGS.bag == original]
-        )
-    assert mediator is Y_OBSERVED
-    again, *_ = some_of(Y_OBSERVED, seed=4)
-    assert not np.array_equal(again.mediator, bags.mediator)
-
-
-def test_observations_of_all_bags_keep_their_mediators_with_a_part_of_the_bags():
-    bags, mediator, _ = some_of()
-    assert bags.n_bags == 5
-    np.testing.assert_array_equal(mediator, BAGS.mediator)
-
-
-def test_observations_that_match_no_bags_are_refused_with_a_part_of_the_bags_too():
-    # Six observations, eight bags and no mediator: nobody knows which six bags were observed.
-    with pytest.raises(ValueError, match=r"6 observations came for 8 bags.*mediator=y_tilde"):
-        VarCMP(KERNEL, fixed=MEDIATED, n_inducing=4, cmo_bags=6).fit(BAGS, Z)
-
-
-def test_more_bags_than_there_are():
-    with pytest.raises(ValueError, match="cmo_bags is 9, but there are 8 bags"):
-        VarCMP(cmo_bags=9).fit(BAGS, Z, Y_OBSERVED)
-    for bad in (0, 2.5, True):
-        with pytest.raises(ValueError, match="cmo_bags must be a positive whole number"):
-            VarCMP(cmo_bags=bad).fit(BAGS, Z, Y_OBSERVED)
-
-
 # --------------------------------------------------------------------------- bad input
 
 
 def fit_vbagg(**options):
     return VBagg(**({"kernel": KERNEL, "fixed": FIXED} | options)).fit(BAGS, Z_MATCHED)
-
-
-def test_bags_without_a_mediator_in_a_part_of_the_bags():
-    with pytest.raises(ValueError, match="bags have no mediator"):
-        VarCMP(KERNEL, fixed=MEDIATED, cmo_bags=4).fit(UNMEDIATED, Z, Y_OBSERVED)
 
 
 def test_noise_of_zero_is_an_error_and_not_a_posterior_of_nan():
@@ -337,10 +282,10 @@ BAD_OPTIONS = {
     "no inducing point": ({"n_inducing": 0}, "n_inducing must be a positive whole number"),
     "half an inducing point": ({"n_inducing": 2.5}, "n_inducing must be a positive whole number"),
     "inference": ({"inference": "exact"}, "inference must be 'collapsed' or 'stochastic'"),
-    "trace": ({"trace": "none"}, "trace must be one of auto, exact, subsample, features"),
+    "trace": ({"trace": "none"}, "trace must be one of auto, exact, subsample,"),
     "unknown option": (
         {"inference_options": {"steps": 3}},
-        "inference_options names 'steps'; the options are trace_points, trace_features, batch_size",
+        "inference_options names 'steps'; the options are trace_points, batch_size",
     ),
     "options of the climb": (
         {"inference_options": {"batch_size": 3, "max_steps": 5}},
@@ -349,7 +294,6 @@ BAD_OPTIONS = {
     "three points": ({"inference_options": {"trace_points": 3}}, "power of two up to 128, not 3"),
     "many points": ({"inference_options": {"trace_points": 256}}, "power of two up to 128"),
     "no trace points": ({"inference_options": {"trace_points": 0}}, "trace_points must be a pos"),
-    "no features": ({"inference_options": {"trace_features": 0}}, "trace_features must be a pos"),
     "nuts by minibatches": (
         {"method": "nuts", "inference": "stochastic"},
         "method='nuts' needs inference='collapsed'",
@@ -372,10 +316,6 @@ BAD_OPTIONS = {
     "half a feature": ({"features": 0.5}, "features must be a positive whole number"),
     "features of a kernel that has none": (
         {"features": 50, "kernel": TanhKernel(0.8), "fixed": None},
-        "TanhKernel has no known spectral measure",
-    ),
-    "a trace by features of a kernel that has none": (
-        {"trace": "features", "kernel": TanhKernel(0.8), "fixed": None, "n_inducing": 4},
         "TanhKernel has no known spectral measure",
     ),
 }

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from deconditional.inference.basis import InducingBasis
-from deconditional.inference.residual import FourierPairs, Residual, SampledPairs, penalty
+from deconditional.inference.residual import Residual, SampledPairs, penalty
 from deconditional.kernels.layout import BagSampler
 from deconditional.kernels.linalg import NoiseRoot
 from helpers import assert_close, gram, ragged_bags, weight_matrix
@@ -23,7 +23,6 @@ P = weight_matrix(BAGS)
 K_BAR = P.T @ gram(KERNEL, BAGS.points) @ P
 ESTIMATES = {
     "sampled": lambda diagonal: SampledPairs(SAMPLER, 4, diagonal),
-    "fourier": lambda diagonal: FourierPairs(20, diagonal),
 }
 every_estimate = pytest.mark.parametrize("name", ESTIMATES)
 whole_or_not = pytest.mark.parametrize("diagonal", [True, False], ids=["diagonal", "whole"])

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from deconditional.errors import UsageError
-from deconditional.fitting import workers
+from studies import workers
 
 QUIET = Console(quiet=True)
 CORES = len(workers._cores())
@@ -50,7 +50,7 @@ def test_processes_end_with_the_one_that_began_them(tmp_path):
     script = (
         "import os, sys, time\n"
         "from rich.console import Console\n"
-        "from deconditional.fitting import workers\n"
+        "from studies import workers\n"
         "if __name__ == '__main__':\n"
         "    for _, found in workers.carry_out([0, 0, 60], time.sleep, Console(quiet=True), 2):\n"
         "        print(' '.join(open(f'/proc/{os.getpid()}/task/{os.getpid()}/children')\n"

@@ -26,8 +26,10 @@ def cluster(workers: int | None, scheduler: str | None) -> Iterator[Any | None]:
     if workers is None and scheduler is None:
         yield None
         return
-    from distributed import Client, LocalCluster
-
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise UsageError("several processes need: pip install 'deconditional[dask]'.") from None
     if scheduler is not None:
         try:  # a client that fails must not become the one that computations go to
             Client(scheduler, timeout=10, set_as_default=False).close()

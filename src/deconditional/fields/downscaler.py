@@ -30,7 +30,7 @@ from deconditional.fields.sides import CoarseSide, FineSide, two_sides
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.progress import show
 from deconditional.fitting.report import FitReport
-from deconditional.saving.api import FittedData, Savable
+from deconditional.saving.api import Savable
 from deconditional.saving.resume import Checkpoint, opened
 from deconditional.saving.resume import Part as CheckpointPart
 
@@ -362,15 +362,12 @@ class Downscaler(Savable, Options):
         source = Together(parts, self.model_, problem)
         return side, source, wanted, account, command, self.progress
 
-    def _fitted_data(self) -> FittedData:
+    def _summary(self) -> dict[str, Any]:
         self._check_fitted()
-        p, problem = self.pairing_, self.learner_.problem
-        facts = {
+        return {
             "target": self.target,
-            "units": problem.units,
+            "units": self.learner_.problem.units,
             "model": self.model_name_,
-            "understood": dict(p.understood),
-            "observations": len(p.z),
+            "understood": dict(self.pairing_.understood),
+            "observations": len(self.pairing_.z),
         }
-        bags = [array for data in self.data_.values() for array in data.bags.arrays]
-        return FittedData(facts, [*bags, p.bag_mediator, p.z, p.mediator, p.own_bag])

@@ -19,7 +19,6 @@ from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.mapped import combined, downscale_slices, slices
 from deconditional.fields.predict import quantile_levels
 from deconditional.fields.sides import FineSide, two_sides
-from deconditional.fitting.workers import check_jobs
 from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["downscale", "new_downscaler", "select_time"]
@@ -68,7 +67,7 @@ def downscale(
         With `map_over`: a folder that keeps what is done, so that the same call goes on after a
         crash. Without it nothing is kept.
     jobs
-        With `map_over` and no cluster: processes side by side.
+        With `map_over` and no cluster: so many processes of one, made with Dask for this call.
     checkpoint
         Without `map_over`: a file that keeps how far learning is; see :meth:`Downscaler.fit`. It is
         removed when the result is there.
@@ -129,7 +128,8 @@ def _mapped(
     asked: Mapping[str, Any],
 ) -> xr.Dataset:
     """One downscaling for every value of a dimension, or of an option."""
-    check_jobs(jobs)
+    if jobs < 1:
+        raise UsageError(f"the number of jobs must be at least 1, not {jobs}.")
     if isinstance(map_over, Mapping):
         for name, choices in map_over.items():
             for choice in choices:

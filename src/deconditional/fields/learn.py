@@ -35,6 +35,7 @@ from deconditional.fields.validation import (
     folds_of,
 )
 from deconditional.fitting.interrupts import Stop, current
+from deconditional.kernels.linalg import suitable_threads
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
 from deconditional.models.regression import bag_gap
 from deconditional.models.variational import VariationalModel
@@ -259,7 +260,8 @@ class Learner:
         if self.folds is not None:
             began = time.perf_counter()
             stage("comparing with simple answers")
-            comparison = self.comparison(models, data, seconds)
+            with suitable_threads(len(self.problem.z)):
+                comparison = self.comparison(models, data, seconds)
             seconds["comparing"] = time.perf_counter() - began
         untried = tuple(name for name in self.names if name not in models)
         return Learnt(models, data, seconds, comparison, untried)

@@ -1,7 +1,7 @@
 """Many downscalings that differ in one thing: the time, the member of an ensemble, an option.
 
-Each is a slice with a fit of its own. Slices go to the workers of a Dask cluster, to processes of
-this machine, or one after the other. A slice that is done is kept in a folder, so nothing is
+Each is a slice with a fit of its own. Slices go to the workers of a Dask cluster, or are computed
+one after the other. A slice that is done is kept in a folder, so nothing is
 computed twice; one that fails is reported and takes nothing else down.
 """
 
@@ -21,11 +21,11 @@ from rich.console import Console
 
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError, one_line
 from deconditional.fields.axes import time_label
-from deconditional.fields.cluster import active_client, limit_threads
+from deconditional.fields.cluster import active_client, cluster, limit_threads
 from deconditional.fields.io import write_fields
 from deconditional.fields.predict import EXTRAPOLATION, NOT_PREDICTED
 from deconditional.fields.result import as_json
-from deconditional.fitting.workers import carry_out
+from deconditional.fitting.interrupts import aborting
 from deconditional.saving.identity import digest
 from deconditional.saving.outputs import check_folder
 
@@ -171,7 +171,7 @@ def downscale_slices(
     downscale
         Takes the data and options of a slice to its result.
     jobs
-        Processes of this machine; a Dask cluster, if one is active, has its own.
+        Processes of a Dask cluster on this machine, where none is active.
     console
         Where progress goes.
 
@@ -189,37 +189,32 @@ def downscale_slices(
     done = {k: file for k, file in files.items() if file.exists()}
     todo = [s for s in cut if s.index not in done]
     failed: dict[int, str] = {}
-    work = partial(_result, downscale)
-    quiet = console or Console(quiet=True)
-    run = _here if active_client() is None else _on_cluster
-    for each, outcome in run(todo, work, files, jobs, quiet):
-        if isinstance(outcome, Exception):
-            failed[each.index] = one_line(outcome)
-        else:
-            done[each.index] = files[each.index]
+    work, quiet = partial(_result, downscale), console or Console(quiet=True)
+    with cluster(jobs if jobs > 1 and active_client() is None else None, None):
+        outcomes = _here(todo, work) if active_client() is None else _on_cluster(todo, work)
+        for each, outcome in outcomes:
+            try:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                done[each.index] = write_fields(outcome, files[each.index])
+            except Exception as error:
+                failed[each.index] = one_line(error)
+            quiet.print(f"{each.label}: {'done' if each.index in done else 'failed'}")
     return done, failed
 
 
-def _here(
-    todo: Sequence[Slice], work: Work, files: Mapping[int, Path], jobs: int, console: Console
-) -> Iterator[tuple[Slice, Any]]:
-    loaded = todo if jobs == 1 else [_loaded(s) for s in todo]
-    return carry_out(loaded, partial(_written, work, files), console, jobs)
+def _here(todo: Sequence[Slice], work: Work) -> Iterator[tuple[Slice, Any]]:
+    for each in todo:
+        outcome: Any
+        try:
+            with aborting():  # an interrupt means all of the slices
+                outcome = work(each, each.fine, each.coarse, each.on)
+        except Exception as error:
+            outcome = error
+        yield each, outcome
 
 
-def _loaded(each: Slice) -> Slice:
-    """In memory, so that it can travel to another process."""
-    on = None if each.on is None else each.on.compute()
-    return replace(each, fine=each.fine.compute(), coarse=each.coarse.compute(), on=on)
-
-
-def _written(work: Work, files: Mapping[int, Path], each: Slice) -> None:
-    write_fields(work(each, each.fine, each.coarse, each.on), files[each.index])
-
-
-def _on_cluster(
-    todo: Sequence[Slice], work: Work, files: Mapping[int, Path], jobs: int, console: Console
-) -> Iterator[tuple[Slice, Any]]:
+def _on_cluster(todo: Sequence[Slice], work: Work) -> Iterator[tuple[Slice, Any]]:
     from dask.delayed import delayed
     from distributed import as_completed
 
@@ -234,14 +229,7 @@ def _on_cluster(
         futures[client.compute(found, retries=RETRIES)] = each
     try:
         for future in as_completed(futures):
-            each, error = futures[future], future.exception()
-            if error is None:
-                try:
-                    write_fields(future.result(), files[each.index])
-                except UsageError as problem:
-                    error = problem
-            console.print(f"{each.label}: {'done' if error is None else 'failed'}")
-            yield each, error
+            yield futures[future], future.exception() or future.result()
             future.release()
     finally:
         client.cancel(list(futures))

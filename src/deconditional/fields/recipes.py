@@ -52,6 +52,10 @@ MODELS = ("mediated", *CONDITIONAL_MEAN, *BASELINES)
 NEED_MEDIATORS = ("mediated", *CONDITIONAL_MEAN)
 VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 
+SIMPLE_POINTS = 16
+"""Most points of a bag for simple models, four by four as is usual for kriging of blocks: their
+kernel has no covariates, which is what more points are for."""
+
 WHOLE_BAGS = 1_000_000
 """Points per bag of models that take the centroid of a bag and leave nothing out."""
 
@@ -274,7 +278,8 @@ def condensed_size(name: str, n_bags: int, in_time: bool = False) -> int:
         return WHOLE_BAGS
     if name in VARIATIONAL:
         return 64
-    return int(np.clip((POINTS_IN_TIME if in_time else EXACT_POINTS) // n_bags, 4, 64))
+    most = SIMPLE_POINTS if name in SIMPLE else 64
+    return int(np.clip((POINTS_IN_TIME if in_time else EXACT_POINTS) // n_bags, 4, most))
 
 
 @dataclass(frozen=True)
@@ -349,7 +354,7 @@ class Recipe:
             base = BASELINES[name](kernel, **shared)
         except TypeError as error:
             raise UsageError(f"model_options for {name}: {error}.") from None
-        return base if matched else self._by_pseudo_targets(base, mediator, trend)
+        return base if matched else self._by_pseudo_targets(base, mediator, trend, self.n_restarts)
 
     def _simple(self, name: str, matched: bool) -> Any:
         """A model whose kernel is one of position alone."""
@@ -361,7 +366,7 @@ class Recipe:
         base = models.BaggGP(
             kernel,
             trend=trend,
-            n_restarts=self.n_restarts,
+            n_restarts=1,
             seed=self.seed,
             priors=time_priors(kernel, inputs, self.steps, "kernel") or None,
             fixed=self.held,
@@ -369,9 +374,11 @@ class Recipe:
         if matched:
             return base
         link = self.mediators if trend == "linear" else replace(self.mediators, n_others=0)
-        return self._by_pseudo_targets(base, mediator_kernel(link), trend)
+        return self._by_pseudo_targets(base, mediator_kernel(link), trend, 1)
 
-    def _by_pseudo_targets(self, base: Any, mediator: AbstractKernel, trend: str) -> Any:
+    def _by_pseudo_targets(
+        self, base: Any, mediator: AbstractKernel, trend: str, n_restarts: int
+    ) -> Any:
         return models.PseudoTarget(
-            base, mediator, trend=trend, n_restarts=self.n_restarts, seed=self.seed
+            base, mediator, trend=trend, n_restarts=n_restarts, seed=self.seed
         )

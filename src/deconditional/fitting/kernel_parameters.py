@@ -23,6 +23,7 @@ from gpjax.kernels.stationary import StationaryKernel
 from gpjax.parameters import NonNegativeReal, PositiveReal, Real, SigmoidBounded, val
 from jaxtyping import Array
 from paramax import AbstractUnwrappable, NonTrainable
+from scipy.spatial.distance import pdist
 
 from deconditional.fitting.parameters import (
     IDENTITY,
@@ -229,8 +230,7 @@ def _typical_values(
 def typical_distance(x: np.ndarray, most: int = 1000) -> float:
     """Median distance between points; the mean, then 1, where the median is zero."""
     sample = x[np.random.default_rng(0).permutation(len(x))[:most]]
-    distances = np.sqrt(((sample[:, None, :] - sample[None, :, :]) ** 2).sum(-1))
-    distances = distances[np.triu_indices(len(sample), 1)]
+    distances = pdist(sample)
     if len(distances) == 0 or distances.max() == 0:
         return 1.0
     median = float(np.median(distances))

@@ -2,17 +2,13 @@ r"""What a basis leaves out of the bag means, and the penalty a variational boun
 
 The penalty is :math:`\tfrac12\mathrm{tr}(S^{-1}W^\top \bar R W)` with
 :math:`\bar R = \bar K - \tilde K`. Independent noise on matched observations needs the diagonal of
-:math:`\bar R`, everything else all of it. Three ways to have it:
+:math:`\bar R`, everything else all of it. Two ways to have it:
 
 - ``exact``: all pairs of points, or all pairs within bags;
 - ``subsample``: two independent samples of every bag, :math:`\bar R` estimated between the one and
   the other. Both of its terms are estimated on the same points, so the error is in proportion to
-  the residual and not to the kernel;
-- ``features``: random Fourier features. The residual of the field at x is
-  :math:`f(x) - a(x)^\top f(w)`, with :math:`a(x) = K_{ww}^{-1}k(w, x)`; replacing f by features in
-  that expression gives an estimate with the same property.
-
-The last two are unbiased, over the draw of points and over the draw of frequencies.
+  the residual and not to the kernel, and is
+  unbiased over the draw of points.
 """
 
 from __future__ import annotations
@@ -22,18 +18,16 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
-import jax.scipy.linalg as jsl
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.inference.basis import InducingBasis, feature_means
+from deconditional.inference.basis import InducingBasis
 from deconditional.kernels.layout import BagSampler, Layout
 from deconditional.kernels.linalg import NoiseRoot
-from deconditional.kernels.radial import spectral_features
 from deconditional.kernels.sweeps import bag_gram, between_bags
 from deconditional.kernels.within_bags import BagPairs, sampled_pairs, within_bags
 
-__all__ = ["AllPairs", "FourierPairs", "Residual", "ResidualRule", "SampledPairs", "penalty"]
+__all__ = ["AllPairs", "Residual", "ResidualRule", "SampledPairs", "penalty"]
 
 
 class Residual(eqx.Module):
@@ -81,30 +75,7 @@ class SampledPairs(eqx.Module):
         return Residual(0.5 * (residual + residual.T), jnp.mean(jnp.diagonal(gram)))
 
 
-class FourierPairs(eqx.Module):
-    """All pairs of points, through random Fourier features."""
-
-    n_features: int = eqx.field(static=True)
-    diagonal: bool = eqx.field(static=True)
-
-    def __call__(
-        self, kernel: AbstractKernel, basis: InducingBasis, layout: Layout, means: Array, key: Any
-    ) -> Residual:
-        """An unbiased estimate of the residual."""
-        d = layout.points.shape[1]
-        features = spectral_features(kernel, self.n_features, key, d, basis.dtype)
-        bag_features = feature_means(features, layout)
-        loadings = jsl.solve_triangular(basis.root, means, lower=True, trans=1)
-        missing = bag_features - loadings.T @ features(basis.locations).astype(loadings.dtype)
-        # Jitter on K_ww makes the inducing variables noisy: their noise is left out too.
-        noise = basis.jitter * jnp.mean(jnp.sum(basis.root**2, 1)) / (1.0 + basis.jitter)
-        variance = jnp.mean(jnp.sum(bag_features**2, 1))
-        if self.diagonal:
-            return Residual(jnp.sum(missing**2, 1) + noise * jnp.sum(loadings**2, 0), variance)
-        return Residual(missing @ missing.T + noise * (loadings.T @ loadings), variance)
-
-
-ResidualRule = AllPairs | SampledPairs | FourierPairs
+ResidualRule = AllPairs | SampledPairs
 """How what a basis leaves out is found."""
 
 

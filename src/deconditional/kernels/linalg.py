@@ -33,7 +33,7 @@ JITTER = 1e-12
 """Relative to the mean of the diagonal: far below any learnt noise, far above rounding."""
 
 THREADED_FROM = 512
-"""Rows of a matrix from which BLAS may use all its threads: below, waking them costs more."""
+"""Rows of a matrix from which libraries may use all their threads: below, waking costs more."""
 
 ESCALATION = 10.0
 LARGEST_JITTER = 1e-3
@@ -41,9 +41,12 @@ LARGEST_JITTER = 1e-3
 
 @contextmanager
 def suitable_threads(n: int, spread: bool = False) -> Iterator[None]:
-    """Keep BLAS to one thread where it has no use for more: for n rows, or on several devices."""
+    """Keep BLAS and OpenMP to one thread where they have no use for more.
+
+    That is for n rows that are few, or where several devices compute.
+    """
     alone = spread or n < THREADED_FROM
-    with threadpool_limits(1 if alone else None, user_api="blas"):
+    with threadpool_limits(1 if alone else None):
         yield
 
 

@@ -19,6 +19,7 @@ from jaxtyping import Array
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.tiles import (
     Scaled,
+    chunk_means,
     differences,
     input_gradient,
     left_operand,
@@ -27,6 +28,7 @@ from deconditional.kernels.tiles import (
     right_operand,
     rounding_of_squares,
     sum_of_squares,
+    summed_squares,
     tile_derivatives,
     tile_slopes,
     tile_values,
@@ -37,20 +39,10 @@ __all__ = [
     "DifferenceSweep",
     "ProductSweep",
     "add_rows",
-    "chunk_means",
     "zero_bags",
 ]
 
 # --------------------------------------------------------------------------- chunks and bags
-
-
-def chunk_means(values: Array, row_weights: Array, col_weights: Array, chunks: tuple) -> Array:
-    """Weighted sums of a tile over every pair of chunks; rows first, which keeps vectors long."""
-    row_chunk, col_chunk = chunks
-    rows, cols = values.shape
-    by_row = row_weights.reshape(-1, row_chunk)
-    summed = jnp.einsum("rc,rct->rt", by_row, values.reshape(rows // row_chunk, row_chunk, cols))
-    return (summed * col_weights).reshape(summed.shape[0], cols // col_chunk, col_chunk).sum(-1)
 
 
 def _tall(values: Array, chunk: int) -> Array:
@@ -210,7 +202,13 @@ class ProductSweep(_Sweep):
             found = []
             for term, left, right, size in zip(self.terms, lefts, rights, sizes, strict=True):
                 tiles = tile_derivatives(term.profiles, left, right, term.shapes, size)
-                found += [chunk_means(t, row_weights, col_weights, self.chunks) for t in tiles]
+                weights = row_weights, col_weights
+                for tile, f in tiles:
+                    if f is None:
+                        found.append(chunk_means(tile, *weights, self.chunks))
+                    else:
+                        inputs = left[f][:, : size[f]], right[f][: size[f]]
+                        found += summed_squares(tile, *inputs, *weights, self.chunks)
             return jnp.stack(found)
 
         return self._reduced(means, (n,), device, n_devices)

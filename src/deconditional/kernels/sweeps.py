@@ -34,17 +34,16 @@ from deconditional.kernels.loops import (
     DifferenceSweep,
     ProductSweep,
     add_rows,
-    chunk_means,
     zero_bags,
 )
 from deconditional.kernels.radial import GenericTerm, sum_of_products
-from deconditional.kernels.tiles import Scaled, Term
+from deconditional.kernels.tiles import Scaled, Term, chunk_means, moments_pay
 
 __all__ = ["bag_cross", "bag_gram", "between_bags"]
 
 DERIVATIVES_PER_TERM = 4
-"""Values and derivatives up to which one sweep for all of them is faster than two: each costs about
-a third of a sweep, and the sweep backwards one and a third."""
+"""Values and derivatives up to which one sweep for all of them is faster than two where bags are
+cut into short chunks: each costs about a third of a sweep, the sweep backwards one and a third."""
 
 LARGEST_DERIVATIVES = 2**28
 """Bytes of derivatives that are held at a time."""
@@ -189,7 +188,9 @@ def _is_cheap(terms: tuple[Term, ...], rows: Layout, cols: Layout | None) -> boo
     n = sum(term.n_derivatives for term in terms)
     n_cols = rows.n_bags if cols is None else cols.n_bags
     fits = 8 * n * rows.n_bags * n_cols <= LARGEST_DERIVATIVES
-    return rows.form == "product" and fits and n <= DERIVATIVES_PER_TERM * len(terms)
+    few = n <= DERIVATIVES_PER_TERM * len(terms)
+    together = all(moments_pay(max(term.sizes), rows.chunk) for term in terms)
+    return rows.form == "product" and fits and (few or together)
 
 
 def _radial_backward(dtype: Any, saved: tuple, cotangent: Array) -> tuple:

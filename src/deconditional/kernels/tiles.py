@@ -21,14 +21,17 @@ from deconditional.kernels.radial import RadialTerm
 __all__ = [
     "Scaled",
     "Term",
+    "chunk_means",
     "differences",
     "input_gradient",
     "left_operand",
+    "moments_pay",
     "product_slopes",
     "product_values",
     "right_operand",
     "rounding_of_squares",
     "sum_of_squares",
+    "summed_squares",
     "tile_derivatives",
     "tile_slopes",
     "tile_values",
@@ -197,24 +200,59 @@ def tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> li
 
 def tile_derivatives(
     profiles: tuple, lefts: list, rights: list, shapes: tuple, sizes: Sequence[int]
-) -> list[Array]:
-    r"""The product of all profiles, and its derivatives by what it depends on.
+) -> list[tuple[Array, int | None]]:
+    r"""Tiles whose sums are the product of all profiles and its derivatives, in turn.
 
-    By the logarithm of every length scale, over minus two: :math:`\varphi'(s)\,s_d`, for one that
-    all inputs share :math:`\varphi'(s)\,s`; and by the shape parameters. `sizes` are the numbers of
-    length scales.
+    By the logarithm of a length scale that all inputs share, over minus two, that is
+    :math:`\varphi'(s)\,s`. Where every input has a length scale of its own it is
+    :math:`\varphi'(s)` alone, with the index of the factor: what it is reduced to are the sums of
+    :math:`\varphi'(s)\,s_d`. Shape parameters follow. `sizes` are the numbers of length scales.
     """
     squares = _squares(profiles, lefts, rights)
-    tiles = [product_values(profiles, squares, shapes)]
+    tiles: list[tuple[Array, int | None]] = [(product_values(profiles, squares, shapes), None)]
     for f, (slope, by_shape) in enumerate(product_slopes(profiles, squares, shapes)):
-        if sizes[f] == 1:
-            tiles.append(slope * squares[f])
-        else:
-            apart = [lefts[f][:, d, None] + 0.5 * rights[f][d] for d in range(sizes[f])]
-            tiles += [slope * part * part for part in apart]
+        tiles.append((slope * squares[f], None) if sizes[f] == 1 else (slope, f))
         if by_shape is not None:
-            tiles.append(by_shape)
+            tiles.append((by_shape, None))
     return tiles
+
+
+# --------------------------------------------------------------------------- sums over chunks
+
+
+def chunk_means(values: Array, row_weights: Array, col_weights: Array, chunks: tuple) -> Array:
+    """Weighted sums of a tile over every pair of chunks; rows first, which keeps vectors long."""
+    row_chunk, col_chunk = chunks
+    rows, cols = values.shape
+    by_row = row_weights.reshape(-1, row_chunk)
+    summed = jnp.einsum("rc,rct->rt", by_row, values.reshape(rows // row_chunk, row_chunk, cols))
+    return (summed * col_weights).reshape(summed.shape[0], cols // col_chunk, col_chunk).sum(-1)
+
+
+def summed_squares(
+    tile: Array, left: Array, right: Array, row_weights: Array, col_weights: Array, chunks: tuple
+) -> list[Array]:
+    r"""Weighted sums of :math:`H_{ij} (u_{id} - v_{jd})^2` over every pair of chunks, for each d.
+
+    Where chunks are long, by the sums of :math:`H_{ij} u_{id}^k` along rows, k up to 2: one product
+    with the tile for all inputs. `right` is -2v, transposed.
+    """
+    row_chunk, col_chunk = chunks
+    d, there = left.shape[1], -0.5 * right
+    if not moments_pay(d, row_chunk):
+        apart = [left[:, k, None] - there[k] for k in range(d)]
+        return [chunk_means(tile * e * e, row_weights, col_weights, chunks) for e in apart]
+    powers = jnp.concatenate([jnp.ones_like(left[:, :1]), left, left * left], 1)
+    by_row = (powers * row_weights[:, None]).reshape(-1, row_chunk, 2 * d + 1)
+    sums = jnp.einsum("rcm,rct->rmt", by_row, tile.reshape(-1, row_chunk, tile.shape[1]))
+    total = sums[:, 1 + d :] + there * (there * sums[:, :1] - 2.0 * sums[:, 1 : 1 + d])
+    total = (total * col_weights).reshape(*total.shape[:2], -1, col_chunk).sum(-1)
+    return [total[:, k] for k in range(d)]
+
+
+def moments_pay(d: int, row_chunk: int) -> bool:
+    """Whether the sums along the rows of a chunk are fewer than the rows."""
+    return 2 * d + 1 <= row_chunk
 
 
 # --------------------------------------------------------------------------- gradients

@@ -21,6 +21,7 @@ from deconditional.fitting.report import FitReport
 from deconditional.inference.field import Field
 from deconditional.inference.learn import Fitted, Learning, Stages, learn
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
+from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.checks import check_bags, check_count, query_points
 from deconditional.models.data import Data
 from deconditional.models.options import BagOptions
@@ -28,7 +29,7 @@ from deconditional.models.problems import own_starts, problem_parts
 from deconditional.models.report import learnt_attributes, reported
 from deconditional.models.solvers import Exact, Variational, solver_of
 from deconditional.observations.kinds import Mediated, Observation
-from deconditional.saving.api import FittedData, Savable
+from deconditional.saving.api import Savable
 from deconditional.saving.identity import digest, plain
 from deconditional.saving.resume import Part
 
@@ -151,15 +152,12 @@ class BagModel(Savable, BagOptions):
         observations are compared by.
         """
         fitted = self.check_fitted()
-        return log_marginal(fitted.problem, fitted.optimum.vector)
-
-    def _fitted_data(self) -> FittedData:
-        fitted, bags = self.check_fitted(), self.bags_
         problem = fitted.problem
-        arrays = [*bags.arrays, problem.z, problem.known_noise]
-        if isinstance(problem.mediation, Mediated):
-            arrays += [problem.mediation.observed_mediator, problem.mediation.own_bag]
-        return FittedData({"bags": repr(bags), "observations": len(problem.z)}, arrays)
+        with suitable_threads(len(problem.z), problem.layout.mesh is not None):
+            return log_marginal(problem, fitted.optimum.vector)
+
+    def _summary(self) -> dict[str, Any]:
+        return {"observations": len(self.check_fitted().z), "bags": repr(self.bags_)}
 
     def __loaded__(self) -> Self:
         """The model itself, once its posterior is known to be one of its covariates."""

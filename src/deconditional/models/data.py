@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from deconditional.bags import Bags
 from deconditional.models.checks import (
     check_bags,
-    check_count,
     known_covariance,
     mediators,
     observations,
@@ -19,7 +18,7 @@ from deconditional.models.checks import (
 )
 from deconditional.models.options import BagOptions
 
-__all__ = ["Data", "observed_mediator", "some_bags"]
+__all__ = ["Data", "observed_mediator"]
 
 
 @dataclass(frozen=True)
@@ -131,26 +130,3 @@ def observed_mediator(
             "them. Unmatched observations need fit(..., mediator=y_tilde)."
         )
     return bags.mediator
-
-
-def some_bags(
-    bags: Bags,
-    number: int,
-    seed: int,
-    z: npt.ArrayLike,
-    mediator: npt.ArrayLike | None,
-    own_bag: npt.ArrayLike | None,
-) -> tuple[Bags, Any, Any]:
-    """A part of the bags, drawn with a seed, and the mediators and own bags of the observations."""
-    check_bags(bags)
-    check_count("cmo_bags", number)
-    if number > bags.n_bags:
-        raise ValueError(f"cmo_bags is {number}, but there are {bags.n_bags} bags.")
-    mediator = observed_mediator(bags, np.size(z), mediator)
-    chosen = np.sort(np.random.default_rng(seed).permutation(bags.n_bags)[:number])
-    own_bag = own_bags(own_bag, np.size(z), bags.n_bags)
-    if own_bag is not None:
-        place = np.full(bags.n_bags + 1, -1)  # its last entry is that of -1, no bag
-        place[chosen] = np.arange(len(chosen))
-        own_bag = place[own_bag]
-    return bags.select(chosen), mediator, own_bag

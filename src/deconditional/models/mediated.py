@@ -35,7 +35,6 @@ from deconditional.models.regression import Unmatched, explained_share
 from deconditional.models.solvers import Exact, Posed, Variational
 from deconditional.models.vbagg import VBagg
 from deconditional.observations.kinds import Matched
-from deconditional.saving.api import FittedData
 from deconditional.saving.resume import Checkpoint, Part, opened, within
 
 __all__ = ["EXACT_UP_TO", "MediatedGP"]
@@ -190,10 +189,6 @@ class MediatedGP(BagModel):
         """
         self.check_fitted()
         return self.regressor_.predict_held_out(folds)
-
-    def _fitted_data(self) -> FittedData:
-        facts, arrays = super()._fitted_data()
-        return FittedData(facts, [*arrays, *self.regressor_._fitted_data().arrays])
 
     @property
     def model_(self) -> Self:

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from deconditional.fitting.draws import DRAWS
 from deconditional.models.checks import check_count
 
-__all__ = ["BagOptions", "BasisOptions", "CmoBagsOptions", "MediationOptions"]
+__all__ = ["BagOptions", "BasisOptions", "MediationOptions"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -71,13 +71,6 @@ class MediationOptions:
     cmo: str = "standard"
     centred: bool = False
     uncertainty: bool = False
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class CmoBagsOptions(MediationOptions):
-    """Options of mediation, and how many bags the operator is estimated from."""
-
-    cmo_bags: int | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

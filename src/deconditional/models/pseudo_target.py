@@ -19,7 +19,7 @@ from deconditional.inference.posterior import CoarsePosterior, Gaussians, Poster
 from deconditional.models.bagg import BaggGP
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.regression import Unmatched
-from deconditional.saving.api import FittedData, Savable
+from deconditional.saving.api import Savable
 from deconditional.saving.resume import Checkpoint, Part, opened, within
 
 __all__ = ["PseudoTarget"]
@@ -152,10 +152,9 @@ class PseudoTarget(Savable, BaseEstimator):
         self._fitted()
         return self.regressor_.predict_held_out(folds)
 
-    def _fitted_data(self) -> FittedData:
-        self._fitted()
-        facts, arrays = self.model_._fitted_data()
-        return FittedData(facts, [*arrays, *self.regressor_._fitted_data().arrays])
+    def _summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = self._fitted()._summary()
+        return summary
 
     def _fitted(self) -> Any:
         if not hasattr(self, "model_"):

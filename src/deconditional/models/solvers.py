@@ -20,7 +20,7 @@ from deconditional.fitting.priors import Flat
 from deconditional.inference.basis import FLOAT32_JITTER
 from deconditional.inference.exact import ExactProblem
 from deconditional.inference.learn import Fitted
-from deconditional.inference.residual import AllPairs, FourierPairs, ResidualRule, SampledPairs
+from deconditional.inference.residual import AllPairs, ResidualRule, SampledPairs
 from deconditional.inference.stochastic import Options
 from deconditional.inference.variational import VariationalProblem
 from deconditional.kernels.devices import gathered
@@ -75,8 +75,8 @@ class Variational:
         As :class:`~deconditional.VBagg` takes them.
     climb
         How the bound is climbed by minibatches; None where q(u) is integrated out.
-    trace_points, trace_features
-        Sizes of the estimates of what the basis leaves out.
+    trace_points
+        Size of the estimate of what the basis leaves out.
     """
 
     n_inducing: int | None
@@ -86,16 +86,14 @@ class Variational:
     trace: str
     climb: Options | None
     trace_points: int
-    trace_features: int
 
     @classmethod
     def of(cls, model: Any) -> Variational:
         """The solver that the options of a model ask for, once they are known to go together."""
         _check(model)
         given = dict(model.inference_options or {})
-        points, features = given.pop("trace_points", 16), given.pop("trace_features", 1000)
+        points = given.pop("trace_points", 16)
         check_count("trace_points", points)
-        check_count("trace_features", features)
         if points > 128 or points & (points - 1):
             raise ValueError(f"trace_points must be a power of two up to 128, not {points}.")
         known = [f.name for f in fields_of(Options)]
@@ -103,7 +101,7 @@ class Variational:
             if name not in known:
                 raise ValueError(
                     f"inference_options names {name!r}; the options are "
-                    f"{', '.join(['trace_points', 'trace_features', *known])}."
+                    f"{', '.join(['trace_points', *known])}."
                 )
         if given and model.inference == "collapsed":
             raise ValueError(
@@ -111,12 +109,12 @@ class Variational:
             )
         climb = Options(**given) if model.inference == "stochastic" else None
         basis = (model.n_inducing, model.inducing, model.learn_inducing, model.features)
-        return cls(*basis, model.trace, climb, int(points), int(features))
+        return cls(*basis, model.trace, climb, int(points))
 
     @classmethod
     def of_size(cls, n_inducing: int | None) -> Variational:
         """The usual solver, with so many inducing points."""
-        return cls(n_inducing, "kmeans", False, None, "auto", None, 16, 1000)
+        return cls(n_inducing, "kmeans", False, None, "auto", None, 16)
 
     def pose(self, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed:
         """The problem, its basis chosen from the points of the bags."""
@@ -160,14 +158,10 @@ class Variational:
         if how == "exact":
             text = f"exact, all {pairs:.3g} {'pairs within bags' if diagonal else 'pairs'}"
             return AllPairs(own_pairs(bags) if diagonal else None), text
-        if how == "subsample":
-            points = self.trace_points
-            sampler = BagSampler.of(bags.points, bags.bag, bags.weights, bags.n_bags)
-            text = f"estimated from 2 x {points} points per bag"
-            return SampledPairs(sampler, points, diagonal), text
-        features = self.trace_features
-        text = f"estimated from {features} random Fourier features"
-        return FourierPairs(features, diagonal), text
+        points = self.trace_points
+        sampler = BagSampler.of(bags.points, bags.bag, bags.weights, bags.n_bags)
+        text = f"estimated from 2 x {points} points per bag"
+        return SampledPairs(sampler, points, diagonal), text
 
     def found(self, fitted: Fitted, details: Mapping[str, str]) -> dict[str, str]:
         """How a problem was solved, for the report."""
@@ -198,10 +192,8 @@ def _check(model: Any) -> None:
     """Raise where options contradict each other."""
     if model.inference not in ("collapsed", "stochastic"):
         raise ValueError(f"inference must be 'collapsed' or 'stochastic', not {model.inference!r}.")
-    if model.trace not in ("auto", "exact", "subsample", "features"):
-        raise ValueError(
-            f"trace must be one of auto, exact, subsample, features, not {model.trace!r}."
-        )
+    if model.trace not in ("auto", "exact", "subsample"):
+        raise ValueError(f"trace must be one of auto, exact, subsample, not {model.trace!r}.")
     for name in ("n_inducing", "features"):
         if getattr(model, name) is not None:
             check_count(name, getattr(model, name))

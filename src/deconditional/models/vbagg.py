@@ -34,14 +34,13 @@ class VBagg(BaggGP, VariationalModel):
         ``"collapsed"`` integrates the inducing variables out in closed form; ``"stochastic"``
         climbs the uncollapsed bound by minibatches of observations.
     trace
-        How the part of the bound that the inducing points leave out is found: ``"exact"``,
-        estimated from a ``"subsample"`` of points or from random Fourier ``"features"``;
-        ``"auto"`` decides by size, and ``fit_report_`` says how.
+        How the part of the bound that the inducing points leave out is found: ``"exact"``
+        or estimated from a ``"subsample"`` of points; ``"auto"`` decides by size, and
+        ``fit_report_`` says how.
     inference_options
-        ``trace_points`` (16) and ``trace_features`` (1000), the sizes of those estimates. For
-        stochastic inference also ``batch_size`` (64), ``learning_rate`` (0.05), ``natural_step``
-        (0.5, or 1 where a batch has all observations), ``max_steps`` (4000), ``patience`` (200)
-        and ``tolerance`` (0.1).
+        ``trace_points`` (16), the points of a bag for that estimate. For stochastic inference also
+        ``batch_size`` (64), ``learning_rate`` (0.05), ``natural_step`` (0.5, or 1 where a batch has
+        all observations), ``max_steps`` (4000), ``patience`` (200) and ``tolerance`` (0.1).
     trend, fine_noise, learn_noise, fixed, priors
         As in :class:`BaggGP`.
     method, method_options, n_restarts, max_iter, points_per_bag, precision, seed

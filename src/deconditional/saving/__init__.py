@@ -4,14 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deconditional.saving.api import FittedData as FittedData
     from deconditional.saving.api import Savable as Savable
-    from deconditional.saving.api import fingerprint as fingerprint
     from deconditional.saving.api import inspect as inspect
     from deconditional.saving.api import load as load
     from deconditional.saving.api import save as save
 
-__all__ = ["FittedData", "Savable", "fingerprint", "inspect", "load", "save"]
+__all__ = ["Savable", "inspect", "load", "save"]
 
 
 def __getattr__(name: str) -> Any:

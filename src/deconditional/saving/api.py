@@ -18,41 +18,33 @@ import platform
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.errors import VERSION, SavedModelError, UsageError
 from deconditional.saving.container import Archive, ArrayWriter, refuse, write
-from deconditional.saving.identity import digest
 from deconditional.saving.objects import Reader, Writer
 from deconditional.saving.outputs import check_folder
 from deconditional.saving.registry import name_of_class
 
-__all__ = ["FittedData", "Savable", "fingerprint", "inspect", "load", "save"]
+__all__ = ["Savable", "inspect", "load", "save"]
 
 KIND = "deconditional model"
 PACKAGES = ("jax", "jaxlib", "gpjax", "equinox", "numpy", "scipy")
 ABOUT = ("class", "schema", "created", "versions", "summary")
 
 
-class FittedData(NamedTuple):
-    """The data an estimator was fitted to: facts for people, and the arrays."""
-
-    facts: dict[str, Any]
-    arrays: list[Any]
-
-
 class Savable:
     """Estimators that can be written to a file.
 
-    They say what they were fitted to in a method ``_fitted_data``, which raises where they are not
+    They say what they were fitted to in a method ``_summary``, which raises where they are not
     fitted.
     """
 
     fit_report_: Any
 
-    def _fitted_data(self) -> FittedData:
+    def _summary(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -87,7 +79,7 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
         raise SavedModelError(
             f"a {type(model).__name__} cannot be saved; only estimators of this package can."
         )
-    facts, data = model._fitted_data()
+    facts = model._summary()
     arrays = ArrayWriter()
     converged = bool(model.fit_report_.converged)
     header = {
@@ -97,7 +89,7 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
             **{package: metadata.version(package) for package in PACKAGES},
         },
         "class": name,
-        "summary": {**facts, "converged": converged, "data_sha256": digest(*data)},
+        "summary": {**facts, "converged": converged},
         "content": Writer(arrays).write(model),
     }
     write(place, KIND, header, arrays)
@@ -144,8 +136,6 @@ def load(path: str | os.PathLike[str], *, own_kernels: Sequence[type[AbstractKer
         if not isinstance(model, Savable) or name_of_class(type(model)) != header["class"]:
             refuse("it says two things about its class")
         archive.check_all_used()
-        if header["summary"]["data_sha256"] != fingerprint(model):
-            refuse("the data in it is not the data its fingerprint belongs to")
     return model
 
 
@@ -155,8 +145,7 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``class``, ``schema``, ``created``, ``versions`` and ``summary``, which has the SHA-256 of
-        the data fitted to as ``data_sha256``.
+        ``class``, ``schema``, ``created``, ``versions`` and ``summary``.
 
     Examples
     --------
@@ -172,27 +161,6 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     with Archive.opened(path, KIND) as archive:
         return {key: archive.header[key] for key in ABOUT}
-
-
-def fingerprint(model: Savable) -> str:
-    """SHA-256 of the data a model was fitted to.
-
-    Parameters
-    ----------
-    model
-        A fitted estimator or :class:`~deconditional.Downscaler`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from deconditional import BaggGP, Bags
-    >>> bags = Bags.from_points(np.arange(20.0), np.arange(20) // 2)
-    >>> fixed = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0, "noise_std": 0.1}
-    >>> one, other = (BaggGP(fixed=fixed).fit(bags, z) for z in (np.arange(10.0), np.ones(10)))
-    >>> len(fingerprint(one)), fingerprint(one) == fingerprint(other)
-    (64, False)
-    """
-    return digest(*model._fitted_data().arrays)
 
 
 def _checked_output(path: str | os.PathLike[str], overwrite: bool) -> Path:

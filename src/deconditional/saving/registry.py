@@ -42,7 +42,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.inference.moments": ("Conditioned",),
     "deconditional.observations.kinds": ("Matched", "Mediated"),
     "deconditional.observations.measurements": ("Measurements",),
-    "deconditional.inference.residual": ("AllPairs", "FourierPairs", "Residual", "SampledPairs"),
+    "deconditional.inference.residual": ("AllPairs", "Residual", "SampledPairs"),
     "deconditional.observations.amounts": ("Tweedie",),
     "deconditional.observations.counts": (
         *("BetaBinomial", "Binomial", "NegativeBinomial", "Poisson"),
