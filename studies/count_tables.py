@@ -65,7 +65,7 @@ def tables(seed: int) -> Tables:
 
 def _field(given: Tables, seed: int) -> Marginals:
     """A field over the covariates of both resolutions."""
-    model = dc.VBagg(gk.RBF(lengthscale=np.ones(4)), n_inducing=300, n_restarts=2, seed=seed)
+    model = dc.VBagg(n_inducing=300, n_restarts=2, seed=seed)
     model.fit(given.bags, given.z)
     post = model.predict_bags(given.hidden)
     return _noisy(post.mean, post.std, model)
@@ -81,7 +81,7 @@ def _two_fields(given: Tables, seed: int) -> Marginals:
 
 def _centroid(given: Tables, seed: int) -> Marginals:
     """A Gaussian process on the means of covariates."""
-    model = dc.CentroidGP(gk.RBF(lengthscale=np.ones(4)), n_restarts=2, seed=seed)
+    model = dc.CentroidGP(n_restarts=2, seed=seed)
     post = model.fit(given.bags, given.z).predict(given.hidden.centroids().points)
     return _noisy(post.mean, post.std, model)
 
