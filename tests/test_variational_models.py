@@ -281,7 +281,10 @@ BAD_OPTIONS = {
     ),
     "no inducing point": ({"n_inducing": 0}, "n_inducing must be a positive whole number"),
     "half an inducing point": ({"n_inducing": 2.5}, "n_inducing must be a positive whole number"),
-    "inference": ({"inference": "exact"}, "inference must be 'collapsed' or 'stochastic'"),
+    "inference": (
+        {"inference": "exact"},
+        "inference must be 'collapsed', 'laplace' or 'stochastic'",
+    ),
     "trace": ({"trace": "none"}, "trace must be one of auto, exact, subsample,"),
     "unknown option": (
         {"inference_options": {"steps": 3}},

@@ -16,7 +16,8 @@ MOST_LINES, LONGEST_MODULE, LONGEST_BODY, MOST_ENTRIES = 36_000, 400, 50, 14
 
 OPTIONAL = {
     *("IPython", "cf_xarray", "cftime", "dask", "distributed", "itur", "jinja2", "matplotlib"),
-    *("netCDF4", "pandas", "pyproj", "xarray", "zarr"),
+    *("geopandas", "netCDF4", "pandas", "pyproj", "rasterio", "rioxarray", "shapely"),
+    *("xarray", "zarr"),
 }
 """Packages that extras bring: what needs them may import them where it runs."""
 

@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Bags": "bags",
+    "BagDraws": "inference.rate_posterior",
     "BaggGP": "models",
     "BetaBinomial": "observations.counts",
     "Binomial": "observations.counts",
@@ -52,15 +53,18 @@ _HOME = {
     "Poisson": "observations.counts",
     "Posterior": "inference.posterior",
     "PseudoTarget": "models",
+    "RatePosterior": "inference.rate_posterior",
     "SampleWarning": "errors",
     "SavedModelError": "errors",
     "SliceWarning": "errors",
+    "Source": "models.sources",
     "SplitLogNormal": "fitting.priors",
     "Tweedie": "observations.amounts",
     "UselessMediatorWarning": "errors",
     "VBagg": "models",
     "VarCMP": "models",
     "VarCentroidGP": "models",
+    "aggregate": "fields",
     "bag_cross": "kernels.sweeps",
     "bag_gram": "kernels.sweeps",
     "cross_validate": "fields",
@@ -96,12 +100,15 @@ if TYPE_CHECKING:
     from deconditional.errors import UselessMediatorWarning as UselessMediatorWarning
     from deconditional.fields import Comparison as Comparison
     from deconditional.fields import Downscaler as Downscaler
+    from deconditional.fields import aggregate as aggregate
     from deconditional.fields import cross_validate as cross_validate
     from deconditional.fields import downscale as downscale
     from deconditional.fitting.priors import LogNormal as LogNormal
     from deconditional.fitting.priors import SplitLogNormal as SplitLogNormal
     from deconditional.fitting.report import FitReport as FitReport
     from deconditional.inference.posterior import Posterior as Posterior
+    from deconditional.inference.rate_posterior import BagDraws as BagDraws
+    from deconditional.inference.rate_posterior import RatePosterior as RatePosterior
     from deconditional.kernels import devices as devices
 
     sharding = devices
@@ -118,6 +125,7 @@ if TYPE_CHECKING:
     from deconditional.models import VBagg as VBagg
     from deconditional.models.feature_error import FeatureError as FeatureError
     from deconditional.models.feature_error import feature_error as feature_error
+    from deconditional.models.sources import Source as Source
     from deconditional.observations.amounts import Tweedie as Tweedie
     from deconditional.observations.counts import BetaBinomial as BetaBinomial
     from deconditional.observations.counts import Binomial as Binomial

@@ -152,7 +152,7 @@ def compare(results: Mapping[str, xr.Dataset], coarse: xr.DataArray, truth: xr.D
 
 
 def table(scores: Scores, chosen: str, units: str) -> Table:
-    """The scores as a table."""
+    """Table of the scores, a row for each model."""
     drawn = Table(title=f"against the truth ({units})", title_justify="left")
     columns = ("rmse", "mae", "bias", "crps", "coverage95")
     drawn.add_column("")

@@ -8,8 +8,9 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import xarray as xr
 from rich.console import Console
@@ -18,6 +19,7 @@ from deconditional.cli.console import complaints, new_console, say
 from deconditional.cli.options import require
 from deconditional.cli.report import check_report, write_page
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
+from deconditional.fields.aggregation import aggregate
 from deconditional.fields.cluster import cluster
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.downscaling import downscale as in_one_call
@@ -26,7 +28,11 @@ from deconditional.fields.io import (
     available_memory,
     check_output,
     check_writable,
+    is_raster,
+    is_table_file,
     open_fields,
+    open_fine,
+    open_table,
     protect_inputs,
     remove,
     shown_bytes,
@@ -35,6 +41,7 @@ from deconditional.fields.io import (
 from deconditional.fields.predict import parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide, two_sides
+from deconditional.saving.outputs import check_place, replacing
 from deconditional.saving.resume import Checkpoint, opened
 
 __all__ = ["downscale"]
@@ -48,13 +55,14 @@ class Request:
     command: str
     console: Console
     downscaler: Downscaler
-    fine: xr.Dataset
-    coarse: xr.Dataset
+    fine: Any
+    coarse: Any
     on: xr.Dataset | None
+    zones: Any = None
 
     @property
-    def goal(self) -> xr.Dataset:
-        """The data to predict on."""
+    def goal(self) -> Any:
+        """Data to predict on: those of `on`, or else the fine data."""
         return self.fine if self.on is None else self.on
 
 
@@ -62,11 +70,14 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     """Carry out a command; whatever can be refused is refused before anything is learnt."""
     console = new_console(args.quiet)
     check_files(args)
+    extra = exposure(args)
     downscaler = estimator(args)
     downscaler.question()
     quantile_levels(args.quantiles)
     check_size_options(args)
-    request = Request(args, command, console, downscaler, *read(args))
+    request = Request(args, command, console, downscaler, *read(args, extra))
+    if args.aggregate is not None:
+        request = replace(request, zones=named(open_table(args.aggregate, "aggregate"), None))
     computing = complaints(
         f"the computation with the model {downscaler.model!r} failed",
         "try another --model or --seed, or leave variables out",
@@ -86,14 +97,52 @@ def estimator(args: argparse.Namespace) -> Downscaler:
     return Downscaler(**given, progress=not args.quiet and sys.stderr.isatty())
 
 
-def read(args: argparse.Namespace) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset | None]:
+def exposure(args: argparse.Namespace) -> list[str]:
+    """The file of the exposure, if it is one, whose variable becomes an option of the estimator."""
+    given = args.exposure
+    if given is None:
+        return []
+    is_file = os.path.exists(given) or is_raster(given)
+    name = Path(given).stem if is_raster(given) else given
+    if is_file and not is_raster(given):
+        names = [str(n) for n in open_fields(given, "exposure").data_vars]
+        if len(names) != 1:
+            raise UsageError(
+                f"the exposure file {given!r} has {len(names)} variables; add it to --fine, and "
+                "name one with --exposure."
+            )
+        name = names[0]
+    args.exposure, args.of_estimator = name, [*args.of_estimator, "exposure"]
+    return [given] if is_file else []
+
+
+def named(table: Any, column: str | None) -> Any:
+    """A table whose rows are called by a column, if one is named."""
+    if column is None:
+        return table
+    if column not in table.columns:
+        raise UsageError(
+            f"--id: the polygons have no column {column!r}; they have "
+            f"{', '.join(str(c) for c in table.columns)}."
+        )
+    return table.set_index(column)
+
+
+def read(args: argparse.Namespace, extra: Sequence[str]) -> tuple[Any, Any, xr.Dataset | None]:
     """Fine and coarse data, and those to predict on if they are others, at the times asked for."""
     chunked = is_asked_for_chunks(args)
-    fine = open_fields(args.fine, "fine", chunked)
-    coarse = open_fields(args.coarse, "coarse")
+    fine = open_fine([*args.fine, *extra], "fine", chunked)
+    if len(args.coarse) == 1 and is_table_file(args.coarse[0]):
+        coarse = named(open_table(args.coarse[0]), args.id)
+    elif args.id is not None:
+        raise UsageError("--id names the rows of a table of polygons; --coarse is none.")
+    else:
+        coarse = open_fields(args.coarse, "coarse")
     on = None if args.on is None else open_fields(args.on, "prediction", chunked)
     if args.time is None:
         return fine, coarse, on
+    if not isinstance(fine, xr.Dataset) or not isinstance(coarse, xr.Dataset):
+        raise UsageError("--time chooses among times of gridded data; leave it out.")
     chosen = (
         select_time(fine, args.time, "fine"),
         select_time(coarse, args.time, "coarse"),
@@ -111,7 +160,7 @@ def is_asked_for_chunks(args: argparse.Namespace) -> bool | None:
 
 def at_once(request: Request) -> xr.Dataset:
     """One fit and one prediction, written; the result is read back from its file."""
-    args, downscaler, goal = request.args, request.downscaler, request.goal
+    args, downscaler = request.args, request.downscaler
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DeconditionalWarning)
         sides = two_sides(request.fine, request.coarse, downscaler.question())
@@ -126,26 +175,51 @@ def at_once(request: Request) -> xr.Dataset:
         check_result(request, where)
         with opened(args.checkpoint) as kept:
             downscaler.learn(learner, checkpoint=kept)
-            downscaler.predict_to(
-                args.out,
-                goal,
-                quantiles=args.quantiles,
-                samples=args.samples,
-                overwrite=args.overwrite,
-                command=request.command,
-            )
+            result = predicted(request, where)
+            found = None if request.zones is None else over_zones(request)
     args.written = args.out
-    result = open_fields(args.out, "written", is_asked_for_chunks(args))
     notes = [str(w.message) for w in caught if issubclass(w.category, DeconditionalWarning)]
     for note in dict.fromkeys(() if args.quiet else notes):
         print(f"note: {note}", file=sys.stderr)
     sum_up(request, result)
+    if found is not None:
+        many = int(found["mean"].notna().sum())
+        say(request.console, "aggregated", f"over {many} of {len(found)} zones: {args.table}")
     return result
+
+
+def predicted(request: Request, where: FineSide) -> xr.Dataset:
+    """The result, written; read back from its file where that has all of it."""
+    args, downscaler = request.args, request.downscaler
+    wanted = {"quantiles": args.quantiles, "samples": args.samples, "command": request.command}
+    if is_raster(args.out):
+        result = downscaler.predict(where.dataset, **wanted).load()
+        write_fields(result, args.out)
+        return result
+    downscaler.predict_to(args.out, where.dataset, overwrite=args.overwrite, **wanted)
+    return open_fields(args.out, "written", is_asked_for_chunks(args))
+
+
+def over_zones(request: Request) -> Any:
+    """The posterior over the zones of ``--aggregate``, written as a table."""
+    args, downscaler = request.args, request.downscaler
+    kind = "sum" if downscaler.kind == "sum" or downscaler.exposure else "mean"
+    table = aggregate(downscaler, request.zones, kind=kind, seed=downscaler.seed).table
+    with replacing(args.table) as part:
+        if args.table.suffix == ".csv":
+            table.drop(columns=table.geometry.name).to_csv(part)
+        else:
+            table.to_file(part, driver="GPKG")
+    return table
 
 
 def every_slice(request: Request) -> int:
     """One downscaling for every value of a dimension; those that are done survive a stop."""
     args = request.args
+    if not isinstance(request.fine, xr.Dataset) or not isinstance(request.coarse, xr.Dataset):
+        raise UsageError("--map-over goes over a dimension of gridded data; leave it out.")
+    if request.zones is not None:
+        raise UsageError("--aggregate needs one downscaling; leave --map-over out.")
     check_writable(request.goal, args.out)
     store = args.out.with_name(f".{args.out.name}.slices")
     with warnings.catch_warnings(record=True) as caught:
@@ -211,7 +285,8 @@ def sum_up(request: Request, result: xr.Dataset) -> None:
 
 def check_files(args: argparse.Namespace) -> None:
     """Raise unless all that is to be written can be, and replaces nothing that is read."""
-    inputs: list[str | Path] = [*args.fine, *args.coarse, *(args.on or [])]
+    more = [p for p in (args.exposure, args.aggregate) if p is not None and os.path.exists(p)]
+    inputs: list[str | Path] = [*args.fine, *args.coarse, *(args.on or []), *more]
     protect_inputs(args.out, inputs)
     args.out = check_output(args.out, args.overwrite)
     others = [*inputs, args.out]
@@ -225,6 +300,24 @@ def check_files(args: argparse.Namespace) -> None:
         others.append(args.report)
     if args.checkpoint is not None:
         check_checkpoint(args, others)
+    check_table(args, others)
+
+
+def check_table(args: argparse.Namespace, others: Sequence[str | Path]) -> None:
+    """Raise unless the table of aggregates can be written where it was asked for."""
+    if args.aggregate is None:
+        if args.table is not None:
+            raise UsageError("--table is written of --aggregate; name its polygons too.")
+        return
+    if args.table is None:
+        stem = f"{args.out.stem}_{Path(args.aggregate).stem}.csv"
+        args.table = args.out.with_name(stem)
+    if args.table.suffix not in (".csv", ".gpkg"):
+        raise UsageError(f"the table {str(args.table)!r} must end in .csv or .gpkg; name another.")
+    protect_inputs(args.table, others, "table")
+    check_place(args.table, "table")
+    if os.path.lexists(args.table) and not args.overwrite:
+        raise UsageError(f"the table {str(args.table)!r} exists; name another, or add --overwrite.")
 
 
 def check_checkpoint(args: argparse.Namespace, others: Sequence[str | Path]) -> None:
@@ -278,7 +371,7 @@ def check_on(side: FineSide, problem: Problem) -> None:
 def check_result(request: Request, side: FineSide) -> None:
     """Raise now where the result could not be written, or does not fit into memory."""
     args, n_cells = request.args, side.grid.n_cells * side.grid.n_times
-    check_writable(request.goal, args.out, side.grid.dims)
+    check_writable(side.dataset, args.out, side.grid.dims)
     if side.chunked:
         return
     layers = 2 + len(args.quantiles) + args.samples

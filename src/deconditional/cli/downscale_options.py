@@ -33,6 +33,10 @@ examples:
         --covariates orog --mask land --transform log --consistency exact \\
         --time 2001-07 --out pr_fine.nc
 
+  totals of districts, shared out by people, as a raster, and summed up over other districts:
+    deconditional downscale --fine cov.tif --coarse districts.gpkg --target cases --kind sum \\
+        --exposure pop.tif --covariates elevation,ndvi --out rate.tif --aggregate regions.gpkg
+
 exit codes: 0 done, 2 the command cannot be carried out as given, 3 the program itself failed, 130
 interrupted.
 """
@@ -62,14 +66,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _data(add: Add, of_estimator: Add) -> None:
     files: dict[str, Any] = {"nargs": "+", "metavar": "FILE"}
-    text = "covariates on the fine grid, NaN where unknown: netCDF, Zarr, globs"
+    text = "covariates on the fine grid, NaN where unknown: netCDF, Zarr, GeoTIFF, globs"
     add("--fine", required=True, help=text, **files)
-    text = "target and mediators on the coarse grid, NaN where unknown"
+    text = (
+        "target and mediators on the coarse grid, NaN where unknown; or polygons or points in a "
+        "GeoPackage, GeoJSON, shapefile, or CSV with lon and lat"
+    )
     add("--coarse", required=True, help=text, **files)
     of_estimator("--target", required=True, help="coarse variable to downscale")
     of_estimator("--covariates", type=names, metavar="A,B", help="fine variables")
     text = "coarse variables that link target and covariates where cells or times differ"
     of_estimator("--mediators", type=names, metavar="P,Q", help=text)
+    text = "what the target of a cell or polygon is; of polygons it has to be said"
+    of_estimator("--kind", choices=("mean", "sum"), help=text)
+    text = "amount in every fine cell, such as people: a file, or a variable of the fine data"
+    add("--exposure", metavar="FILE|NAME", help=text)
+    text = "column of the polygons that names them (default: their number)"
+    add("--id", metavar="COLUMN", help=text)
     add("--on", help="where to predict, if not where the fine covariates are known", **files)
     add("--time", metavar="T", help="use these times only: 2001-07, or 2001-06/2001-08")
     of_estimator("--mask", help="fine variable, share of a cell that counts (0 to 1)")
@@ -125,7 +138,11 @@ def _model(add: Add, of_estimator: Add) -> None:
 
 
 def _output(add: Add, of_estimator: Add) -> None:
-    add("--out", required=True, type=Path, metavar="OUT.nc", help=".nc or .zarr")
+    add("--out", required=True, type=Path, metavar="OUT.nc", help=".nc, .zarr or .tif")
+    text = "polygons or points over which the posterior is aggregated into a table"
+    add("--aggregate", metavar="FILE", help=text)
+    text = "where the table goes, .csv or .gpkg (default: beside the output)"
+    add("--table", type=Path, metavar="FILE", help=text)
     add("--quantiles", type=levels, default=[], metavar="Q,R", help="as in 0.05,0.5,0.95")
     add("--samples", type=at_least(0), default=0, metavar="K", help="joint samples to add")
     add("--report", type=Path, metavar="FILE.html", help="write a report too")

@@ -46,12 +46,12 @@ positive = at_least(1)
 
 
 def names(text: str) -> list[str]:
-    """Names between commas."""
+    """Type of an option that holds names between commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def levels(text: str) -> list[float]:
-    """Numbers between commas."""
+    """Type of an option that holds numbers between commas."""
     try:
         return [float(part) for part in names(text)]
     except ValueError:

@@ -284,7 +284,7 @@ def _bounds_names(fields: xr.Dataset, grid: Grid) -> set[str]:
 
 
 def _pick(fields: xr.Dataset, names: Sequence[str], grid: Grid) -> xr.Dataset:
-    """Some variables, with all coordinates and the bounds and grid mapping they refer to."""
+    """Dataset of some variables, with their coordinates, bounds and grid mapping."""
     kept = {*names, *_bounds_names(fields, grid)}
     kept |= {str(fields[name].attrs.get("grid_mapping")) for name in names}
     return fields.drop_vars([name for name in fields.data_vars if name not in kept])

@@ -10,10 +10,10 @@ import xarray as xr
 
 from deconditional.datasets.cells import cell_axis
 from deconditional.datasets.waves import smooth
+from deconditional.fields.frames import EARTH_RADIUS
 
 __all__ = ["synthetic_fields"]
 
-_RADIUS = 6_371_000.0
 _DAYS = 10.0  # how long the weather takes to change
 _ATTRS = {
     "tas": {
@@ -48,7 +48,7 @@ _CRS = {
     "longitude_of_central_meridian": 0.0,
     "false_easting": 0.0,
     "false_northing": 0.0,
-    "earth_radius": _RADIUS,
+    "earth_radius": EARTH_RADIUS,
 }
 
 
@@ -199,7 +199,7 @@ def _coordinates(
     """
     if not projected:
         return ("lat", "lon"), _axis("lat", rows) | _axis("lon", columns)
-    coords = _axis("y", _RADIUS * rows) | _axis("x", _RADIUS * np.radians(columns))
+    coords = _axis("y", EARTH_RADIUS * rows) | _axis("x", EARTH_RADIUS * np.radians(columns))
     return ("y", "x"), coords | {"crs": xr.Variable((), np.int32(0), dict(_CRS))}
 
 

@@ -9,9 +9,18 @@ except ImportError as error:  # pragma: no cover
     ) from None
 
 from deconditional.errors import SliceWarning
+from deconditional.fields.aggregation import Aggregate, aggregate
 from deconditional.fields.cross_validation import cross_validate
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.downscaling import downscale
 from deconditional.fields.validation import Comparison
 
-__all__ = ["Comparison", "Downscaler", "SliceWarning", "cross_validate", "downscale"]
+__all__ = [
+    "Aggregate",
+    "Comparison",
+    "Downscaler",
+    "SliceWarning",
+    "aggregate",
+    "cross_validate",
+    "downscale",
+]

@@ -19,6 +19,8 @@ Ints = npt.NDArray[np.int64]
 AxisKind = Literal["latitude", "longitude", "plane"]
 
 FULL_CIRCLE = 360.0
+EARTH_RADIUS = 6371.0
+"""Radius of the Earth, in kilometres."""
 
 
 def measured(bounds: Floats, kind: AxisKind) -> Floats:
@@ -117,6 +119,21 @@ class Grid:
     shape: tuple[int, int]
     centres: Floats
     there: npt.NDArray[np.bool_]
+
+    @property
+    def stands_for_cells(self) -> bool:
+        """Whether what it has are points, each of which stands for the fine cell it lies in."""
+        return False
+
+    @property
+    def noun(self) -> str:
+        """What the cells of coarse data are called."""
+        return "coarse cells"
+
+    @property
+    def square_km(self) -> float:
+        """Square kilometres of an area of one."""
+        return EARTH_RADIUS**2 if self.spherical else 1e-6
 
     @property
     def dims(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import xarray as xr
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import FULL_CIRCLE, AxisKind
-from deconditional.fields.frames import Frame
+from deconditional.fields.frames import EARTH_RADIUS, Frame
 from deconditional.fields.polygons import estimated_corners
 from deconditional.fields.surface import Surface
 
@@ -24,9 +24,6 @@ __all__ = [
 ]
 
 Floats = npt.NDArray[np.float64]
-
-EARTH_RADIUS = 6_371_000.0
-"""Radius of the Earth, in metres."""
 
 FARTHEST: dict[AxisKind, float] = {"latitude": 1e4, "longitude": 1e4, "plane": 1e15}
 """Degrees or metres from the origin that a coordinate may have, many turns allowed."""

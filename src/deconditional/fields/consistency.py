@@ -120,9 +120,9 @@ def consistent(
             "consistency='exact' found no observed coarse cell that the predicted cells cover; "
             "leave it out."
         )
-    found = found.take(wanted[found.unit])
+    found = found.take(wanted[found.unit] & (found.amount > 0))
     units, cell = np.unique(found.unit, return_inverse=True)
-    weights = found.area / area[found.unit]
+    weights = found.amount / np.bincount(cell, found.amount)[cell]
     observed = Bags(
         points=posterior.x[found.row],
         bag=cell.astype(np.int64),

@@ -131,7 +131,7 @@ def _facts(account: Account) -> dict[str, Any]:
 
 
 def _skill(account: Account) -> dict[str, str]:
-    """How the model does beside bilinear interpolation, and a doubt where it is no better."""
+    """Sentences on how the model does beside bilinear interpolation, and a doubt if no better."""
     if account.comparison is None:
         return {}
     name, comparison = account.model_name, account.comparison

@@ -31,8 +31,7 @@ from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.progress import show
 from deconditional.fitting.report import FitReport
 from deconditional.saving.api import Savable
-from deconditional.saving.resume import Checkpoint, opened
-from deconditional.saving.resume import Part as CheckpointPart
+from deconditional.saving.resume import Checkpoint, CheckpointPart, opened
 
 __all__ = ["Downscaler"]
 
@@ -79,6 +78,13 @@ class Downscaler(Savable, Options):
         A fine variable between 0 and 1: the share of a cell that counts, such as land.
     min_cover
         Least share of a coarse cell that fine cells with covariates must cover.
+    kind
+        What the target of a cell or polygon is: the ``"mean"`` of the field over it, or the
+        ``"sum"``. Of polygons it has to be said; of cells it is the mean. Of sums the field is the
+        target per square kilometre, or per unit of exposure.
+    exposure
+        A fine variable with the amount in every cell, such as the number of people: means are
+        weighted by it. A cell where it is missing has none.
     dims
         Names of dimensions, ``{"y": ..., "x": ..., "time": ...}``, where they cannot be found.
     folds
@@ -141,7 +147,7 @@ class Downscaler(Savable, Options):
             pairing, bags = pair(*((fine, coarse) if series is None else series.sample(self.seed)))
             problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds)
             learner = Learner.of(problem, self.recipe(pairing), bags, self.folds)
-        return replace(learner, series=series, seconds=time.perf_counter() - began)
+        return replace(learner, series=series, side=fine, seconds=time.perf_counter() - began)
 
     def fit(
         self,
@@ -193,7 +199,7 @@ class Downscaler(Savable, Options):
         return self
 
     def using(self, name: str) -> Self:
-        """The same, with another of the candidates that were fitted as its model."""
+        """Copy of the downscaler whose model is another of the candidates that were fitted."""
         self._check_fitted()
         if name not in self.candidates_:
             raise UsageError(
@@ -219,7 +225,7 @@ class Downscaler(Savable, Options):
 
     @property
     def pairing_(self) -> Pairing:
-        """Bags and observations."""
+        """Pairing of bags and observations that was learnt from."""
         return self.learner_.problem.pairing
 
     @property

@@ -67,7 +67,7 @@ def downscale(
         With `map_over`: a folder that keeps what is done, so that the same call goes on after a
         crash. Without it nothing is kept.
     jobs
-        With `map_over` and no cluster: so many processes of one, made with Dask for this call.
+        With `map_over` and no cluster: processes of a Dask cluster that is made for this call.
     checkpoint
         Without `map_over`: a file that keeps how far learning is; see :meth:`Downscaler.fit`. It is
         removed when the result is there.

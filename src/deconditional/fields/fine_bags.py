@@ -54,6 +54,11 @@ class FineBags:
     parts: Parts
     table: UnitTable
 
+    @property
+    def amounts(self) -> Floats:
+        """The amount in every bag: its area, or its exposure."""
+        return self.table.amount
+
     def make(
         self, which: Ints | None = None, points_per_bag: int | None = None, seed: int = 0
     ) -> Bags:
@@ -66,27 +71,33 @@ class FineBags:
         met = self.parts.gather(_reduced, plan.joined, plan)
         found = replace(plan, shared=np.zeros_like(plan.shared)).reduced(met)
         index = order[np.searchsorted(plan.wanted, found.unit)]
-        total = np.bincount(index, found.area, minlength=len(place))
+        total = np.bincount(index, found.amount, minlength=len(place))
         by_bag = np.argsort(index, kind="stable")
         return Bags(
             points=found.points[by_bag],
             bag=index[by_bag].astype(np.int64),
-            weights=(found.area / total[index])[by_bag],
+            weights=(found.amount / total[index])[by_bag],
             ids=tuple(self.table.unit[place].tolist()),
             mediator=None,
             point=np.unique(found.number, return_inverse=True)[1][by_bag].astype(np.int64),
+            exposure=self._exposure(place),
         )
+
+    def _exposure(self, place: Ints) -> Floats | None:
+        """The exposure of some bags, all of it however few points stand for it."""
+        return self.table.amount[place] if self.parts.reader.question.exposure else None
 
     def _centroids(self, place: Ints) -> Bags:
         """For models that take the centroid of a bag: all points would be too many to gather."""
         n = len(place)
         return Bags(
-            points=(self.table.weighted / self.table.area[:, None])[place],
+            points=(self.table.weighted / self.table.amount[:, None])[place],
             bag=np.arange(n),
             weights=np.ones(n),
             ids=tuple(self.table.unit[place].tolist()),
             mediator=None,
             point=np.arange(n),
+            exposure=self._exposure(place),
         )
 
     def _plan(self, place: Ints, points_per_bag: int | None, seed: int) -> Reduction:
@@ -129,12 +140,12 @@ class FineBags:
 
 
 class Pieces(NamedTuple):
-    """Points of bags on their way: the unit, number in the fine data, coordinates, area of each."""
+    """Points of bags on their way: unit, number in the fine data, coordinates, amount of each."""
 
     unit: Ints
     number: Ints
     points: Floats
-    area: Floats
+    amount: Floats
 
     def take(self, rows: npt.NDArray[Any]) -> Pieces:
         """Some of the points."""
@@ -167,7 +178,7 @@ class Reduction:
         return self.reduced(every.take(np.lexsort((every.number, every.unit))))
 
     def reduced(self, found: Pieces) -> Pieces:
-        """Every bag, by unit, with no more points than it needs; their areas add up as before."""
+        """Every bag, by unit, with no more points than it needs; their amounts add up as before."""
         starts = np.flatnonzero(np.diff(found.unit, prepend=-1))
         bags = np.split(np.arange(len(found.unit)), starts)[1:]
         smaller = [self._smaller(found.take(rows)) for rows in bags]
@@ -179,38 +190,38 @@ class Reduction:
         if size is None or len(bag.unit) <= size:
             return bag
         rng = np.random.default_rng([self.seed, int(bag.unit[0])])
-        total = bag.area.sum()
+        total = bag.amount.sum()
         if waits:
-            rows, weights = thinned(bag.area, size, rng)
+            rows, weights = thinned(bag.amount, size, rng)
         else:
-            rows, weights = representatives(bag.points, bag.area / total, size, rng)
-        return bag.take(rows)._replace(area=weights * total)
+            rows, weights = representatives(bag.points, bag.amount / total, size, rng)
+        return bag.take(rows)._replace(amount=weights * total)
 
 
 def _reduced(part: Part, plan: Reduction) -> Pieces:
     found = part.cells.memberships
-    found = found.take(np.isin(found.unit, plan.wanted))
+    found = found.take(np.isin(found.unit, plan.wanted) & (found.amount > 0))
     numbers = part.cells.numbers[found.row]
-    return plan.joined([Pieces(found.unit, numbers, part.points[found.row], found.area)])
+    return plan.joined([Pieces(found.unit, numbers, part.points[found.row], found.amount)])
 
 
 # ---------------------------------------------------------------------- sums over all points
 
 
 def _members(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
-    """Places among some units, points, and the areas they share, for all points in them."""
+    """Places among some units, points, and the amounts they share, for all points in them."""
     found = part.cells.memberships
     found = found.take(np.isin(found.unit, units))
     order = np.argsort(units)
-    return order[np.searchsorted(units[order], found.unit)], found.row, found.area
+    return order[np.searchsorted(units[order], found.unit)], found.row, found.amount
 
 
 def _function_sums(
     part: Part, units: Ints, scaling: InputScaling, functions: Functions
 ) -> csr_array:
-    """Sums over the points of units of area times functions and, in the last column, of area."""
-    place, row, area = _members(part, units)
-    shares = csr_array((area, (place, row)), shape=(len(units), len(part.points)))
+    """Sums over the points of units of amounts times functions, and of amounts, the last column."""
+    place, row, amount = _members(part, units)
+    shares = csr_array((amount, (place, row)), shape=(len(units), len(part.points)))
     needed, total = np.unique(row), np.zeros((len(units), 1))
     points = part.points[needed] if len(needed) else np.zeros((1, part.points.shape[1]))
     for rows, block in blocks(scaling(points)):

@@ -12,9 +12,12 @@ import numpy.typing as npt
 
 from deconditional.errors import UsageError
 
-__all__ = ["GEOGRAPHIC", "PLANE", "Frame", "unit_vectors"]
+__all__ = ["EARTH_RADIUS", "GEOGRAPHIC", "PLANE", "Frame", "unit_vectors"]
 
 Floats = npt.NDArray[np.float64]
+
+EARTH_RADIUS = 6_371_000.0
+"""Radius of the Earth, in metres."""
 
 NAME = "grid_mapping_name"
 PROJECTION = (

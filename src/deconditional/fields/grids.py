@@ -227,7 +227,8 @@ class Search:
             mapping = mapping.split(":")[0].strip()
             if mapping in self.dataset.variables:
                 return mapping
-        return None
+        # The name that rioxarray gives it; arithmetic drops the attribute, and the variable stays.
+        return "spatial_ref" if "spatial_ref" in self.dataset.coords else None
 
     def kinds(self, pair: Sequence[str], about: Mapping[str, Any]) -> list[tuple[AxisKind, float]]:
         """What two coordinates measure, and their units; raises where they are not of one kind."""

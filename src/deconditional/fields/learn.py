@@ -40,8 +40,7 @@ from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
 from deconditional.models.regression import bag_gap
 from deconditional.models.variational import VariationalModel
 from deconditional.saving.kinds import LeftBehind
-from deconditional.saving.resume import Part as CheckpointPart
-from deconditional.saving.resume import within
+from deconditional.saving.resume import CheckpointPart, within
 
 __all__ = ["STAGED", "FitData", "Learner", "Learnt", "final_stage", "interrupted"]
 
@@ -138,6 +137,8 @@ class Learner:
         Both sides at all times, where the problem is a sample of them.
     matched
         Whether observations without a bag of their own are left out however many they are.
+    side
+        The fine data itself.
     """
 
     problem: Problem
@@ -148,6 +149,7 @@ class Learner:
     seconds: float = 0.0
     series: Any = field(default=None, metadata={"left_behind": "the series that was fitted to"})
     matched: bool = False
+    side: Any = field(default=None, metadata={"left_behind": "the fine data of the fit"})
 
     @classmethod
     def of(cls, problem: Problem, recipe: Recipe, bags: FineBags, n_folds: int) -> Learner:

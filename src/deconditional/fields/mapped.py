@@ -38,7 +38,7 @@ Work = Callable[..., xr.Dataset]
 
 @dataclass(frozen=True)
 class Slice:
-    """One of many downscalings.
+    """Downscaling that is one of many: its data, options and name.
 
     Attributes
     ----------

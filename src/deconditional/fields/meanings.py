@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 from gpjax.kernels.base import ProductKernel
 
+from deconditional.fields.frames import EARTH_RADIUS
 from deconditional.fields.learn import STAGED, final_stage
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.models import CMP, MediatedGP
 
 __all__ = ["meanings_of", "parameter_meanings"]
-
-EARTH_RADIUS_KM = 6371.0
 
 SHAPES = {"Matern32": "smooth", "Matern12": "rough", "Matern52": "very smooth", "RBF": "Gaussian"}
 
@@ -132,7 +131,7 @@ def _of_kernel(
         every = " and ".join(dict.fromkeys(_seen(each, n_places) for each in factors or [part]))
         return np.sqrt(value) * target.scale, unit, f"spread of the {kind} part in {every}"
     if what == "position":
-        scale = EARTH_RADIUS_KM if spherical else float(scaling.scale[0]) / 1000.0
+        scale = EARTH_RADIUS / 1000.0 if spherical else float(scaling.scale[0]) / 1000.0
         return value * scale, "km", f"length scale of the {kind} part in position"
     if what == "time":
         scale = float(scaling.scale[n_places[0]])

@@ -46,6 +46,8 @@ class Options(BaseEstimator):
         seed: int = 0,
         progress: bool = False,
         time: str = "smooth",
+        kind: str | None = None,
+        exposure: str | None = None,
     ):
         self.target = target
         self.covariates = covariates
@@ -69,6 +71,8 @@ class Options(BaseEstimator):
         self.seed = seed
         self.progress = progress
         self.time = time
+        self.kind = kind
+        self.exposure = exposure
 
     def question(self) -> Question:
         """The variables and their parts, checked."""
@@ -88,6 +92,8 @@ class Options(BaseEstimator):
             min_cover=self.min_cover,
             dims=self.dims,
             time=self.time,
+            kind=self.kind,
+            exposure=self.exposure,
         )
 
     def series(self, fine: FineSide, coarse: CoarseSide) -> Series | None:

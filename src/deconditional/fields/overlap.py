@@ -18,6 +18,7 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import FULL_CIRCLE, AxisKind, Grid, Lattice, measured
 from deconditional.fields.io import available_memory, shown_bytes
 from deconditional.fields.polygons import shorter_steps
+from deconditional.fields.zones.grid import Zones
 
 __all__ = [
     "check_cells",
@@ -39,10 +40,12 @@ SUBDIVISION = 5
 def overlap(fine: Grid, coarse: Grid) -> csr_array:
     """Areas that fine cells (rows) and coarse cells (columns) share.
 
-    Exact for two lattices in one frame. Else a fine cell whose corners and centre lie in one coarse
-    cell belongs to it, and others are shared out by points within them; a cell without corners
-    belongs to where its centre is.
+    Exact for two lattices in one frame, and for zones. Else a fine cell whose corners and centre
+    lie in one coarse cell belongs to it, and others are shared out by points within them; a cell
+    without corners belongs to where its centre is.
     """
+    if isinstance(coarse, Zones):
+        return coarse.shared_with(fine)
     if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
         return overlap_areas(*shared_lengths(fine, coarse))
     place = partial(_held, fine, coarse)
@@ -90,6 +93,8 @@ def _aligned(fine: Lattice, coarse: Lattice) -> bool:
 
 def meet(fine: Grid, coarse: Grid) -> bool:
     """Whether two grids have cells in common."""
+    if isinstance(coarse, Zones):
+        return coarse.meets(fine)
     if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
         return all(shared.any() for shared in shared_lengths(fine, coarse))
     return bool((_held(fine, coarse, fine.centres) >= 0).any()) or overlap(fine, coarse).nnz > 0

@@ -22,7 +22,7 @@ from deconditional.fields.part import ROUNDING, check_known
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
 from deconditional.fields.sides import CoarseSide, FineSide
-from deconditional.fields.survey import joined_surveys, surveyed
+from deconditional.fields.survey import UnitTable, joined_surveys, surveyed
 from deconditional.fields.units import Units
 
 __all__ = ["Pairing", "pair"]
@@ -58,6 +58,10 @@ class Pairing:
         Of the units, None where the unit is a cell; and what times are as inputs.
     target : (units,)
         Target of every unit, NaN where missing.
+    amount : (N,)
+        What is in every bag: its exposure, or its area in square kilometres.
+    cover : (units,)
+        The share of every unit that fine cells with covariates cover.
     understood
         What was found, in words: pairs of label and text.
     repeated
@@ -80,6 +84,8 @@ class Pairing:
     target: Floats
     understood: tuple[tuple[str, str], ...]
     repeated: bool = False
+    amount: Floats | None = None
+    cover: Floats | None = None
 
     @property
     def n_position(self) -> int:
@@ -135,6 +141,9 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     check_overlap(fine.grid, grid)
     bags, filled, about = _bags(fine, coarse, units)
     bag_unit = bags.table.unit
+    amount = bags.table.amount * (1.0 if question.exposure else grid.square_km)
+    if question.kind == "sum" and not grid.stands_for_cells:
+        units = replace(units, target=_densities(units.target, bag_unit, amount))
     bag_mediator = units.mediator[bag_unit]
     bag_mediator = np.where(np.isnan(bag_mediator), filled, bag_mediator)
     places = units.places(grid, question.position)
@@ -162,21 +171,40 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
         target=units.target,
         understood=(),
         repeated=fine.lasting,
+        amount=amount,
+        cover=about.cover,
     )
     if few:
         return pairing, bags
     _check_link(pairing, grid.times)
-    return replace(pairing, understood=_understood(pairing, about, units.how)), bags
+    said = _understood(pairing, about, units.how)
+    return replace(
+        pairing, understood=(*said[:1], *fine.understood, *coarse.understood, *said[1:])
+    ), bags
 
 
 @dataclass(frozen=True)
 class About:
-    """What is said of the fine data: cells, those with all covariates, units left out or cut."""
+    """What is said of the fine data.
+
+    Attributes
+    ----------
+    n_cells, n_present
+        Fine cells, and those with all covariates.
+    too_small, partly
+        Units left out because of their cover, and bags that stand for a part of their unit.
+    amount
+        The exposure of all fine cells.
+    cover : (units,)
+        See :class:`Pairing`.
+    """
 
     n_cells: int
     n_present: int
     too_small: int
     partly: int
+    amount: float
+    cover: Floats
 
 
 def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, Floats, About]:
@@ -188,23 +216,52 @@ def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, F
     check_known(question, found.known, found.n_counted, found.n_present)
     table, area = found.units, np.zeros(units.size)
     area[table.unit] = table.area
+    share = parts.reader.cover(area, found.masked)
     enough = parts.reader.enough(area, found.masked)[table.unit]
-    kept = table.select(enough)
     if not enough.any():
-        most = parts.reader.cover(area, found.masked).max()
+        most = share.max()
         raise UsageError(
-            f"no coarse cell has fine covariates over {question.min_cover:.0%} of its area (the "
-            f"most is {most:.0%}); lower min_cover, or check that the grids coincide."
+            f"no {coarse.grid.noun[:-1]} has fine covariates over {question.min_cover:.0%} of "
+            f"its area (the most is {most:.0%}); lower min_cover, or check that the grids coincide."
         )
+    if question.exposure:
+        _check_amounts(table, units.target, coarse)
+        enough &= table.amount > 0
+    kept = table.select(enough)
     if not question.covariates and not question.position:
         raise UsageError("there is nothing to predict from: name covariates, or use position.")
     filled = np.full((len(kept.unit), len(question.mediators)), np.nan)
     there = [f"mediator {name}" in mediators for name in question.mediators]
     filled[:, there] = kept.other_means()
-    cover = parts.reader.cover(area, found.masked)[kept.unit]
-    partly = int((cover < 1.0 - ROUNDING).sum())
-    about = About(found.n_cells, found.n_present, int((~enough).sum()), partly)
+    partly = int((share[kept.unit] < 1.0 - ROUNDING).sum())
+    about = About(found.n_cells, found.n_present, int((~enough).sum()), partly, found.amount, share)
     return FineBags(parts, kept), filled, about
+
+
+def _densities(target: Floats, unit: Ints, amount: Floats) -> Floats:
+    """Sums over units as means: divided by what is in their bags, NaN where there is no bag."""
+    found = np.full(len(target), np.nan)
+    found[unit] = target[unit] / amount
+    return found
+
+
+def _check_amounts(table: UnitTable, target: Floats, coarse: CoarseSide) -> None:
+    """Raise where there is an exposure nowhere, or none at all where something was observed."""
+    name = coarse.question.exposure
+    if not (table.amount > 0).any():
+        raise UsageError(
+            f"the exposure {name!r} is zero or missing in all {coarse.grid.noun}; check that it "
+            "lies where they do, and its units."
+        )
+    empty = np.zeros(len(target), dtype=bool)
+    empty[table.unit] = table.amount <= 0
+    empty &= np.isfinite(target) & (target != 0)
+    if empty.any() and coarse.question.kind == "sum":
+        raise UsageError(
+            f"the {coarse.grid.noun} {coarse.named(empty)} have no {name} at all and yet a "
+            f"{coarse.question.target!r} (the first {target[empty][0]:.6g}); correct one of the "
+            "two, or make the target NaN there."
+        )
 
 
 # ---------------------------------------------------------------------- checks and words
@@ -215,7 +272,7 @@ def _check_link(p: Pairing, coarse_times: Any) -> None:
     name = p.question.target
     if len(p.z) < LEAST_OBSERVATIONS:
         raise UsageError(
-            f"the target {name!r} is known in {len(p.z)} coarse cell(s); at least "
+            f"the target {name!r} is known in {len(p.z)} {p.coarse.noun[:-1]}(s); at least "
             f"{LEAST_OBSERVATIONS} are needed to learn from."
         )
     if np.ptp(p.z) == 0:
@@ -269,8 +326,8 @@ def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[st
         f"{about.n_cells} fine cells",
         "mediators": f"{mediators}, missing for {without[0]} of {p.n_bags} bags and {without[1]} "
         f"of {len(p.z)} observations",
-        "bags": f"{p.n_bags} coarse cells with fine covariates, {sizes} fine cells in each",
-        "observations": f"{len(p.z)} of {len(p.target)} coarse cells have {question.target}",
+        "bags": f"{p.n_bags} {p.coarse.noun} with fine covariates, {sizes} fine cells in each",
+        "observations": f"{len(p.z)} of {len(p.target)} {p.coarse.noun} have {question.target}",
         "matching": f"{matched} observations have a bag of their own, {len(p.z) - matched} are "
         "linked through the mediators",
     }
@@ -282,12 +339,19 @@ def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[st
     if about.partly:
         lines["partly covered"] = (
             f"{about.partly} bags have covariates in a part of their cell only, and stand for it "
-            "with that part"
+            f"with that part (the least is {about.cover[p.bag_unit].min():.0%})"
         )
     if about.too_small:
         lines["left out"] = (
-            f"{about.too_small} cells with covariates over less than {question.min_cover:.0%} of "
-            "their area"
+            f"{about.too_small} {p.coarse.noun.removeprefix('coarse ')} with covariates over less "
+            f"than {question.min_cover:.0%} of their area"
+        )
+    if question.exposure:
+        assert p.amount is not None
+        lines["exposure"] = (
+            f"{question.exposure}: {about.amount:.8g} in the fine data, {p.amount.sum():.8g} in "
+            f"the bags, {p.amount.min():.4g} to {p.amount.max():.4g} in each; none where it is "
+            "missing"
         )
     if on_time:
         lines["time"] = on_time

@@ -45,16 +45,18 @@ class Place(NamedTuple):
 class Memberships(NamedTuple):
     """Which fine points belong to which units: for each the unit, the point, the area they share.
 
-    Points are counted among those of a part that are present, times in turn.
+    Points are counted among those of a part that are present, times in turn. The amount is what
+    lies in that area: the area itself, unless there is an exposure.
     """
 
     unit: Ints
     row: Ints
     area: Floats
+    amount: Floats
 
     def take(self, which: npt.NDArray[Any]) -> Memberships:
         """Some of the memberships."""
-        return Memberships(self.unit[which], self.row[which], self.area[which])
+        return Memberships(*(column[which] for column in self))
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,15 @@ class Cells:
         Where something is known, and the mask, if any, is positive.
     share : (cells,)
         The mask; one everywhere without.
+    density : (times, cells)
+        The exposure of a cell over its area; None without exposure.
     """
 
     reader: Reader
     place: Place
     present: Flags
     share: Floats
+    density: Floats | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -112,14 +117,23 @@ class Cells:
         n_cells, n_coarse = self.areas.shape
         row_of = np.full(self.present.size, -1)
         row_of[self.present.ravel()] = np.arange(self.present.sum())
-        pairs = self.areas.tocoo()
+        pairs, is_point = self.areas.tocoo(), self.reader.coarse.stands_for_cells
         found = []
         for t, time in enumerate(self.reader.unit_time[self.place.times]):
             row = row_of[t * n_cells + pairs.row]
             used = (row >= 0) & (pairs.data > 0) & (time >= 0)
-            found.append((time * n_coarse + pairs.col[used], row[used], pairs.data[used]))
-        unit, row, area = (np.concatenate(column) for column in zip(*found, strict=True))
-        return Memberships(unit.astype(np.int64), row.astype(np.int64), area)
+            area, unit = pairs.data[used], time * n_coarse + pairs.col[used]
+            dense = 1.0 if self.density is None or is_point else self.density[t][pairs.row[used]]
+            found.append((unit, row[used], area, area * dense))
+        unit, row, area, amount = (np.concatenate(column) for column in zip(*found, strict=True))
+        return Memberships(unit.astype(np.int64), row.astype(np.int64), area, amount)
+
+    @property
+    def amount(self) -> float:
+        """The exposure of all cells at all times, what the mask takes left out."""
+        if self.density is None:
+            return 0.0
+        return float((self.density * self.grid.areas * self.share).sum())
 
     @cached_property
     def numbers(self) -> Ints:
@@ -196,11 +210,12 @@ class Reader:
         return self.n_unit_times * self.coarse.n_cells
 
     def part(self, place: Place, arrays: Sequence[np.ndarray]) -> Part:
-        """The part that some arrays make up: covariates first, then others, the mask last."""
+        """The part that some arrays make up: covariates, then others, exposure and mask last."""
         n_times = place.times.stop - place.times.start
         n_cells = self.grid.cut(*place).n_cells
         values = [np.asarray(a, dtype=float).reshape(-1, n_cells) for a in arrays]
         mask = values.pop()[0] if self.question.mask else None
+        exposure = values.pop() if self.question.exposure else None
         for name, array in zip(self.question.covariates, values, strict=False):
             check_marks(array, name)
         stack = np.full((n_times, n_cells, len(values)), np.nan)
@@ -209,12 +224,30 @@ class Reader:
         n_covariates = len(self.question.covariates)
         covariates, others = stack[..., :n_covariates], stack[..., n_covariates:]
         known = np.asarray(np.isfinite(covariates).all(-1))
-        return Part(self.cells(place, known, mask), covariates, others)
+        return Part(self.cells(place, known, mask, exposure), covariates, others)
 
-    def cells(self, place: Place, known: Flags, mask: Floats | None) -> Cells:
+    def cells(
+        self, place: Place, known: Flags, mask: Floats | None, exposure: Floats | None = None
+    ) -> Cells:
         """The cells of a part where something is known, and a mask, if there is one, counts."""
         share = np.ones(known.shape[1]) if mask is None else self._share(mask)
-        return Cells(self, place, known & (share > 0) & self.grid.cut(*place).there, share)
+        grid = self.grid.cut(*place)
+        density = None if exposure is None else self._density(exposure, grid, known.shape)
+        return Cells(self, place, known & (share > 0) & grid.there, share, density)
+
+    def _density(self, exposure: Floats, grid: Grid, shape: tuple[int, ...]) -> Floats:
+        """Exposure over area, zero where it is missing; raises where it is no amount."""
+        name = str(self.question.exposure)
+        check_marks(exposure, name)
+        low = float(np.nanmin(exposure, initial=0.0))
+        if low < 0:
+            raise UsageError(
+                f"the exposure {name!r} falls to {low:.6g}; it is an amount, from zero on. If that "
+                "marks missing values, set _FillValue (nodata), or make them NaN."
+            )
+        areas = np.broadcast_to(grid.areas, shape)
+        amount = np.broadcast_to(np.nan_to_num(exposure, posinf=0.0), shape)
+        return np.asarray(amount / np.where(areas > 0, areas, 1.0))
 
     def _share(self, mask: Floats) -> Floats:
         """Shares of cells from the values of the mask; raises where they are none."""

@@ -147,9 +147,11 @@ class Parts:
 
         reader = delayed(self.reader, pure=False, traverse=False)
         sums = delayed(_area_sums_of, pure=False)
+        question = self.reader.question
+        n_last = (question.exposure is not None) + (question.mask is not None)
         tasks = field.to_delayed(optimize_graph=False).ravel()
         found = [
-            sums(reader, place, task, arrays[-1] if self.reader.question.mask else None)
+            sums(reader, place, task, list(arrays[len(arrays) - n_last :]))
             for place, task, arrays in zip(self.places, tasks, self.arrays, strict=True)
         ]
         total = delayed(_divided, pure=False)(reader, merged(found, _added))
@@ -184,20 +186,22 @@ def _check_size(chunks: tuple[tuple[int, ...], ...], n_values: int) -> None:
 
 
 def _area_sums(cells: Cells, field: Floats) -> tuple[Floats, Floats]:
-    """Sums of area times field and of area over units, and what the mask takes of coarse cells."""
+    """Sums over units of amount times field, amount and area; what the mask takes of cells."""
     found, values = cells.memberships, field[cells.present]
-    each = (found.area * values[found.row], found.area)
+    each = (found.amount * values[found.row], found.amount, found.area)
     sums = [np.bincount(found.unit, row, cells.reader.n_units) for row in each]
     return np.stack(sums).astype(float), cells.masked
 
 
 def _area_sums_of(
-    reader: Reader, place: Place, block: np.ndarray, mask: Any
+    reader: Reader, place: Place, block: np.ndarray, last: list[Any]
 ) -> tuple[Floats, Floats]:
-    """Those of one block of a field; NaN where nothing is known."""
+    """Area sums over units of one block of a field, whose exposure and mask are the last arrays."""
     field = block.reshape(len(block), -1)
-    share = None if mask is None else np.asarray(mask, dtype=float).reshape(len(block), -1)[0]
-    return _area_sums(reader.cells(place, np.isfinite(field), share), field)
+    values = [np.asarray(a, dtype=float).reshape(-1, field.shape[1]) for a in last]
+    mask = values.pop()[0] if reader.question.mask else None
+    exposure = values.pop() if values else None
+    return _area_sums(reader.cells(place, np.isfinite(field), mask, exposure), field)
 
 
 def _added(found: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
@@ -206,5 +210,6 @@ def _added(found: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
 
 
 def _divided(reader: Reader, sums: tuple[Floats, Floats]) -> Floats:
-    (total, area), masked = sums
-    return np.where(reader.enough(area, masked), total / np.where(area > 0, area, 1.0), np.nan)
+    (total, amount, area), masked = sums
+    there = reader.enough(area, masked) & (amount > 0)
+    return np.where(there, total / np.where(there, amount, 1.0), np.nan)

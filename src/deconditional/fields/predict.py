@@ -75,7 +75,7 @@ class Wanted:
             raise UsageError(f"samples must be a whole number from 0 on, not {n!r}.")
 
     def for_window(self, number: int) -> Wanted:
-        """The same of one of many windows, whose samples are drawn on their own."""
+        """Request for one of many windows in time, with samples of its own."""
         return replace(self, seed=self.seed + number) if self.n_samples else self
 
     @property
@@ -93,7 +93,7 @@ class Wanted:
 
     @property
     def size(self) -> int:
-        """The number of all layers."""
+        """Number of layers of the answer."""
         return sum(count for _, count in self.layers.values())
 
     def nothing(self, shape: tuple[int, ...]) -> Floats:

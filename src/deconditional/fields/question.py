@@ -26,6 +26,11 @@ class Question:
         Least share of a coarse cell that fine cells with covariates must cover to make it a bag.
     time
         How times hang together; see :class:`~deconditional.fields.clock.Clock`.
+    kind
+        What an observation is of its cell or zone: the ``"mean"`` or the ``"sum"``.
+    exposure
+        A fine variable, the amount in every cell (people, say): means are weighted by it, and sums
+        are of it times the field.
     """
 
     target: str
@@ -36,6 +41,8 @@ class Question:
     min_cover: float = 0.5
     dims: Mapping[str, str] | None = None
     time: str = "ignore"
+    kind: str | None = None
+    exposure: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no dataset could answer."""
@@ -55,6 +62,15 @@ class Question:
             raise UsageError(
                 f"min_cover is a share of a coarse cell, between 0 and 1, not {self.min_cover!r}."
             )
+        if self.kind not in (None, "mean", "sum"):
+            raise UsageError(f"kind must be 'mean' or 'sum', not {self.kind!r}.")
+        if self.exposure is not None and not isinstance(self.exposure, str):
+            raise UsageError(
+                "exposure must be the name of a fine variable, such as 'population', not "
+                f"{type(self.exposure).__name__}."
+            )
+        if self.exposure is not None and self.exposure in (self.target, self.mask):
+            raise UsageError(f"{self.exposure!r} is the exposure; it cannot be the target or mask.")
         if self.mask is not None and not isinstance(self.mask, str):
             raise UsageError(
                 f"mask must be the name of a fine variable, not {type(self.mask).__name__}."

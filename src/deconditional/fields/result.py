@@ -17,6 +17,7 @@ from deconditional.fields.axes import Grid
 from deconditional.fields.predict import NOT_PREDICTED
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide
+from deconditional.fields.zones.grid import DIM
 
 __all__ = ["coarse_part", "fine_part", "history_line", "versions"]
 
@@ -34,7 +35,7 @@ def versions() -> dict[str, str]:
 
 
 def history_line(command: str) -> str:
-    """One line of a CF history."""
+    """Line that a command adds to a CF history."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} deconditional {VERSION}: {command}"
 
 
@@ -75,6 +76,8 @@ def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
         attributes = {k: v for k, v in given.attrs.items() if k != "bounds"}
         name = on[0] if len(on) == 1 and len(dims) == 2 else f"coarse_{coordinate}"
         coords[name] = (on, given.values, attributes)
+    if DIM in problem.coarse.coords:
+        coords[f"coarse_{DIM}"] = problem.coarse[DIM].values
     shape: tuple[int, ...] = grid.shape[-len(dims) :]
     if pairing.times is not None:
         dims.insert(0, "coarse_time")

@@ -32,7 +32,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Floats) -> Spread:
-        """Of the rows of an array."""
+        """Spread of the rows of an array."""
         return cls(values.mean(0), values.std(0), values.min(0), values.max(0))
 
 
@@ -52,7 +52,7 @@ class InputScaling:
 
     @classmethod
     def of(cls, spread: Spread, n_position: int, spherical: bool, n_time: int = 0) -> InputScaling:
-        """From the spread of the values the model learns from.
+        """Scaling that standardises the values the model learns from.
 
         Where the year goes round is on a circle, which stays as it is.
         """
@@ -67,7 +67,7 @@ class InputScaling:
         return cls(centre, scale)
 
     def __call__(self, values: Floats) -> Floats:
-        """Standardised values."""
+        """Standardise values."""
         return (values - self.centre) / self.scale
 
 
@@ -98,7 +98,7 @@ class TargetScaling:
     def of(
         cls, z: Floats, transform: str | None, bounds: tuple[float | None, float | None] | None
     ) -> TargetScaling:
-        """From the observations; raises where they lie outside what was asked for."""
+        """Scaling that standardises the observations; raises where they are outside the bounds."""
         if transform not in (None, "log"):
             raise UsageError(f"transform must be 'log' or nothing, not {transform!r}.")
         try:
@@ -136,7 +136,7 @@ class TargetScaling:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a bound."""
+        """Whether the target has a physical bound."""
         return bool(np.isfinite(self.bounds).any())
 
     @property

@@ -14,12 +14,15 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
 from deconditional.fields.clock import Clock, comparable
 from deconditional.fields.frames import GEOGRAPHIC, Frame
-from deconditional.fields.grids import find_grid, values_on
+from deconditional.fields.grids import check_names, find_grid, values_on
 from deconditional.fields.overlap import check_cells
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question
+from deconditional.fields.regridding import together
 from deconditional.fields.units import Units, make_units
+from deconditional.fields.zones.grid import DIM
+from deconditional.fields.zones.layer import Layer, is_table, named_rows
 
 __all__ = ["CoarseSide", "FineSide", "two_sides"]
 
@@ -37,19 +40,23 @@ class FineSide:
     ----------
     lasting
         Whether its covariates have no time and were repeated.
+    understood
+        What was done to bring several datasets together, in words.
     """
 
     dataset: xr.Dataset
     question: Question
     grid: Grid
     lasting: bool = False
+    understood: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, dataset: xr.Dataset, question: Question) -> FineSide:
-        """The side of a dataset; raises where its covariates lie on no grid."""
-        return cls(
-            dataset, question, find_grid(dataset, question.covariates, "fine", question.dims)
-        )
+    def of(cls, data: Any, question: Question) -> FineSide:
+        """The side of a dataset, or of several; raises where its covariates lie on no grid."""
+        several = isinstance(data, list | tuple) and len(data) > 0
+        dataset, said = together(data, (question.exposure,)) if several else (data, ())
+        grid = find_grid(dataset, question.covariates, "fine", question.dims)
+        return cls(dataset, question, grid, understood=said)
 
     def beside(self, coarse: Grid) -> FineSide:
         """The side with positions and areas in the frame of those of a coarse grid."""
@@ -109,6 +116,9 @@ class FineSide:
         self.check_size()
         question = self.question
         variables = {name: self.dataset[name] for name in question.covariates} | dict(more)
+        if question.exposure:
+            self._check_exposure(question.exposure)
+            variables["exposure"] = self.dataset[question.exposure]
         if question.mask:
             self._check_mask(question.mask)
             variables["mask"] = self.dataset[question.mask]
@@ -134,6 +144,21 @@ class FineSide:
             return array.where(np.isfinite(array)).mean(own.time)  # as coarse values are
         return None if own.time not in (None, grid.time) else array
 
+    def _check_exposure(self, name: str) -> None:
+        """Raise where the exposure is no variable, or lies on another grid."""
+        check_names(self.dataset, [name], "fine")
+        own = find_grid(self.dataset, [name], "fine", self.question.dims)
+        if own.spatial != self.grid.spatial:
+            raise UsageError(
+                f"the exposure {name!r} and the covariates lie on different dimensions; give them "
+                "as several datasets, fine=[covariates, population], and they are brought together."
+            )
+        if own.n_times > 1 and own.time != self.grid.time:
+            raise UsageError(
+                f"the exposure {name!r} has {own.n_times} times and the covariates have none; give "
+                f"one of them, as in ds[{name!r}].isel({own.time}=0)."
+            )
+
     def _check_mask(self, mask: str) -> None:
         """Raise where the mask lies on another grid, or has times."""
         own, grid = find_grid(self.dataset, [mask], "fine", self.question.dims), self.grid
@@ -157,12 +182,15 @@ class CoarseSide:
     ----------
     clock
         What times are as inputs, of all times of both sides; None where they are none.
+    understood
+        What was found in a table of zones and done with it, in words.
     """
 
     dataset: xr.Dataset
     question: Question
     grid: Grid
     clock: Clock | None = None
+    understood: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> CoarseSide:
@@ -177,12 +205,39 @@ class CoarseSide:
             )
         return cls(dataset, question, grid)
 
+    @classmethod
+    def of_table(cls, table: Any, question: Question, fine: FineSide) -> CoarseSide:
+        """The side of a table of polygons or points, seen in the frame of the fine cells."""
+        layer = Layer.of(table, question.coarse_names, fine.grid)
+        said = list(layer.understood)
+        if layer.grid.is_point:
+            said.append(("points", "each stands for the fine cell that it lies in"))
+        elif question.kind is None:
+            raise UsageError(
+                f"is {question.target!r} the mean over each polygon, or the sum? Say kind='mean' "
+                "(a temperature, a share) or kind='sum' (a total, such as a harvest); counts of "
+                "cases take family=dc.Poisson(exposure=...) instead."
+            )
+        elif question.kind == "sum":
+            per = question.exposure or "square kilometre"
+            said.append(("sums", f"{question.target} is a total: the map is of it per {per}"))
+        return cls(layer.values, question, layer.grid, understood=tuple(said))
+
     @property
     def times(self) -> np.ndarray | None:
         """Times of the target; None where it has none."""
         return (
             self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
         )
+
+    def named(self, which: npt.NDArray[np.bool_]) -> str:
+        """Some units in words: by the names of zones, or else by their places."""
+        cells = np.flatnonzero(which) % self.grid.n_cells
+        if DIM in self.dataset.coords:
+            return named_rows(self.dataset[DIM].values, which)
+        y, x = self.grid.coordinates
+        places = [f"{y} {a:.6g}, {x} {b:.6g}" for a, b in self.grid.centres[cells[:3]]]
+        return f"at {'; '.join(places)}" + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
 
     def at(self, times: Ints) -> CoarseSide:
         """The side at some of its times."""
@@ -244,7 +299,16 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"dims names {name!r} as {role}, but neither dataset has it; correct it (--dims "
                 f"{role}=...), or leave it out."
             )
-    met, other = _meeting(FineSide.of(fine, question), CoarseSide.of(coarse, question))
+    met = FineSide.of(fine, question)
+    if hasattr(coarse, "crs") and not hasattr(coarse, "data_vars") and not is_table(coarse):
+        raise UsageError(
+            "the coarse data must be an xarray Dataset or a GeoDataFrame with the target as a "
+            f"column, not {type(coarse).__name__}."
+        )
+    if is_table(coarse):
+        other = CoarseSide.of_table(coarse, question, met)
+        return met.beside(other.grid), other
+    met, other = _meeting(met, CoarseSide.of(coarse, question))
     if question.time == "ignore" or other.times is None:
         return met, other
     met = met.repeated(other.grid)

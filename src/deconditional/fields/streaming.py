@@ -36,7 +36,7 @@ def stream(
     *,
     resume: bool = True,
 ) -> Path:
-    """Write a lazy dataset.
+    """Write a dataset of Dask arrays region by region.
 
     Parameters
     ----------

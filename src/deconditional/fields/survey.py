@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from deconditional.fields.part import Part
+from deconditional.fields.part import Memberships, Part
 from deconditional.fields.scaling import Spread
 
 __all__ = ["Survey", "UnitTable", "joined_surveys", "surveyed"]
@@ -31,8 +31,8 @@ class UnitTable:
         The units, in order.
     parts, count
         Parts that have points of them, and number of these points.
-    area, weighted
-        Sums of areas, and of areas times points.
+    area, amount, weighted
+        Sums of areas, of amounts, and of amounts times points.
     mean, squares, low, high
         Mean, sum of squares about it, least and greatest value of the points, unweighted.
     other_sum, other_area
@@ -43,6 +43,7 @@ class UnitTable:
     parts: Ints
     count: Ints
     area: Floats
+    amount: Floats
     weighted: Floats
     mean: Floats
     squares: Floats
@@ -52,12 +53,13 @@ class UnitTable:
     other_area: Floats
 
     @classmethod
-    def of(cls, unit: Ints, area: Floats, points: Floats, others: Floats) -> UnitTable:
-        """From memberships: the unit, area, point and further variables of each."""
-        one, weight, known = np.ones(len(unit), dtype=np.int64), area[:, None], np.isfinite(others)
+    def of(cls, found: Memberships, points: Floats, others: Floats) -> UnitTable:
+        """From memberships, and the point and further variables of each."""
+        one, weight, known = np.ones(len(points), int), found.area[:, None], np.isfinite(others)
         seen = (weight * np.where(known, others, 0.0), weight * known)
+        sums = (found.area, found.amount, found.amount[:, None] * points)
         spread = (points, np.zeros_like(points), points, points)
-        table = cls(unit, one, one, area, weight * points, *spread, *seen).merged()
+        table = cls(found.unit, one, one, *sums, *spread, *seen).merged()
         return replace(table, parts=np.ones_like(table.unit))
 
     @classmethod
@@ -68,7 +70,8 @@ class UnitTable:
         --------
         >>> x = np.arange(6.0)[:, None]
         >>> unit, area = np.array([3, 1, 1, 3, 3, 1]), np.ones(6)
-        >>> ends = [UnitTable.of(unit[s], area[s], x[s], x[s]) for s in (slice(2), slice(2, 6))]
+        >>> every = Memberships(unit, np.arange(6), area, area)
+        >>> ends = [UnitTable.of(every.take(s), x[s], x[s]) for s in (slice(2), slice(2, 6))]
         >>> both = UnitTable.joined(ends)
         >>> both.unit.tolist(), both.mean.ravel().round(3).tolist(), both.parts.tolist()
         ([1, 3], [2.667, 2.333], [2, 2])
@@ -83,7 +86,7 @@ class UnitTable:
         each, count = every.count[:, None], np.add.reduceat(every.count, starts)
         mean = np.add.reduceat(each * every.mean, starts) / count[:, None]
         apart = each * (every.mean - np.repeat(mean, np.diff([*starts, len(each)]), axis=0)) ** 2
-        sums = ("parts", "area", "weighted", "other_sum", "other_area")
+        sums = ("parts", "area", "amount", "weighted", "other_sum", "other_area")
         return replace(
             every,
             unit=every.unit[starts],
@@ -120,6 +123,8 @@ class Survey(NamedTuple):
     n_cells, n_counted, n_present, known
         Fine cells at their times; cells that the mask leaves; those of them with all covariates;
         and for each covariate those in which it is known.
+    amount
+        The exposure of all cells together.
     masked
         What the mask takes of every coarse cell.
     """
@@ -129,6 +134,7 @@ class Survey(NamedTuple):
     n_counted: int
     n_present: int
     known: Ints
+    amount: float
     masked: Floats
 
 
@@ -137,11 +143,12 @@ def surveyed(part: Part) -> Survey:
     cells, found = part.cells, part.cells.memberships
     others = part.others[cells.present]
     return Survey(
-        UnitTable.of(found.unit, found.area, part.points[found.row], others[found.row]),
+        UnitTable.of(found, part.points[found.row], others[found.row]),
         cells.present.size,
         int((cells.share > 0).sum()),
         int(cells.present.sum()),
         part.known,
+        cells.amount,
         cells.masked,
     )
 

@@ -57,7 +57,7 @@ class Predicted(NamedTuple):
 
     @property
     def mean(self) -> Floats:
-        """The values predicted."""
+        """Means of the predictions."""
         return self.predicted.mean if isinstance(self.predicted, Gaussians) else self.predicted
 
     def scores(self, scale: float) -> dict[str, float | None]:
@@ -72,7 +72,7 @@ class Predicted(NamedTuple):
         return {**changed, "nll": changed["nll"] + float(np.log(scale))}
 
     def of(self, kept: npt.NDArray[np.bool_]) -> Predicted:
-        """The same for some of the observations."""
+        """Predictions of some of the observations."""
         post = self.predicted
         if isinstance(post, Gaussians):
             moments = (post.component_means[:, kept], post.component_variances[:, kept])
@@ -169,7 +169,7 @@ class Comparison:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
+        """Names of the columns of the comparison."""
         return tuple(self.rows[0])
 
     @property
@@ -254,7 +254,7 @@ def compared(tried: Sequence[Tried], scale: float, how: str, units: str = "") ->
 
 
 def _chosen(tried: Sequence[Tried]) -> str:
-    """See :class:`Comparison`."""
+    """Name of the chosen model, by the rules of :class:`Comparison`."""
     models = [each for each in tried if isinstance(each.held_out.predicted, Gaussians)]
     plausible = [each for each in models if (each.bag_gap or 0.0) <= PLAUSIBLE_GAP]
     if not plausible:

@@ -30,7 +30,7 @@ from deconditional.fitting.interrupts import current
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
-from deconditional.saving.resume import Section
+from deconditional.saving.resume import CheckpointSection
 
 __all__ = [
     "Optimum",
@@ -217,12 +217,12 @@ def maximise(
     seed: int = 0,
     starts: tuple[np.ndarray, ...] = (),
     screening: int = 12,
-    section: Section | None = None,
+    section: CheckpointSection | None = None,
 ) -> Optimum:
     """Maximise the log posterior.
 
     The first start is every prior's median, then come `starts` (a user's own values), then draws
-    from the priors. All restarts run for `screening` iterations; the better half, and at least
+    from the priors; with no restarts, `starts` alone. All restarts run for `screening` iterations; the better half, and at least
     two, then run to convergence. An evaluation keeps one core busy, unless it is spread over
     devices, so restarts run together on a pool of threads: XLA leaves Python's lock.
 
@@ -243,6 +243,8 @@ def _starts(
     parameters: ParameterSet, n_restarts: int, seed: int, starts: tuple[np.ndarray, ...]
 ) -> list[np.ndarray]:
     """Where restarts begin; one where there is nothing to learn."""
+    if n_restarts == 0 and starts and parameters.size:
+        return list(starts)
     n = max(1, n_restarts) if parameters.size else 1
     known = [parameters.start(), *starts][:n]
     return known if len(known) == n else [*known, *parameters.draws(seed, n, shrink=0.5)][:n]
@@ -251,7 +253,7 @@ def _starts(
 class _Search:
     """All restarts of a fit: begun or gone on with, run, and brought to an end."""
 
-    def __init__(self, problem: Problem, section: Section | None):
+    def __init__(self, problem: Problem, section: CheckpointSection | None):
         self.problem, self.section = problem, section
         self.objective = _Objective(problem, lambda: None if section is None else section.offer())
         self.stop, self.halt = current(), Event()
@@ -341,7 +343,7 @@ class _Search:
             "search": Standing(vectors, losses, self.first, self.screened, evaluations, self.ended)
         }
 
-    def _take(self, section: Section) -> None:
+    def _take(self, section: CheckpointSection) -> None:
         """Go on from what a section has, if anything."""
         if section.found is None:
             return

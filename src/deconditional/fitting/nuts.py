@@ -21,7 +21,7 @@ from numpyro.infer import NUTS
 from deconditional.fitting.interrupts import Stop, current
 from deconditional.fitting.map import Problem
 from deconditional.fitting.progress import show, tell
-from deconditional.saving.resume import Section
+from deconditional.saving.resume import CheckpointSection
 
 __all__ = ["Place", "sample_posterior"]
 
@@ -45,7 +45,7 @@ def sample_posterior(
     num_chains: int = 1,
     max_tree_depth: int = 8,
     progress_bar: bool = False,
-    section: Section | None = None,
+    section: CheckpointSection | None = None,
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Draws from the posterior of the unconstrained vector by NUTS, and their diagnostics.
 
@@ -144,7 +144,7 @@ class _Chains:
         self._length = warmup + samples
         self._at = Place(0, 0, None, np.zeros((0, len(start))), np.zeros(0, bool), np.zeros(0))
 
-    def run(self, section: Section | None, stop: Stop) -> None:
+    def run(self, section: CheckpointSection | None, stop: Stop) -> None:
         """Sample until all is done, or a stop is asked for."""
         if section is not None:
             self._resume(section)
@@ -199,7 +199,7 @@ class _Chains:
         leaves = jax.tree.leaves(self._at.state)
         return {"chains": self._at._replace(state=leaves if leaves else None)}
 
-    def _resume(self, section: Section) -> None:
+    def _resume(self, section: CheckpointSection) -> None:
         """Go on from what a section has, if anything."""
         if section.found is not None:
             place = self._fitting(section.found.get("chains"))

@@ -31,10 +31,10 @@ class Transform(Protocol):
     """A bijection between a parameter and the unconstrained number that is optimised."""
 
     def forward(self, u: Any) -> Any:
-        """The parameter."""
+        """Parameter from its unconstrained number."""
 
     def inverse(self, v: Any) -> Any:
-        """The unconstrained number."""
+        """Unconstrained number of a parameter."""
 
     def log_slope(self, u: Any) -> Any:
         """Log |d forward / d u|."""
@@ -45,15 +45,15 @@ class Log:
     """Positive parameters by their logarithm."""
 
     def forward(self, u: Any) -> Any:
-        """The parameter."""
+        """Parameter from its unconstrained number."""
         return library(u).exp(u)
 
     def inverse(self, v: Any) -> Any:
-        """Its logarithm."""
+        """Logarithm of the parameter."""
         return library(v).log(v)
 
     def log_slope(self, u: Any) -> Any:
-        """The logarithm of exp(u)."""
+        """Log slope of exp: u itself."""
         return u
 
 
@@ -62,15 +62,15 @@ class Identity:
     """Parameters of either sign as they are."""
 
     def forward(self, u: Any) -> Any:
-        """The parameter."""
+        """Parameter from its unconstrained number."""
         return u
 
     def inverse(self, v: Any) -> Any:
-        """The parameter."""
+        """Unconstrained number of a parameter, which is itself."""
         return v
 
     def log_slope(self, u: Any) -> Any:
-        """Zero."""
+        """Log slope of the identity: zero."""
         return jnp.zeros_like(u)
 
 

@@ -102,7 +102,7 @@ class Natural(eqx.Module):
     precision: Float[Array, "D D"]
 
     def coefficients(self) -> Coefficients:
-        """The distribution."""
+        """Distribution that the natural parameters stand for."""
         root = jnp.linalg.cholesky(self.precision)
         return Coefficients(jsl.cho_solve((root, True), self.shift), None, root)
 

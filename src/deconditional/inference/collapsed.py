@@ -93,7 +93,7 @@ class Coefficients(eqx.Module):
         return whiten(self.precision_root, features.T).T @ whiten(self.precision_root, others.T)
 
     def sample(self, key: Any, n: int) -> Float[Array, "D n"]:
-        """Draws of v."""
+        """Draws of the coefficients v."""
         draws = jr.normal(key, (len(self.mean), n))
         if self.precision_root is not None:
             spread = jsl.solve_triangular(self.precision_root, draws, lower=True, trans=1)

@@ -108,13 +108,13 @@ class ExactProblem(BagProblem):
     repeats: Repeats | None = eqx.field(default=None, kw_only=True)
 
     def gram(self, kernel: AbstractKernel) -> Float[Array, "N N"]:
-        """K̄ of a kernel."""
+        """Gram matrix K̄ of the bags under a kernel."""
         if self.repeats is None:
             return bag_gram(kernel, self.layout, dtype=self.dtype)
         return self.repeats.gram(kernel, self.dtype)
 
     def pieces(self, values: Mapping[str, Any]) -> Pieces:
-        """K̄, W and S."""
+        """Compute K̄, W and S at given hyper-parameters."""
         gram = self.gram(self.kernel.with_values(values))
         weights, covariance = self.mediation.weights(values)
         scale = jnp.mean(jnp.diagonal(gram))
@@ -131,7 +131,7 @@ class ExactProblem(BagProblem):
         return gram + trend @ trend.T + noise
 
     def conditioned(self, pieces: Pieces) -> Conditioned:
-        """Condition on z."""
+        """Condition the field on the observations z."""
         return condition(
             pieces.gram,
             pieces.weights,
@@ -193,7 +193,7 @@ class ExactField(eqx.Module):
 
     @property
     def log_evidence(self) -> Array:
-        """Log p(z)."""
+        """Log evidence, log p(z)."""
         return self.conditioned.log_evidence
 
     def _at(self, x: Array) -> Functionals:
@@ -219,7 +219,7 @@ class ExactField(eqx.Module):
         return self.conditioned.mean(at), jnp.maximum(variance, 0.0)
 
     def quick(self) -> PointMoments:
-        """The field itself."""
+        """Field to predict many blocks with, which is this one."""
         return self
 
     @eqx.filter_jit

@@ -20,12 +20,16 @@ from deconditional.fitting.interrupts import Stop, current, stoppable
 from deconditional.fitting.map import Optimum, maximise
 from deconditional.fitting.nuts import sample_posterior
 from deconditional.inference.field import Field
+from deconditional.inference.laplace import LATENT
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.stochastic import Options, maximise_elbo
+from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
 from deconditional.kernels.linalg import suitable_threads
-from deconditional.saving.resume import Part, Section
+from deconditional.saving.resume import CheckpointPart, CheckpointSection
 
-__all__ = ["Fitted", "Learning", "Stages", "learn", "most_probable"]
+__all__ = ["NO_HYPER", "Fitted", "Learning", "Stages", "learn", "most_probable", "sampled"]
+
+NO_HYPER = ("inducing", *LATENT)
+"""Names of what is learnt with the hyper-parameters and is none."""
 
 DISAGREEMENT = 0.1
 """Nats by which the objective in float32 may differ from that in float64."""
@@ -33,7 +37,7 @@ DISAGREEMENT = 0.1
 
 @dataclass(frozen=True)
 class Learning:
-    """How hyper-parameters are learnt.
+    """Options of learning: method, restarts, seed and starting points.
 
     Attributes
     ----------
@@ -52,7 +56,7 @@ class Learning:
     n_restarts: int = 4
     max_iter: int = 300
     seed: int = 0
-    climb: Options | None = None
+    climb: ClimbOptions | None = None
     starts: tuple[np.ndarray, ...] = ()
 
 
@@ -67,11 +71,11 @@ class Stages:
         What a checkpoint has to agree with: data, model, options and version.
     """
 
-    def __init__(self, part: Part | None = None, identity: str = ""):
+    def __init__(self, part: CheckpointPart | None = None, identity: str = ""):
         self.part, self.identity = part, identity
-        self._sections: list[Section] = []
+        self._sections: list[CheckpointSection] = []
 
-    def section(self, name: str, problem: BagProblem) -> Section | None:
+    def section(self, name: str, problem: BagProblem) -> CheckpointSection | None:
         """The section of a stage, in the precision of the problem."""
         if self.part is None:
             return None
@@ -81,7 +85,7 @@ class Stages:
 
     @property
     def path(self) -> os.PathLike[str] | None:
-        """The file."""
+        """File of the checkpoint; None where nothing is kept."""
         return None if self.part is None else self.part.path
 
     @property
@@ -128,16 +132,16 @@ class Fitted:
 
     @property
     def z(self) -> np.ndarray:
-        """The observations."""
+        """Observations that the fit has seen."""
         return np.asarray(self.problem.z)
 
     def values(self) -> list[dict[str, Any]]:
-        """Named hyper-parameters of all draws; inducing points are none."""
+        """Named hyper-parameters of all draws; inducing points and coefficients are none."""
         every = [
             problem.parameters.unpack(vector)
             for problem, vector in zip(self.problems, self.vectors, strict=True)
         ]
-        return [{k: np.asarray(v) for k, v in each.items() if k != "inducing"} for each in every]
+        return [{k: np.asarray(v) for k, v in each.items() if k not in NO_HYPER} for each in every]
 
     def through_features(self, n_features: int, key: Any) -> list[Field]:
         """The posteriors in which random Fourier features take the place of k."""
@@ -187,7 +191,7 @@ def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
             return replace(fitted, interrupted=f"{fitted.optimum.evaluations} {unit}")
         if how.method == "draws":
             return _averaged(fitted, how)
-        return _sampled(fitted, how, stages, stop) if how.method == "nuts" else fitted
+        return sampled(fitted, how, stages, stop) if how.method == "nuts" else fitted
 
 
 def most_probable(problem: BagProblem, how: Learning, stages: Stages) -> Optimum:
@@ -253,7 +257,7 @@ def _averaged(fitted: Fitted, how: Learning) -> Fitted:
     )
 
 
-def _sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitted:
+def sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitted:
     """The posterior at draws of the hyper-parameters by NUTS, from the most probable ones on."""
     problem = fitted.problem
     options = {"num_warmup": 200, "num_samples": 200, **(how.method_options or {})}

@@ -31,7 +31,7 @@ class Members(eqx.Module):
 
 
 class Batch(eqx.Module):
-    """Some of the observations and, where that is all they see, the chunks of their bags."""
+    """Minibatch of observations and, where that is all they see, the chunks of their bags."""
 
     observations: Array
     chunks: Members | None = None
@@ -59,7 +59,7 @@ class Batches:
 
     @property
     def generator(self) -> np.random.Generator:
-        """The source of all draws."""
+        """Generator of random numbers behind all draws."""
         return self._rng
 
     def draw(self) -> Batch:

@@ -101,7 +101,7 @@ class Conditioned(NamedTuple):
         return Functionals(cross @ self.projection, trend)
 
     def mean(self, g: Functionals) -> Float[Array, " m"]:
-        """Posterior mean of g."""
+        """Posterior means of the functionals g."""
         return g.explained @ self.misfit + g.trend @ self.trend
 
     def variance(self, prior: Float[Array, " m"], g: Functionals) -> Float[Array, " m"]:
@@ -134,7 +134,7 @@ def condition(
     trend_means: Float[Array, "N q"],
     trend_scale: Float[Array, " q"],
 ) -> Conditioned:
-    r"""Condition on z.
+    r"""Condition the field on the observations z.
 
     Parameters
     ----------

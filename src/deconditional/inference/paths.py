@@ -101,7 +101,7 @@ class Seen(eqx.Module):
     residual: Float[Array, " m"]
 
     def rows(self, rows: slice) -> Seen:
-        """The same bags with a part of the reference points."""
+        """What is conditioned on, with a part of the reference points."""
         return Seen(
             self.layout, self.x[rows], self.shares[rows], self.variance[rows], self.residual[rows]
         )

@@ -328,15 +328,15 @@ class Paths:
 
     Attributes
     ----------
-    noise_std : (n,)
-        Of single fine values under each draw.
+    which, noise_std : (n,)
+        The field that each draw is of, and the spread of single fine values under it.
     error : float
         Root mean square of the relative error of variances near the bags, given the frequencies.
     """
 
     def __init__(self, fields: Sequence[Field], n: int, seed: int, n_features: int | None = None):
         rng = np.random.default_rng(seed)
-        which = rng.integers(len(fields), size=n)
+        self.which = which = rng.integers(len(fields), size=n)
         self.noise_std = np.sqrt([float(fields[s].fine_noise_variance) for s in which])
         self._parts = []
         errors = []

@@ -39,7 +39,7 @@ class Residual(eqx.Module):
 
 
 class AllPairs(eqx.Module):
-    """Every pair of points (``pairs`` is None), or every pair within a bag."""
+    """Residual from every pair of points (``pairs`` is None), or every pair within a bag."""
 
     pairs: BagPairs | None
 
@@ -55,7 +55,7 @@ class AllPairs(eqx.Module):
 
 
 class SampledPairs(eqx.Module):
-    """Pairs of a point from one sample of a bag and a point from another, independent one."""
+    """Residual estimated from pairs of points of two independent samples of a bag."""
 
     sampler: BagSampler
     points_per_bag: int = eqx.field(static=True)

@@ -28,9 +28,9 @@ from deconditional.inference.basis_field import BasisField
 from deconditional.inference.bound import Keys, Natural, elbo, full_bound, likelihood, optimal
 from deconditional.inference.minibatches import Batch, Batches
 from deconditional.inference.variational import VariationalProblem
-from deconditional.saving.resume import Section
+from deconditional.saving.resume import CheckpointSection
 
-__all__ = ["Climb", "Options", "maximise_elbo"]
+__all__ = ["Climb", "ClimbOptions", "maximise_elbo"]
 
 SCREENING_STEPS = 100
 """Steps of every restart, after which the best alone goes on."""
@@ -46,8 +46,8 @@ SHRINKAGE = 0.3
 
 
 @dataclass(frozen=True)
-class Options:
-    """How the bound is climbed.
+class ClimbOptions:
+    """Options of a climb: sizes of batches and steps, and when it ends.
 
     Attributes
     ----------
@@ -97,12 +97,12 @@ class Climb(NamedTuple):
 
 def maximise_elbo(
     problem: VariationalProblem,
-    options: Options,
+    options: ClimbOptions,
     *,
     n_restarts: int = 1,
     seed: int = 0,
     starts: tuple[np.ndarray, ...] = (),
-    section: Section | None = None,
+    section: CheckpointSection | None = None,
 ) -> Climb:
     """Climb the bound from several starts; the best of a short screening goes on to the end.
 
@@ -146,7 +146,7 @@ def _basis(problem: VariationalProblem, vector: Array) -> Basis:
     return problem.basis(problem.parameters.unpack(vector))
 
 
-def _climb(runs: list[Run], options: Options, section: Section | None) -> Run:
+def _climb(runs: list[Run], options: ClimbOptions, section: CheckpointSection | None) -> Run:
     """Screen all runs and climb with the best of them to the end, unless an interrupt comes."""
     stop = current()
 
@@ -184,7 +184,7 @@ def _state(runs: list[Run]) -> dict[str, Any]:
     return {"vector": np.asarray(best.vector), "steps": steps, "ended": best.ended}
 
 
-def _resumed(section: Section, size: int) -> tuple[list[np.ndarray], bool] | None:
+def _resumed(section: CheckpointSection, size: int) -> tuple[list[np.ndarray], bool] | None:
     """The parameters that a checkpoint has, and whether the climb had ended there."""
     found: Any = section.found
     vector, steps = found.get("vector"), found.get("steps")
@@ -200,7 +200,7 @@ def _resumed(section: Section, size: int) -> tuple[list[np.ndarray], bool] | Non
 
 
 class State(eqx.Module):
-    """Where a climb stands."""
+    """State of a climb: parameters, q(v), Adam and the sizes of steps."""
 
     vector: Float[Array, " size"]
     q: Natural
@@ -247,7 +247,7 @@ class Run:
     def __init__(
         self,
         problem: VariationalProblem,
-        options: Options,
+        options: ClimbOptions,
         start: np.ndarray,
         batches: Batches,
         keys: Keys,

@@ -94,7 +94,7 @@ class VariationalProblem(BagProblem):
     n_features: int | None = eqx.field(static=True)
 
     def inducing(self, values: Mapping[str, Any]) -> Float[Array, "d D"]:
-        """The inducing points."""
+        """Inducing points in the units of the covariates."""
         standardised = values.get("inducing", self.locations)
         return self.trend.centre + self.trend.scale * standardised
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
 
 from deconditional.bags import Bags
 from deconditional.models.base import BagModel, learnt
 from deconditional.models.data import Data
+from deconditional.models.families import families_asked, fit_sources
+from deconditional.models.options import FamilyOptions
+from deconditional.models.sources import Source, matched_pair, sources_of
 from deconditional.observations.kinds import Matched
 from deconditional.saving.resume import Checkpoint, opened
 
@@ -19,7 +22,7 @@ __all__ = ["BaggGP"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BaggGP(BagModel):
+class BaggGP(BagModel, FamilyOptions):
     """Exact Gaussian process on matched bags: observation j is the mean of the field over bag j.
 
     Parameters
@@ -27,6 +30,12 @@ class BaggGP(BagModel):
     kernel
         Any GPJax kernel of the fine covariates; by default a Gaussian with a length scale for each.
         Its own parameter values are one of the starts of the fit.
+    family
+        How observations scatter about their means: None for normal errors, or
+        :class:`~deconditional.Poisson`, :class:`~deconditional.NegativeBinomial`,
+        :class:`~deconditional.Binomial`, :class:`~deconditional.BetaBinomial`,
+        :class:`~deconditional.Tweedie` or a family of one's own. Inference is in a basis then, with
+        a function at each distinct point, 1000 at most.
     trend
         ``"none"``, ``"constant"`` or ``"linear"`` in the covariates, integrated out.
     fine_noise
@@ -72,9 +81,11 @@ class BaggGP(BagModel):
 
     def fit(
         self,
-        bags: Bags,
-        z: npt.ArrayLike,
+        bags: Bags | Sequence[Source],
+        z: npt.ArrayLike | None = None,
         *,
+        exposure: npt.ArrayLike | None = None,
+        trials: npt.ArrayLike | None = None,
         noise_std: npt.ArrayLike | None = None,
         noise_cov: npt.ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
@@ -84,9 +95,12 @@ class BaggGP(BagModel):
         Parameters
         ----------
         bags
-            The bags.
+            The bags; or a list of :class:`~deconditional.Source`, and nothing else.
         z : (N,)
             The observed mean of every bag, in the order of ``bags.ids``.
+        exposure, trials
+            What rates are multiplied by, where there is a `family`: one number, or one for each
+            observation; ``bags.exposure`` by default where bags have one.
         noise_std
             Known noise: one standard deviation, or one for each observation.
         noise_cov
@@ -96,5 +110,10 @@ class BaggGP(BagModel):
             stopped; a fit that ends removes it. :class:`~deconditional.Checkpoint` has options.
         """
         with opened(checkpoint) as kept:
+            if families_asked(self, bags, exposure, trials):
+                amounts: dict[str, Any] = {"exposure": exposure, "trials": trials}
+                sources = sources_of(self, bags, z, noise_std, noise_cov, **amounts)
+                return fit_sources(self, sources, kept)
+            bags, z = matched_pair(bags, z)
             data = self.data_of(bags, z, noise_std, noise_cov, self).matched()
             return learnt(self, data, Matched(), kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -26,12 +26,13 @@ from deconditional.models.checks import check_bags, check_count, query_points
 from deconditional.models.data import Data
 from deconditional.models.options import BagOptions
 from deconditional.models.problems import own_starts, problem_parts
+from deconditional.models.rates import over_bags, rates_of
 from deconditional.models.report import learnt_attributes, reported
 from deconditional.models.solvers import Exact, Variational, solver_of
 from deconditional.observations.kinds import Mediated, Observation
 from deconditional.saving.api import Savable
 from deconditional.saving.identity import digest, plain
-from deconditional.saving.resume import Part
+from deconditional.saving.resume import CheckpointPart
 
 __all__ = ["BagModel", "learning", "learnt", "stages", "take"]
 
@@ -62,7 +63,12 @@ class BagModel(Savable, BagOptions):
         solver_of(self)
 
     def predict(
-        self, x: npt.ArrayLike, fine_noise: bool = False, features: int | None = None
+        self,
+        x: npt.ArrayLike,
+        fine_noise: bool = False,
+        features: int | None = None,
+        *,
+        source: int = 0,
     ) -> Posterior:
         """Posterior of the fine field.
 
@@ -78,19 +84,24 @@ class BagModel(Savable, BagOptions):
             Once the features of the bags are averaged, a query point costs no more however many
             points the bags have. :func:`~deconditional.feature_error` tells what it costs in
             accuracy.
+        source
+            Of a fit to several sources, the one whose rate is predicted.
 
         Returns
         -------
         Posterior
             With ``mean``, ``std``, ``interval(level)``, ``quantile(q)``, ``sample(n, seed)`` and
-            ``covariance()``.
+            ``covariance()``. After a fit to a family with a log or logit link, a
+            :class:`~deconditional.RatePosterior`, which has ``latent`` for f.
         """
         self.check_fitted()
         array = query_points(x, self.n_features_in_)
         if fine_noise and not self.fine_noise:
             raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
         support = self.bags_.points.min(0), self.bags_.points.max(0)
-        return Posterior(self.fields(features), array, fine_noise, support)
+        posterior = Posterior(self.fields(features), array, fine_noise, support)
+        families = getattr(self, "families_", None)
+        return posterior if families is None else rates_of(posterior, families, source)
 
     def fields(self, features: int | None = None) -> list[Field]:
         """The posterior of f, once for every draw of the hyper-parameters."""
@@ -100,8 +111,22 @@ class BagModel(Savable, BagOptions):
         check_count("features", features)
         return fitted.through_features(int(features), jax.random.key(self.seed))
 
-    def predict_bags(self, bags: Bags) -> CoarsePosterior:
-        """Joint posterior of the means of f over new bags."""
+    def predict_bags(self, bags: Bags, **options: Any) -> CoarsePosterior:
+        """Joint posterior of the means of f over new bags.
+
+        After a fit to a `family`, joint draws over them, a :class:`~deconditional.BagDraws`. They
+        are of sums where there is an exposure, and of mean rates where there is none.
+
+        Parameters
+        ----------
+        bags
+            Any new bags.
+        options
+            After a fit to a family: ``exposure`` or ``trials`` of the new bags, by default
+            ``bags.exposure``; ``kind``, ``"mean"`` or ``"sum"``; ``noise=True`` for counts as
+            they would be observed, with their own scatter and overdispersion; ``source``, of
+            several; ``n_draws`` (500) and ``seed`` (0).
+        """
         fitted = self.check_fitted()
         check_bags(bags)
         if bags.points.shape[1] != self.n_features_in_:
@@ -109,10 +134,15 @@ class BagModel(Savable, BagOptions):
                 f"the model was fitted on {self.n_features_in_} covariates; the new bags have "
                 f"{bags.points.shape[1]}."
             )
+        families = getattr(self, "families_", None)
+        if families is not None:
+            return cast(CoarsePosterior, over_bags(fitted, families, bags, **options))
+        if options:
+            raise TypeError(f"{next(iter(options))} is an option of models that have a family.")
         return CoarsePosterior(*stacked([field.bag_moments(bags) for field in fitted.fields]))
 
     def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
-        """Every observation as the observations of the other folds predict it, noise included.
+        """Predict every observation from those of the other folds, noise included.
 
         Hyper-parameters stay as they were learnt from all observations, so this is quick, and a
         little kinder than fitting anew without each fold.
@@ -129,7 +159,7 @@ class BagModel(Savable, BagOptions):
         return Gaussians(*stacked(fitted.held_out(labels)))
 
     def predict_from_means(self, shares: npt.ArrayLike) -> Gaussians:
-        """Every observation as weighted means of the observations predict it, noise included.
+        """Predict every observation from weighted means of the observations, noise included.
 
         With groups of neighbours this is downscaling one scale up, where the truth is known.
         Hyper-parameters stay as they were learnt from all observations.
@@ -178,7 +208,7 @@ class BagModel(Savable, BagOptions):
         return self.fitted_
 
 
-def learnt(model: Model, data: Data, mediation: Observation, kept: Part | None) -> Model:
+def learnt(model: Model, data: Data, mediation: Observation, kept: CheckpointPart | None) -> Model:
     """Fit a model to data whose observations see the bags in one way."""
     began = time.perf_counter()
     solver = solver_of(model)
@@ -190,7 +220,7 @@ def learnt(model: Model, data: Data, mediation: Observation, kept: Part | None) 
 
 
 def learning(model: BagModel, problem: Any, solver: Exact | Variational) -> Learning:
-    """How the hyper-parameters of a model are learnt."""
+    """Options of learning that a model asks for."""
     return Learning(
         method=model.method,
         method_options=model.method_options,
@@ -226,8 +256,8 @@ def take(
     return model
 
 
-def stages(model: BagModel, bags: Bags, problem: Any, kept: Part | None) -> Stages:
-    """The stages of a fit, and where they are kept."""
+def stages(model: BagModel, bags: Bags, problem: Any, kept: CheckpointPart | None) -> Stages:
+    """Stages of a fit, and the checkpoint that keeps them."""
     return Stages() if kept is None else Stages(kept, identity(model, bags, problem))
 
 

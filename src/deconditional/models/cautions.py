@@ -4,8 +4,8 @@ Every class of warning says what was found and what to do about it; :doc:`warnin
 them. The checks work on what a fit has computed anyway, or on a few hundred rows of the data, with
 NumPy: they cost next to nothing and compile nothing.
 
-- *Mediators* that say nothing (:mod:`~deconditional.models.links`), or that lie outside those that
-  are known (:mod:`~deconditional.models.shift`).
+- *Mediators* that say nothing, or that lie outside those that are known
+  (:mod:`~deconditional.models.mediator_checks`).
 - *Degenerate fits.* Parameters on bounds; a field that explains nothing of the observations; a
   field whose length scales are so short that every point stands alone.
 - *Jitter.* What had to be added to the diagonal of a covariance before it could be factorised.
@@ -30,21 +30,24 @@ from deconditional.errors import (
     UselessMediatorWarning,
 )
 from deconditional.inference.field import Field
+from deconditional.inference.laplace import FamilyProblem
 from deconditional.inference.learn import Fitted
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.variational import VariationalProblem
 from deconditional.kernels.radial import prior_variance
-from deconditional.models.links import MAY_BE_NARROW, useless_mediator
-from deconditional.models.shift import bags_outside, observations_outside
+from deconditional.models.mediator_checks import (
+    FEWEST,
+    MAY_BE_NARROW,
+    bags_outside,
+    observations_outside,
+    useless_mediator,
+)
 from deconditional.observations.kinds import Mediated
 
 __all__ = ["check_finite", "extrapolated", "leaking", "of_fit", "of_pseudo_targets"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-
-FEWEST = 15
-"""Observations or bags below which a fit that explains nothing cannot be told from chance."""
 
 EXPLAINED = 0.05
 """Share of the variation of the observations below which a field explains nothing."""
@@ -64,6 +67,9 @@ HARMLESS_JITTER = 1e-8
 HARMLESS_BASIS_JITTER = 1e-4
 """Bounds stay bounds with jitter on inducing points, which only weakens them."""
 
+LEFT_TO_CLIMB = 1e-2
+"""Nats below the mode that are worth a warning."""
+
 EXTRAPOLATED_SHARE = 0.5
 """Share of predicted cells that are flagged which is worth a warning."""
 
@@ -80,6 +86,8 @@ def check_finite(log_evidence: float) -> None:
 
 def of_fit(fitted: Fitted, bags: Bags, bound: Sequence[str]) -> list[Caution]:
     """What should be said about a fitted model of bags, convergence apart."""
+    if isinstance(fitted.problem, FamilyProblem):
+        return [*on_bounds(bound), *unsolved(fitted)]
     problem, pieces, field = fitted.problem, fitted.pieces[0], fitted.fields[0]
     found, mediation = on_bounds(bound), problem.mediation
     useless: list[Caution] = []
@@ -115,6 +123,19 @@ def of_pseudo_targets(
     return found + bags_outside(bags.mediator[needs_one], mediator)
 
 
+def unsolved(fitted: Fitted) -> list[Caution]:
+    """Posteriors of families whose mode was not found."""
+    promise = max(float(getattr(pieces, "promise", 0.0)) for pieces in fitted.pieces)
+    if promise < LEFT_TO_CLIMB:
+        return []
+    text = (
+        f"the most probable field was not found: the last step of its search still promised "
+        f"{promise:.2g} nats. Check observations and exposures for values far from all others, or "
+        "use the family's overdispersion."
+    )
+    return [Caution(DegenerateFitWarning, text)]
+
+
 def on_bounds(bound: Sequence[str]) -> list[Caution]:
     """Parameters on their bounds."""
     if not bound:
@@ -139,7 +160,7 @@ def weak_weights(mediation: Mediated, pieces: Any, needs_it: Bools) -> list[Caut
     return [Caution(UselessMediatorWarning, text)]
 
 
-def explained_share(z: Floats, pieces: Any, field: Field) -> float:
+def share_explained(z: Floats, pieces: Any, field: Field) -> float:
     """Share of the variation of z that the posterior mean of the field explains."""
     spread = float(((z - z.mean()) ** 2).sum())
     if spread == 0:
@@ -150,7 +171,7 @@ def explained_share(z: Floats, pieces: Any, field: Field) -> float:
 def unexplained(problem: BagProblem, pieces: Any, field: Field) -> list[Caution]:
     """A field that explains nothing of the observations: all of them are taken for noise."""
     z = np.asarray(problem.z)
-    if len(z) < FEWEST or (share := explained_share(z, pieces, field)) >= EXPLAINED:
+    if len(z) < FEWEST or (share := share_explained(z, pieces, field)) >= EXPLAINED:
         return []
     known = np.asarray(problem.known_noise)
     known = known if known.ndim == 1 else np.diag(known)
@@ -194,7 +215,7 @@ def isolated(bags: Bags, problem: BagProblem, pieces: Any, field: Field) -> list
 
 
 class _Rows(NamedTuple):
-    """Some rows of the Gram matrix of bags, which rows, and its whole diagonal."""
+    """Rows of the Gram matrix of bags, which rows they are, and its whole diagonal."""
 
     gram: Floats
     bags: npt.NDArray[np.intp]

@@ -93,7 +93,7 @@ class Data:
         )
 
     def matched(self) -> Self:
-        """These data, known to have one observation for every bag."""
+        """Check that the data have one observation for every bag."""
         if len(self.z) != self.bags.n_bags:
             raise ValueError(
                 f"{self.bags.n_bags} bags came with {len(self.z)} observations, but this model "
@@ -103,7 +103,7 @@ class Data:
         return self
 
     def linked(self, mediator: npt.ArrayLike | None, own_bag: npt.ArrayLike | None) -> Self:
-        """These data with mediators of the observations, and bags of their own."""
+        """Add mediators of the observations, and the bags of their own."""
         mediator = observed_mediator(self.bags, len(self.z), mediator)
         assert self.bags.mediator is not None
         y = mediators(mediator, self.bags.mediator.shape[1])

@@ -29,13 +29,13 @@ from deconditional.inference.posterior import Gaussians, Posterior
 from deconditional.models.base import BagModel, learning, stages, take
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.data import Data
-from deconditional.models.links import PRIOR_IS_LEFT
+from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share
 from deconditional.models.solvers import Exact, Posed, Variational
 from deconditional.models.vbagg import VBagg
 from deconditional.observations.kinds import Matched
-from deconditional.saving.resume import Checkpoint, Part, opened, within
+from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
 
 __all__ = ["EXACT_UP_TO", "MediatedGP"]
 
@@ -125,7 +125,9 @@ class MediatedGP(BagModel):
         with opened(checkpoint) as kept, stoppable():
             return self._fit(Unmatched.of(bags, z, mediator, own_bag), noise_std, kept)
 
-    def _fit(self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: Part | None) -> Self:
+    def _fit(
+        self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: CheckpointPart | None
+    ) -> Self:
         began = time.perf_counter()
         of_field, of_regression = self._parameters_apart()
         of_field.check_options()

@@ -16,8 +16,9 @@ from sklearn.base import BaseEstimator
 
 from deconditional.fitting.draws import DRAWS
 from deconditional.models.checks import check_count
+from deconditional.observations.families import Family
 
-__all__ = ["BagOptions", "BasisOptions", "MediationOptions"]
+__all__ = ["BagOptions", "BasisOptions", "FamilyOptions", "MediationOptions"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -71,6 +72,14 @@ class MediationOptions:
     cmo: str = "standard"
     centred: bool = False
     uncertainty: bool = False
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FamilyOptions:
+    """How observations scatter about their means; None is normal errors."""
+
+    kernel: AbstractKernel | None = field(default=None, kw_only=False)
+    family: Family | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

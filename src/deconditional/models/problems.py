@@ -12,7 +12,7 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
-from deconditional.fitting.kernel_parameters import kernel_template
+from deconditional.fitting.kernel_parameters import KernelTemplate, kernel_template
 from deconditional.fitting.parameters import Parameter, ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.inference.field import trend_means
@@ -24,7 +24,15 @@ from deconditional.models.options import BagOptions
 from deconditional.observations.kinds import Mediated, Observation
 from deconditional.observations.mediation import ridge_shape
 
-__all__ = ["mediated", "own_starts", "problem_parts", "spread", "tile_dtype"]
+__all__ = [
+    "field_kernel",
+    "mediated",
+    "own_starts",
+    "prior_trend",
+    "problem_parts",
+    "spread",
+    "tile_dtype",
+]
 
 FLOAT32_FROM = 3_000
 """Points from which precision="auto" makes kernel tiles in float32."""
@@ -56,19 +64,15 @@ def problem_parts(
     """
     bags, z = data.bags, data.z
     variance = _typical_variance(z if typical_z is None else typical_z)
-    kernel = options.kernel
-    if kernel is None:
-        kernel = with_length_scales(gk.RBF, bags.points.shape[1])
-    check_kernel("kernel", kernel, bags.points)
-    template = kernel_template(
-        kernel, "kernel", data.reach, variance, length_scale_prior=length_scale_prior
+    template = field_kernel(
+        options.kernel, data.reach, variance, length_scale_prior=length_scale_prior
     )
     parameters = [*template.parameters, *mediation.parameters, *more]
     if data.learn_noise:
         parameters.append(positive("noise_std", 0.2 * np.sqrt(variance), 1.0, reach=6.0))
     if options.fine_noise:
         parameters.append(positive("fine_noise_std", 0.3 * np.sqrt(variance), 1.0, reach=6.0))
-    trend = _trend(options.trend, bags, z)
+    trend = prior_trend(options.trend, bags.points, z)
     return {
         "layout": bags.layout,
         "overlap": _overlap(bags) if options.fine_noise else None,
@@ -81,6 +85,21 @@ def problem_parts(
         "parameters": ParameterSet.of(parameters, options.fixed, options.priors),
         "dtype": tile_dtype(options.precision, bags),
     }
+
+
+def field_kernel(
+    kernel: AbstractKernel | None,
+    points: np.ndarray,
+    variance: float,
+    length_scale_prior: LengthScalePrior = SplitLogNormal,
+) -> KernelTemplate:
+    """The kernel of a field, with priors by points; a Gaussian unless the user has another."""
+    if kernel is None:
+        kernel = with_length_scales(gk.RBF, points.shape[1])
+    check_kernel("kernel", kernel, points)
+    return kernel_template(
+        kernel, "kernel", points, variance, length_scale_prior=length_scale_prior
+    )
 
 
 def mediated(data: Data, options: Any) -> Mediated:
@@ -149,7 +168,7 @@ def _overlap(bags: Bags) -> Any:
     return jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
 
 
-def _trend(kind: str, bags: Bags, z: np.ndarray) -> Trend:
+def prior_trend(kind: str, points: np.ndarray, z: np.ndarray) -> Trend:
     """The trend, with a prior that is vague but sane.
 
     Any offset like those of z, slopes of a few spreads of z per spread of x. A slope that no coarse
@@ -158,9 +177,9 @@ def _trend(kind: str, bags: Bags, z: np.ndarray) -> Trend:
     """
     offset = 10.0 * float(np.sqrt(np.mean(z**2))) or 1.0
     slope = 3.0 * spread(z) or offset
-    d = bags.points.shape[1]
+    d = points.shape[1]
     q = {"none": 0, "constant": 1, "linear": 1 + d}[kind]
-    scale = np.where(np.ptp(bags.points, axis=0) > 0, bags.points.std(0), 1.0)
+    scale = np.where(np.ptp(points, axis=0) > 0, points.std(0), 1.0)
     prior_std = np.array([offset, *[slope] * d])[:q]
-    centre = jnp.asarray(bags.points.mean(0))
+    centre = jnp.asarray(points.mean(0))
     return Trend(kind, centre, jnp.asarray(scale), jnp.asarray(prior_std))

@@ -20,7 +20,7 @@ from deconditional.models.bagg import BaggGP
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.regression import Unmatched
 from deconditional.saving.api import Savable
-from deconditional.saving.resume import Checkpoint, Part, opened, within
+from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
 
 __all__ = ["PseudoTarget"]
 
@@ -99,7 +99,7 @@ class PseudoTarget(Savable, BaseEstimator):
         mediator: npt.ArrayLike,
         own_bag: npt.ArrayLike | None,
         noise_std: npt.ArrayLike | None,
-        kept: Part | None,
+        kept: CheckpointPart | None,
     ) -> Self:
         data = Unmatched.of(bags, z, mediator, own_bag)
         self.regressor_ = data.regress(

@@ -12,8 +12,7 @@ from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, tell_of
 from deconditional.fitting.report import FitReport
 from deconditional.inference.basis import InducingBasis
-from deconditional.inference.learn import Fitted, Stages
-from deconditional.inference.variational import BasisPieces
+from deconditional.inference.learn import NO_HYPER, Fitted, Stages
 from deconditional.models.cautions import check_finite, of_fit
 from deconditional.observations.kinds import Mediated
 
@@ -27,7 +26,7 @@ def learnt_attributes(
     problem, values = fitted.problem, fitted.values()
     parameters = {k: np.median([v[k] for v in values], 0) for k in values[0]}
     every = {**problem.parameters.priors, **(priors or {})}
-    learnt = [k for k in problem.parameters.priors if k != "inducing"]
+    learnt = [k for k in problem.parameters.priors if k not in NO_HYPER]
     found: dict[str, Any] = {
         "fitted_": fitted,
         "bags_": bags,
@@ -44,7 +43,7 @@ def learnt_attributes(
     if len(values) > 1:
         found["parameter_draws_"] = {k: np.stack([v[k] for v in values]) for k in values[0]}
     pieces = fitted.pieces[0]
-    if isinstance(pieces, BasisPieces) and isinstance(pieces.basis, InducingBasis):
+    if isinstance(getattr(pieces, "basis", None), InducingBasis):
         found["inducing_"] = np.asarray(pieces.basis.locations)
     if fitted.trace is not None:
         found["bound_trace_"] = fitted.trace

@@ -21,7 +21,7 @@ from deconditional.inference.basis import FLOAT32_JITTER
 from deconditional.inference.exact import ExactProblem
 from deconditional.inference.learn import Fitted
 from deconditional.inference.residual import AllPairs, ResidualRule, SampledPairs
-from deconditional.inference.stochastic import Options
+from deconditional.inference.stochastic import ClimbOptions
 from deconditional.inference.variational import VariationalProblem
 from deconditional.kernels.devices import gathered
 from deconditional.kernels.layout import BagSampler
@@ -51,7 +51,7 @@ class Posed(NamedTuple):
 class Exact:
     """Exact inference, which factorises the covariance of the observations."""
 
-    climb: Options | None = None
+    climb: ClimbOptions | None = None
 
     def pose(self, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed:
         """The problem."""
@@ -84,7 +84,7 @@ class Variational:
     learn_inducing: bool
     features: int | None
     trace: str
-    climb: Options | None
+    climb: ClimbOptions | None
     trace_points: int
 
     @classmethod
@@ -96,7 +96,7 @@ class Variational:
         check_count("trace_points", points)
         if points > 128 or points & (points - 1):
             raise ValueError(f"trace_points must be a power of two up to 128, not {points}.")
-        known = [f.name for f in fields_of(Options)]
+        known = [f.name for f in fields_of(ClimbOptions)]
         for name in given:
             if name not in known:
                 raise ValueError(
@@ -107,7 +107,7 @@ class Variational:
             raise ValueError(
                 f"inference_options {', '.join(given)} belong to inference='stochastic'."
             )
-        climb = Options(**given) if model.inference == "stochastic" else None
+        climb = ClimbOptions(**given) if model.inference == "stochastic" else None
         basis = (model.n_inducing, model.inducing, model.learn_inducing, model.features)
         return cls(*basis, model.trace, climb, int(points))
 
@@ -190,8 +190,10 @@ def solver_of(model: BagOptions) -> Exact | Variational:
 
 def _check(model: Any) -> None:
     """Raise where options contradict each other."""
-    if model.inference not in ("collapsed", "stochastic"):
-        raise ValueError(f"inference must be 'collapsed' or 'stochastic', not {model.inference!r}.")
+    if model.inference not in ("collapsed", "laplace", "stochastic"):
+        raise ValueError(
+            f"inference must be 'collapsed', 'laplace' or 'stochastic', not {model.inference!r}."
+        )
     if model.trace not in ("auto", "exact", "subsample"):
         raise ValueError(f"trace must be one of auto, exact, subsample, not {model.trace!r}.")
     for name in ("n_inducing", "features"):

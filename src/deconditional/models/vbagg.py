@@ -30,9 +30,14 @@ class VBagg(BaggGP, VariationalModel):
         Move them with the other parameters.
     features
         Use so many random Fourier features of the kernel in place of inducing points.
+    family
+        As in :class:`BaggGP`.
     inference
         ``"collapsed"`` integrates the inducing variables out in closed form; ``"stochastic"``
-        climbs the uncollapsed bound by minibatches of observations.
+        climbs the uncollapsed bound by minibatches of observations. With a `family`,
+        ``"collapsed"`` finds the best normal distribution of the inducing variables for every
+        value of the parameters, and ``"laplace"`` takes it about the mode, which is quicker and
+        puts sums over bags too high where counts are small or f varies within bags.
     trace
         How the part of the bound that the inducing points leave out is found: ``"exact"``
         or estimated from a ``"subsample"`` of points; ``"auto"`` decides by size, and

@@ -200,11 +200,7 @@ def check_observed(family: Family, y: np.ndarray, amount: np.ndarray, names: Any
         lambda k: f"{what} 0 and yet an observation of {y[k]:g}",
         f"correct its {what}, or drop it.",
     )
-    refuse(
-        amount == 0,
-        lambda k: f"{what} 0, so its observation says nothing",
-        "drop it.",
-    )
+    refuse(amount == 0, lambda k: f"{what} 0, so its observation says nothing", "drop it.")
     if family.support != "real":
         refuse(
             y < 0,

@@ -86,11 +86,11 @@ class Features:
         return np.maximum(self.bags.means(norms) - np.diag(self.gram), 0.0)
 
     def at(self, points: npt.ArrayLike) -> Floats:
-        """Every feature at every point, (m, N)."""
+        """Values of all features at points, (m, N)."""
         return np.concatenate(list(self.blocks_at(points)))
 
     def blocks_at(self, points: npt.ArrayLike) -> Iterator[Floats]:
-        """Every feature at the points, a block of these at a time."""
+        """Values of all features at points, a block of points at a time."""
         x = self._checked_points(points)
         rows = max(256, BLOCK_ENTRIES // len(self))
         for block in np.split(x, range(rows, len(x), rows)):
@@ -227,7 +227,7 @@ class Function(Vector):
 
     @property
     def kernel(self) -> AbstractKernel:
-        """The kernel of the space."""
+        """Kernel of the space that the function belongs to."""
         return self.features.kernel
 
     def __call__(self, points: npt.ArrayLike) -> Floats:

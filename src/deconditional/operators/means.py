@@ -332,7 +332,7 @@ class DeconditionalMeanOperator(RidgeOperator):
         return correction if mean is None else mean + correction
 
     def drift_of(self, z: Floats, drift: Floats) -> float:
-        """How much of a drift is in observations z, by generalised least squares."""
+        """Coefficient of a drift in observations z, by generalised least squares."""
         solved = self._solve(drift)
         return float(solved @ z / (solved @ drift))
 

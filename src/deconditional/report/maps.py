@@ -44,7 +44,7 @@ MOST_CELLS = 1000
 
 @dataclass(frozen=True)
 class Panel:
-    """One map of a figure.
+    """Map in a figure: its field, titles and colours.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ LONGEST = 2_000
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph."""
+    """Paragraph of the page."""
 
     kind: ClassVar[str] = "text"
     text: str
@@ -149,7 +149,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def share(value: float) -> str:
-    """A share in per cent.
+    """Write a share in per cent.
 
     Examples
     --------

@@ -52,7 +52,7 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
 
 
 def png(figure: Figure, dpi: int = 150) -> bytes:
-    """A figure as PNG."""
+    """Bytes of a figure as PNG."""
     file = io.BytesIO()
     with warnings.catch_warnings():
         # Names may be in any script; what the font lacks is drawn as a box.

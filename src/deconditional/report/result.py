@@ -44,7 +44,7 @@ class Result:
 
     @property
     def mean(self) -> xr.DataArray:
-        """Posterior mean."""
+        """Posterior mean of the target."""
         return self.data["mean"]
 
     @property
@@ -118,7 +118,7 @@ class Result:
 
     @cached_property
     def scores(self) -> dict[str, float] | None:
-        """Scores against the truth."""
+        """Scores of the result against the truth, if that is known."""
         if self.scored is None:
             return None
         mean, truth, marginals = self.scored
@@ -145,7 +145,7 @@ class Result:
         return float(values.min()), float(values.max())
 
     def roles(self) -> list[int] | None:
-        """How many coarse cells have each of the roles of :data:`ROLES`, where that is stored."""
+        """Number of coarse cells of each of the :data:`ROLES`, where that is stored."""
         if "coarse_role" not in self.data:
             return None
         role = np.nan_to_num(floats(self.data["coarse_role"])).astype(int)

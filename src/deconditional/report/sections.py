@@ -168,7 +168,7 @@ def _posterior(result: Result) -> list[Block]:
 
 
 def _skill(result: Result) -> list[Block]:
-    """How good the result is, as far as can be seen, and what to doubt."""
+    """Blocks on how good the result is, as far as can be seen, and what to doubt."""
     comparison, fit = result.facts.get("comparison") or {}, result.facts.get("fit") or {}
     doubts = [str(comparison["doubt"])] if comparison.get("doubt") else []
     if fit.get("converged") is False:

@@ -24,7 +24,7 @@ from gpjax.kernels.base import AbstractKernel
 
 from deconditional.errors import VERSION, SavedModelError, UsageError
 from deconditional.saving.container import Archive, ArrayWriter, refuse, write
-from deconditional.saving.objects import Reader, Writer
+from deconditional.saving.objects import ObjectReader, ObjectWriter
 from deconditional.saving.outputs import check_folder
 from deconditional.saving.registry import name_of_class
 
@@ -90,7 +90,7 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
         },
         "class": name,
         "summary": {**facts, "converged": converged},
-        "content": Writer(arrays).write(model),
+        "content": ObjectWriter(arrays).write(model),
     }
     write(place, KIND, header, arrays)
     return place
@@ -132,7 +132,7 @@ def load(path: str | os.PathLike[str], *, own_kernels: Sequence[type[AbstractKer
         header = archive.header
         if set(header) != {"format", "content", "arrays", "digest", *ABOUT}:
             refuse("its parts are not those of a saved model")
-        model = Reader(archive, own_kernels).read(header["content"])
+        model = ObjectReader(archive, own_kernels).read(header["content"])
         if not isinstance(model, Savable) or name_of_class(type(model)) != header["class"]:
             refuse("it says two things about its class")
         archive.check_all_used()

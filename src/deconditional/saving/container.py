@@ -183,7 +183,7 @@ class Archive:
         return content
 
     def array(self, name: Any) -> np.ndarray:
-        """One of the arrays, its fingerprint checked; it cannot be written to."""
+        """Array of a name, its digest checked; it cannot be written to."""
         if not isinstance(name, str) or name not in self._digests:
             refuse(f"it names an array {str(name)[:40]!r} that it does not have")
         if name not in self._arrays:

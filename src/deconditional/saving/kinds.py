@@ -18,7 +18,7 @@ from deconditional.errors import SavedModelError, UsageError
 from deconditional.saving.registry import DISTRIBUTIONS, constant, name_of_constant
 
 if TYPE_CHECKING:
-    from deconditional.saving.objects import Reader, Writer
+    from deconditional.saving.objects import ObjectReader, ObjectWriter
 
 __all__ = ["KINDS", "Kind", "LeftBehind"]
 
@@ -27,7 +27,7 @@ KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 class Kind(NamedTuple):
-    """How values of a kind are saved.
+    """Kind of values: how to recognise, write and read them.
 
     Attributes
     ----------
@@ -38,8 +38,8 @@ class Kind(NamedTuple):
     """
 
     applies: Callable[[Any], bool]
-    write: Callable[[Any, Writer], Any]
-    read: Callable[[Any, Reader], Any]
+    write: Callable[[Any, ObjectWriter], Any]
+    read: Callable[[Any, ObjectReader], Any]
 
 
 @dataclass(frozen=True)
@@ -93,26 +93,26 @@ def _is_weak(value: Any) -> bool:
     return isinstance(value, jax.Array) and value.weak_type and value.ndim == 0
 
 
-def _read_key(content: Any, reader: Reader) -> Any:
+def _read_key(content: Any, reader: ObjectReader) -> Any:
     kind, data = content
     data = jnp.asarray(reader.read(data), dtype=jnp.uint32)
     return jax.random.wrap_key_data(data, impl=_one_of(kind, KEYS))
 
 
-def _write_dates(values: Any, writer: Writer) -> list[Any]:
+def _write_dates(values: Any, writer: ObjectWriter) -> list[Any]:
     return [np.datetime_data(values.dtype)[0], writer.write(np.asarray(values).astype(np.int64))]
 
 
-def _read_dates(content: Any, reader: Reader) -> Any:
+def _read_dates(content: Any, reader: ObjectReader) -> Any:
     unit, counts = content
     return reader.read(counts).astype(f"datetime64[{_one_of(unit, UNITS)}]")[()]
 
 
-def _write_objects(values: np.ndarray, writer: Writer) -> list[Any]:
+def _write_objects(values: np.ndarray, writer: ObjectWriter) -> list[Any]:
     return [list(values.shape), writer.write(values.ravel().tolist())]
 
 
-def _read_objects(content: Any, reader: Reader) -> np.ndarray:
+def _read_objects(content: Any, reader: ObjectReader) -> np.ndarray:
     shape, parts = content
     values = np.empty(len(parts), dtype=object)
     for k, each in enumerate(parts):  # at once, tuples would become an axis
@@ -127,7 +127,7 @@ def _is_dataset(value: Any) -> bool:
     return type(value).__name__ == "Dataset" and type(value).__module__.startswith("xarray.")
 
 
-def _write_dataset(data: Any, writer: Writer) -> dict[str, Any]:
+def _write_dataset(data: Any, writer: ObjectWriter) -> dict[str, Any]:
     variables = {
         str(name): [list(map(str, v.dims)), writer.write(v.values), writer.write(_legible(v.attrs))]
         for name, v in data.variables.items()
@@ -139,7 +139,7 @@ def _write_dataset(data: Any, writer: Writer) -> dict[str, Any]:
     }
 
 
-def _read_dataset(content: Any, reader: Reader) -> Any:
+def _read_dataset(content: Any, reader: ObjectReader) -> Any:
     import xarray as xr
 
     variables = {
@@ -171,21 +171,21 @@ def _is_distribution(value: Any) -> bool:
     return name in DISTRIBUTIONS and type(value) is getattr(npd, name)
 
 
-def _write_distribution(value: Any, writer: Writer) -> list[Any]:
+def _write_distribution(value: Any, writer: ObjectWriter) -> list[Any]:
     arguments = {name: getattr(value, name) for name in value.arg_constraints}
     return [type(value).__name__, writer.write(arguments)]
 
 
-def _read_distribution(content: Any, reader: Reader) -> Any:
+def _read_distribution(content: Any, reader: ObjectReader) -> Any:
     name, arguments = content
     return getattr(npd, _one_of(name, DISTRIBUTIONS))(**reader.read(arguments))
 
 
-def _write_cftime(t: Any, writer: Writer) -> list[Any]:
+def _write_cftime(t: Any, writer: ObjectWriter) -> list[Any]:
     return [t.calendar, t.year, t.month, t.day, t.hour, t.minute, t.second, t.microsecond]
 
 
-def _read_cftime(content: Any, reader: Reader) -> Any:
+def _read_cftime(content: Any, reader: ObjectReader) -> Any:
     import cftime
 
     calendar, *parts = content

@@ -32,10 +32,10 @@ from deconditional.saving.hints import misfit
 from deconditional.saving.kinds import KINDS, LeftBehind
 from deconditional.saving.registry import class_of, name_of_class
 
-__all__ = ["Reader", "Writer"]
+__all__ = ["ObjectReader", "ObjectWriter"]
 
 
-class Writer:
+class ObjectWriter:
     """Writes values as JSON, their arrays beside it."""
 
     arrays: ArrayWriter
@@ -116,7 +116,7 @@ def _fields_of(value: Any) -> dict[str, Any]:
     return fields
 
 
-class Reader:
+class ObjectReader:
     """Reads values from the JSON of a file and its arrays.
 
     Whatever does not fit raises: an error of this package, or one that the archive makes one of.
@@ -219,7 +219,7 @@ def _built(kind: type, values: dict[str, Any]) -> Any:
 
 
 def _usual(kind: type, name: str, value: Any) -> Any:
-    """A part without state as constructors have it, so that nothing is compiled anew for it."""
+    """Replace a part without state by the one that constructors have, as compiled code knows it."""
     if getattr(value, "__dict__", None) != {} or dataclasses.is_dataclass(value):
         return value
     usual = next((d[name] for d in map(_defaults, kind.__mro__) if name in d), None)

@@ -27,12 +27,10 @@ from deconditional.errors import (
     tell_of,
 )
 from deconditional.saving.container import Archive, ArrayWriter, refuse, write
-from deconditional.saving.objects import Reader, Writer
+from deconditional.saving.objects import ObjectReader, ObjectWriter
 from deconditional.saving.outputs import check_place, remove_leftovers
 
-__all__ = [
-    *("Checkpoint", "CheckpointError", "CheckpointWarning", "Part", "Section", "opened", "within"),
-]
+__all__ = ["Checkpoint", "CheckpointPart", "CheckpointSection", "opened", "within"]
 
 KIND = "deconditional checkpoint"
 
@@ -123,20 +121,22 @@ def _first_bytes(place: Path) -> bytes:
 
 
 @contextmanager
-def opened(checkpoint: str | os.PathLike[str] | Checkpoint | Part | None) -> Iterator[Part | None]:
+def opened(
+    checkpoint: str | os.PathLike[str] | Checkpoint | CheckpointPart | None,
+) -> Iterator[CheckpointPart | None]:
     """The checkpoint of a fit while the fit runs; None for none.
 
     At the end the file is removed, unless it is to be kept or the fit was interrupted. Where an
     exception ends the fit, what there is is written first. A part of a checkpoint that is open
     stays open.
     """
-    if checkpoint is None or isinstance(checkpoint, Part):
+    if checkpoint is None or isinstance(checkpoint, CheckpointPart):
         yield checkpoint
         return
     settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     file = _File(settings)
     try:
-        yield Part(file)
+        yield CheckpointPart(file)
     except CheckpointError:  # it belongs to another fit
         raise
     except BaseException:
@@ -146,22 +146,22 @@ def opened(checkpoint: str | os.PathLike[str] | Checkpoint | Part | None) -> Ite
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of an open checkpoint: that of one of the fits that a fit is made of."""
+class CheckpointPart:
+    """Part of an open checkpoint that belongs to one of the fits that a fit is made of."""
 
     file: _File
     prefix: str = ""
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the checkpoint."""
         return self.file.path
 
-    def within(self, name: str) -> Part:
+    def within(self, name: str) -> CheckpointPart:
         """The part of a fit within this one."""
-        return Part(self.file, f"{self.prefix}{name}/")
+        return CheckpointPart(self.file, f"{self.prefix}{name}/")
 
-    def section(self, name: str, identity: str) -> Section:
+    def section(self, name: str, identity: str) -> CheckpointSection:
         """The section of a stage, with what the file has of it.
 
         A file whose first section is missing, or has another identity, belongs to another fit,
@@ -171,7 +171,7 @@ class Part:
         return self.file.section(f"{self.prefix}{name}", identity)
 
 
-def within(kept: Part | None, name: str = "") -> dict[str, Any]:
+def within(kept: CheckpointPart | None, name: str = "") -> dict[str, Any]:
     """Keyword arguments of a fit within a fit: its part of the checkpoint, if there is one.
 
     Without a name that part is all of it. Models of other packages need not know of checkpoints.
@@ -179,8 +179,8 @@ def within(kept: Part | None, name: str = "") -> dict[str, Any]:
     return {} if kept is None else {"checkpoint": kept.within(name) if name else kept}
 
 
-class Section:
-    """One stage of a fit.
+class CheckpointSection:
+    """Section of a checkpoint: the state of one stage of a fit.
 
     Attributes
     ----------
@@ -198,7 +198,7 @@ class Section:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the checkpoint."""
         return self._file.path
 
     def keep(self, state: Callable[[], dict[str, Any]]) -> None:
@@ -206,7 +206,7 @@ class Section:
         self.state = state
 
     def offer(self) -> None:
-        """Write, if it is time."""
+        """Write the checkpoint, if it is time."""
         self._file.offer()
 
     def complete(self) -> None:
@@ -239,16 +239,16 @@ class _File:
         self.settings = settings
         self.path = Path(settings.path)
         self.stopped = False
-        self._sections: dict[str, Section] = {}
+        self._sections: dict[str, CheckpointSection] = {}
         self._lock = threading.Lock()
         self._due = time.monotonic() + settings.interval
         self._failed = False
         remove_leftovers(self.path)
         self._found = _read(self.path) if _first_bytes(self.path) else {}
 
-    def section(self, name: str, identity: str) -> Section:
+    def section(self, name: str, identity: str) -> CheckpointSection:
         if self.stopped:  # what follows an interrupted stage is made from half-learnt numbers
-            return Section(self, name, identity, None)
+            return CheckpointSection(self, name, identity, None)
         known = self._found.get(name)
         if self._found and not self._sections and (known is None or known[0] != identity):
             raise CheckpointError(
@@ -262,7 +262,7 @@ class _File:
                 "options; it begins anew."
             )
             known = None
-        section = Section(self, name, identity, None if known is None else known[1])
+        section = CheckpointSection(self, name, identity, None if known is None else known[1])
         self._sections[name] = section
         return section
 
@@ -298,7 +298,7 @@ class _File:
 
 def _write(path: Path, sections: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
     arrays = ArrayWriter()
-    writer = Writer(arrays)
+    writer = ObjectWriter(arrays)
     states = [[name, identity, writer.write(dict(s))] for name, (identity, s) in sections.items()]
     write(path, KIND, {"sections": states}, arrays)
 
@@ -307,7 +307,7 @@ def _read(path: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     """The sections of a file; a damaged one is put aside."""
     try:
         with Archive.opened(path, KIND) as archive:
-            reader = Reader(archive)
+            reader = ObjectReader(archive)
             sections = {}
             for name, identity, state in archive.header["sections"]:
                 sections[str(name)] = (str(identity), reader.read(state))

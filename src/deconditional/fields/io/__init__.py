@@ -5,8 +5,9 @@ is there whole or not at all.
 """
 
 from deconditional.fields.io.attributes import understandable
+from deconditional.fields.io.geo import is_raster, is_table_file, open_table
 from deconditional.fields.io.memory import available_memory, shown_bytes
-from deconditional.fields.io.reading import UnreadableError, open_fields
+from deconditional.fields.io.reading import UnreadableError, open_fields, open_fine
 from deconditional.fields.io.writing import (
     check_output,
     check_writable,
@@ -20,7 +21,11 @@ __all__ = [
     "available_memory",
     "check_output",
     "check_writable",
+    "is_raster",
+    "is_table_file",
     "open_fields",
+    "open_fine",
+    "open_table",
     "protect_inputs",
     "remove",
     "shown_bytes",

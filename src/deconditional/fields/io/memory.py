@@ -27,7 +27,7 @@ def available_memory() -> float:
 
 
 def shown_bytes(n: float) -> str:
-    """A size for reading.
+    """Size in bytes as people write it.
 
     Examples
     --------

@@ -20,12 +20,26 @@ import xarray as xr
 from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.attributes import understandable
 from deconditional.fields.io.declared import Declared, check_declared, declared
+from deconditional.fields.io.geo import is_raster, open_raster
 from deconditional.fields.io.memory import available_memory, shown_bytes
 
-__all__ = ["UnreadableError", "open_fields"]
+__all__ = ["UnreadableError", "open_fields", "open_fine"]
 
 CHUNKED_BYTES = 2e9
 """Size of data from which on it is read chunk by chunk where nothing else was asked for."""
+
+
+def open_fine(
+    paths: Sequence[str], which: str, chunked: bool | None = False
+) -> xr.Dataset | list[xr.Dataset]:
+    """Fine data: rasters one by one, as each may have a grid of its own, other files as one."""
+    files = [file for path in paths for file in _matching(str(path), which)]
+    rasters = [file for file in files if is_raster(file)]
+    others = [file for file in files if not is_raster(file)]
+    found = [open_raster(file, which, chunked) for file in rasters]
+    if others:
+        found.insert(0, open_fields(others, which, chunked))
+    return found[0] if len(found) == 1 else found
 
 
 def open_fields(

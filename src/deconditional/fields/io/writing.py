@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+import numpy as np
 import xarray as xr
 
 from deconditional.errors import UsageError, one_line
@@ -26,6 +28,7 @@ __all__ = [
     "write_fields",
 ]
 
+GEOTIFF = (".tif", ".tiff")
 NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
 KEPT = ("units", "calendar", "bounds", "climatology", "grid_mapping")
 """What a result takes over of the encoding of its coordinates."""
@@ -83,8 +86,10 @@ def _endangers(place: Path, file: str) -> bool:
 def check_output(path: str | Path, overwrite: bool = False) -> Path:
     """The path, once it is known that a result can be written there."""
     out = Path(path)
-    if out.suffix not in (*NETCDF, ".zarr"):
-        raise UsageError(f"the output {str(out)!r} must end in .nc or .zarr; name another.")
+    if out.suffix not in (*NETCDF, ".zarr", *GEOTIFF):
+        raise UsageError(f"the output {str(out)!r} must end in .nc, .zarr or .tif; name another.")
+    if out.suffix in GEOTIFF and importlib.util.find_spec("rioxarray") is None:
+        raise UsageError("writing GeoTIFF needs: pip install 'deconditional[geo]'.")
     if out.suffix == ".zarr":
         try:
             import zarr  # noqa: F401
@@ -168,7 +173,11 @@ def _store(dataset: xr.Dataset, part: Path, path: Path) -> None:
     # Times that come from several files may need other units than the first file's.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if path.suffix == ".zarr":
+        if path.suffix in GEOTIFF:
+            bands(dataset).rio.to_raster(
+                part, driver="GTiff", compress="deflate", BIGTIFF="IF_SAFER"
+            )
+        elif path.suffix == ".zarr":
             encoded(dataset).to_zarr(part, mode="w")
         else:
             encoded(dataset).to_netcdf(part, engine="netcdf4")
@@ -191,6 +200,52 @@ def encoded(dataset: xr.Dataset) -> xr.Dataset:
         elif variable.ndim >= 2:
             variable.encoding.update(zlib=True, complevel=1, shuffle=True)
     return dataset
+
+
+def bands(dataset: xr.Dataset) -> xr.Dataset:
+    """Fields of a result as bands of a raster, rows from the north; raises where they are none.
+
+    Quantiles and samples are a band each.
+    """
+    import rioxarray  # noqa: F401  (gives datasets their .rio)
+
+    about = dataset["mean"]
+    dims = list(about.dims)
+    if len(dims) == 3 and about.sizes[dims[0]] == 1:
+        dataset, dims = dataset.isel({dims[0]: 0}), dims[1:]
+    if len(dims) != 2 or any(dataset[d].ndim != 1 for d in dims if d in dataset.coords):
+        raise UsageError(
+            f"a GeoTIFF has rows and columns, and this result has {', '.join(map(str, dims))}; "
+            "choose one time, or write .nc or .zarr."
+        )
+    y, x = dims
+    lines = [dataset[d].values for d in dims]
+    steps = [np.diff(line) for line in lines]
+    if any(np.ptp(s) > 1e-3 * np.abs(s).mean() for s in steps if len(s)):
+        raise UsageError(
+            f"the cells along {y!r} or {x!r} are of several sizes; write .nc or .zarr."
+        )
+    found: dict[str, xr.DataArray] = {}
+    for name, field in dataset.data_vars.items():
+        if not set(dims) <= set(field.dims):
+            continue
+        extra = [d for d in field.dims if d not in dims]
+        if not extra:
+            found[str(name)] = field
+        for k in range(field.sizes[extra[0]] if extra else 0):
+            value = f"{100 * float(field[extra[0]][k]):g}" if extra[0] == "quantile" else f"{k + 1}"
+            found[f"{name}_{value}"] = field.isel({extra[0]: k}, drop=True)
+    out = xr.Dataset({n: v.transpose(y, x).astype("float32") for n, v in found.items()})
+    out = out.drop_vars(set(out.coords) - {x, y, "spatial_ref"}).rename({y: "y", x: "x"})
+    if "spatial_ref" not in out.coords and abs(np.asarray(lines[0])).max() <= 90:
+        degrees = dataset[y].attrs.get("units", "").startswith("degree")
+        out = out.rio.write_crs("EPSG:4326") if degrees else out
+    for name in out.data_vars:
+        out[name].attrs, out[name].encoding = {"long_name": str(name)}, {}
+        out[name] = out[name].rio.write_nodata(np.nan)
+    out = out.sortby("y", ascending=False).sortby("x")
+    out.attrs = {"deconditional": str(dataset.attrs.get("deconditional", ""))}
+    return out
 
 
 def swap_folders(new: Path, path: Path) -> None:

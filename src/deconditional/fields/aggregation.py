@@ -1,0 +1,304 @@
+"""What a posterior says of zones that nobody observed: means and sums, jointly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from deconditional.bags import Bags
+from deconditional.errors import UsageError
+from deconditional.fields.clock import Clock
+from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.part import check_known
+from deconditional.fields.predict import quantile_levels
+from deconditional.fields.question import Question
+from deconditional.fields.sides import FineSide
+from deconditional.fields.survey import Survey, joined_surveys, surveyed
+from deconditional.fields.zones.layer import Layer
+from deconditional.inference.posterior import CoarsePosterior
+
+__all__ = ["Aggregate", "aggregate"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+WHOLE = 20_000
+"""Points of all zones together that are taken as they are; of more, some stand for each zone."""
+
+FEWEST, MOST = 16, 256
+"""Points that stand for a zone."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What is known of zones.
+
+    Attributes
+    ----------
+    table
+        The zones with ``mean``, ``std`` and quantiles such as ``q05`` of the mean over each;
+        ``amount``, what the mean is multiplied by for a sum; ``sum`` and so on, if these were asked
+        for; and ``cover``, the share of the zone that has predictions. NaN where this is too small.
+    draws : (n, zones)
+        Joint draws of the means, from which anything else can be had: differences, ranks.
+    """
+
+    table: Any
+    draws: Floats
+
+    @property
+    def covariance(self) -> Any:
+        """Covariance of the means of every two zones."""
+        index = self.table.index
+        return pd.DataFrame(
+            np.cov(self.draws, rowvar=False).reshape(2 * (len(index),)), index, index
+        )
+
+
+def aggregate(
+    source: Downscaler | xr.Dataset,
+    zones: Any,
+    *,
+    fine: xr.Dataset | None = None,
+    kind: str = "mean",
+    exposure: str | None = None,
+    quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    samples: int = 1000,
+    min_cover: float = 0.5,
+    seed: int = 0,
+) -> Aggregate:
+    """Means and sums over new polygons, with intervals that know how cells hang together.
+
+    Parameters
+    ----------
+    source
+        A :class:`Downscaler` that was fitted, or a result that has samples.
+    zones
+        A GeoDataFrame of polygons or points.
+    fine
+        Covariates, and the exposure if there is one; by default those of the fit. Of a result, the
+        dataset with the exposure.
+    kind
+        ``"mean"``, or ``"sum"`` to add sums: means times exposure, or times square kilometres.
+    exposure
+        The fine variable that means are weighted by; by default that of the fit.
+    quantiles
+        Levels to add.
+    samples
+        Number of joint draws.
+    min_cover
+        Least share of a zone that must have predictions.
+    seed
+        Of the draws.
+
+    Examples
+    --------
+    >>> import deconditional as dc
+    >>> import geopandas, shapely
+    >>> fields = dc.datasets.synthetic_fields(n_lat=12, n_lon=24)
+    >>> data = dc.datasets.split_cells(
+    ...     fields, "tas", ["altitude"], ["water_vapour"], block=3, matched=1.0
+    ... )
+    >>> model = dc.Downscaler("tas", ["altitude"], model="gpr").fit(data.fine, data.coarse)
+    >>> box = geopandas.GeoDataFrame(
+    ...     {"name": ["here"]}, geometry=[shapely.box(10, -20, 50, 20)], crs="EPSG:4326"
+    ... )
+    >>> found = dc.aggregate(model, box)
+    >>> list(found.table.columns)
+    ['name', 'geometry', 'mean', 'std', 'q05', 'q50', 'q95', 'amount', 'cover']
+    """
+    levels = quantile_levels(quantiles)
+    if kind not in ("mean", "sum"):
+        raise UsageError(f"kind must be 'mean' or 'sum', not {kind!r}.")
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
+        raise UsageError(f"samples must be a whole number from 2 on, not {samples!r}.")
+    if isinstance(source, Downscaler):
+        asked = exposure or source.question().exposure
+        found = _Found.of(_side_of_fit(source, fine), zones, asked, min_cover, source)
+        draws = _of_model(source, found, samples, seed)
+    else:
+        found = _Found.of(_side_of_result(source, fine, exposure), zones, exposure, min_cover)
+        draws = _of_result(source, found)
+    return found.aggregate(zones, draws, levels, kind)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Zones on the fine cells.
+
+    Attributes
+    ----------
+    survey
+        Sums over the points of every zone.
+    kept : (k,)
+        The zones that are covered enough, and rows of the survey that are theirs.
+    """
+
+    side: FineSide
+    bags: FineBags
+    n: int
+    amount: Floats
+    cover: Floats
+
+    @classmethod
+    def of(
+        cls,
+        side: FineSide,
+        zones: Any,
+        exposure: str | None,
+        min_cover: float,
+        model: Downscaler | None = None,
+    ) -> _Found:
+        """The zones on the cells of a side; raises where they have none."""
+        question = replace(side.question, exposure=exposure, min_cover=min_cover)
+        side = replace(side, question=question)
+        grid = Layer.of(zones, [], side.grid).grid
+        if model is not None:
+            view = model.pairing_.coarse.view
+            side = side.beside(model.pairing_.coarse)
+            grid = replace(grid, seen=None if grid.frame.same_as(view) else view)
+        times = side.grid.n_times
+        if times > 1:
+            raise UsageError(
+                f"zones are aggregated at one time, and the fine data has {times}; choose one, as "
+                "in fine.isel(time=[0])."
+            )
+        clock = Clock() if model is None else model.pairing_.clock
+        parts = side.parts(grid, np.zeros(times, dtype=np.int64), 1, clock, {})
+        survey: Survey = parts.gather(surveyed, joined_surveys)
+        check_known(question, survey.known, survey.n_counted, survey.n_present)
+        table, area = survey.units, np.zeros(grid.n)
+        area[table.unit] = table.area
+        cover = parts.reader.cover(area, survey.masked)
+        enough = parts.reader.enough(area, survey.masked)[table.unit] & (table.amount > 0)
+        if not enough.any():
+            raise UsageError(
+                f"no zone has predictions over {min_cover:.0%} of its area (the most is "
+                f"{cover.max():.0%}); check that they lie where the fine data is, or lower "
+                "min_cover."
+            )
+        scale = 1.0 if exposure or grid.is_point else grid.square_km
+        kept = table.select(enough)
+        amount = np.full(grid.n, np.nan)
+        amount[kept.unit] = kept.amount * scale
+        return cls(side, FineBags(parts, kept), grid.n, amount, cover)
+
+    def aggregate(
+        self, zones: Any, posterior: tuple[Floats, Floats, Floats], levels: Any, kind: str
+    ) -> Aggregate:
+        """The table of means, standard deviations and draws (n, kept)."""
+        mean, std, draws = posterior
+        unit = self.bags.table.unit
+        every = np.full((len(draws), self.n), np.nan)
+        every[:, unit] = draws
+        columns: dict[str, Floats] = {}
+        for name, factor in {"": 1.0, "sum": self.amount}.items():
+            if name and kind != "sum":
+                continue
+            about = np.full((2, self.n), np.nan)
+            about[:, unit] = mean, std
+            columns |= {name or "mean": about[0] * factor, _named(name, "std"): about[1] * factor}
+            for level, line in zip(levels, _quantiles(every, levels), strict=True):
+                columns[_named(name, f"q{100 * level:02.0f}")] = line * factor
+        columns |= {"amount": self.amount, "cover": self.cover}
+        taken = [str(c) for c in zones.columns if c in columns]
+        out = zones.rename(columns={c: f"{c}_given" for c in taken})
+        return Aggregate(out.assign(**columns), every)
+
+
+def _named(prefix: str, name: str) -> str:
+    return f"{prefix}_{name}" if prefix else name
+
+
+def _quantiles(draws: Floats, levels: Sequence[float]) -> Floats:
+    there = np.isfinite(draws).all(0)
+    out = np.full((len(levels), draws.shape[1]), np.nan)
+    out[:, there] = np.quantile(draws[:, there], levels, axis=0)
+    return out
+
+
+# ---------------------------------------------------------------------- of a model
+
+
+def _side_of_fit(model: Downscaler, fine: xr.Dataset | None) -> FineSide:
+    """Fine data that was given, or that of the fit."""
+    model._check_fitted()
+    if fine is not None:
+        return FineSide.of(fine, model.pairing_.question)
+    side = model.learner_.side
+    if not isinstance(side, FineSide):
+        raise UsageError(
+            "a model that was saved has left the fine data of its fit behind; give it, as in "
+            "aggregate(model, zones, fine=fine)."
+        )
+    return side
+
+
+def _of_model(model: Downscaler, found: _Found, n: int, seed: int) -> tuple[Floats, Floats, Floats]:
+    """Mean, standard deviation and draws of means over zones."""
+    table, target = found.bags.table, model.target_scaling_
+    size = None
+    if table.count.sum() > WHOLE:
+        size = int(np.clip(WHOLE // len(table.unit), FEWEST, MOST))
+    bags = found.bags.make(None, size, seed)
+    bags = replace(bags, points=model.input_scaling_(bags.points))
+    if target.log or target.bounded:
+        return _by_samples(model, bags, n, seed)
+    post: CoarsePosterior = model.model_.predict_bags(bags)
+    draws = target.centre + target.scale * post.sample(n, seed)
+    return target.centre + target.scale * post.mean, target.scale * post.std, draws
+
+
+def _by_samples(model: Downscaler, bags: Bags, n: int, seed: int) -> tuple[Floats, Floats, Floats]:
+    """Means of functions of the process, from samples of it at all points."""
+    posterior = model.model_.predict(bags.points)
+    draws = bags.means(model.target_scaling_.physical(posterior.sample(n, seed)).T).T
+    return draws.mean(0), draws.std(0), draws
+
+
+# ---------------------------------------------------------------------- of a result
+
+
+def _side_of_result(result: xr.Dataset, fine: xr.Dataset | None, exposure: str | None) -> FineSide:
+    """The samples of a result as covariates, beside the exposure."""
+    if not isinstance(result, xr.Dataset) or "mean" not in result:
+        raise UsageError(
+            "aggregate takes a Downscaler that was fitted, or a result of downscale with samples, "
+            f"not {type(result).__name__}."
+        )
+    if "samples" not in result:
+        raise UsageError(
+            "cells of a result hang together, and only samples say how: downscale with "
+            "samples=200, or aggregate the fitted Downscaler."
+        )
+    data = result[["mean"]]
+    if exposure is not None:
+        if fine is None or exposure not in fine:
+            raise UsageError(
+                f"the exposure {exposure!r} is not in the result; give the fine data that has it, "
+                "as in aggregate(result, zones, fine=fine, exposure=...)."
+            )
+        data = data.assign({exposure: fine[exposure]})
+    return FineSide.of(data, Question("", ("mean",), (), position=False))
+
+
+def _of_result(result: xr.Dataset, found: _Found) -> tuple[Floats, Floats, Floats]:
+    """Means over zones of every sample."""
+    grid, parts = found.side.grid, found.bags.parts
+    lines = result["samples"].transpose("sample", *grid.dims).values
+    values = lines.reshape(len(lines), -1)[:, parts.only.cells.present.ravel()]
+    members = parts.only.cells.memberships
+    place = np.searchsorted(found.bags.table.unit, members.unit)
+    used = np.isin(members.unit, found.bags.table.unit)
+    total = np.bincount(place[used], members.amount[used])
+    shares = (members.amount[used] / total[place[used]])[None]
+    each = shares * values[:, members.row[used]]
+    draws = np.stack([np.bincount(place[used], row) for row in each]).astype(float)
+    return draws.mean(0), draws.std(0), draws

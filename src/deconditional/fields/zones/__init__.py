@@ -1,0 +1,1 @@
+"""Zones: polygons and points from tables with geometry, beside fields on grids."""

@@ -1,0 +1,270 @@
+"""Tables with geometry, as a user has them: checked, and seen in the frame of the fine cells.
+
+Nothing is repaired here. What is wrong is said with the rows it is wrong in, and how to mend it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from deconditional.errors import UsageError
+from deconditional.fields.axes import Grid
+from deconditional.fields.zones.crs import Meeting
+from deconditional.fields.zones.grid import DIM, Zones
+
+__all__ = ["Layer", "is_table", "named_rows"]
+
+Flags = npt.NDArray[np.bool_]
+
+POLYGONS, POINTS = ("Polygon", "MultiPolygon"), ("Point", "MultiPoint")
+MOST_NAMED = 5
+"""Rows that a complaint names before it counts the rest."""
+
+
+def is_table(data: Any) -> bool:
+    """Whether this is a table rather than a dataset: with geometry, or meant to have one."""
+    return hasattr(data, "columns") and hasattr(data, "iloc")
+
+
+def named_rows(index: Any, which: Flags) -> str:
+    """Some rows by the names that the table has for them.
+
+    Examples
+    --------
+    >>> named_rows(["a", "b", "c"], np.array([True, False, True]))
+    "'a', 'c'"
+    """
+    rows = np.flatnonzero(which)
+    names = [_plain(index[int(k)]) for k in rows[:MOST_NAMED]]
+    more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
+    return ", ".join(map(repr, names)) + more
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A table of zones, checked.
+
+    Attributes
+    ----------
+    values
+        Columns that were asked for, and where the zones are, along the dimension of zones.
+    grid
+        The zones in the frame of the fine cells.
+    understood
+        What was found and done, in words: pairs of label and text.
+    """
+
+    values: xr.Dataset
+    grid: Zones
+    understood: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(
+        cls,
+        table: Any,
+        columns: Sequence[str],
+        fine: Grid,
+        what: str = "zones",
+        fine_crs: Any = None,
+    ) -> Layer:
+        """The layer of a table; raises where it is none, and says which rows are wrong.
+
+        Parameters
+        ----------
+        table
+            A GeoDataFrame.
+        columns
+            Those that must be there, as numbers.
+        fine
+            The grid of the cells that the zones are seen with.
+        what
+            What to call the zones in errors.
+        fine_crs
+            The coordinate reference system of these cells, where the data says one.
+        """
+        check_table(table, what)
+        check_rows(table, what)
+        meeting = Meeting.of(fine.frame, fine_crs, table, what)
+        values = {name: (DIM, numbers(table, name, what)) for name in columns}
+        is_point = table.geom_type.isin(POINTS).all()
+        check_geometry(table, bool(is_point), meeting.geographic, what)
+        rings = meeting.rings(table.geometry.to_numpy(), bool(is_point))
+        spherical = fine.frame.spherical
+        names = ("lat", "lon") if spherical else ("y", "x")
+        grid = Zones(len(table), rings, bool(is_point), names, fine.frame)
+        standard = ("latitude", "longitude")
+        units = ("degrees_north", "degrees_east") if spherical else ("m", "m")
+        about: list[Mapping[str, str]] = [
+            {"units": unit, **({"standard_name": word} if spherical else {})}
+            for unit, word in zip(units, standard, strict=True)
+        ]
+        coords = {name: (DIM, grid.centres[:, k], about[k]) for k, name in enumerate(names)} | {
+            DIM: (DIM, labels(table))
+        }
+        data = xr.Dataset(values, coords, dict(table.attrs))
+        kind = "points" if is_point else "polygons"
+        said = [(what, f"{len(table)} {kind}{_extras(grid, is_point)}"), *meeting.understood]
+        return cls(data, grid, tuple(said))
+
+
+def _extras(grid: Zones, is_point: bool) -> str:
+    parts, holes = np.bincount(grid.rings.owner, minlength=grid.n), 0
+    if not is_point:
+        is_hole = grid.rings.moments[0] < 0
+        holes = int(is_hole.sum())
+        parts = np.bincount(grid.rings.owner[~is_hole], minlength=grid.n)
+    several = int((parts > 1).sum())
+    said = [f"{several} of several parts"] * (several > 0) + [f"{holes} holes"] * (holes > 0)
+    return f" ({', '.join(said)})" if said else ""
+
+
+def labels(table: Any) -> np.ndarray:
+    """The names of the rows: whole numbers, or words."""
+    index = table.index
+    return np.asarray(index) if index.dtype.kind in "iu" else np.asarray(index.map(str), dtype=str)
+
+
+def check_table(table: Any, what: str) -> None:
+    """Raise unless this is a table with geometry and rows."""
+    if not (hasattr(table, "geometry") and hasattr(table, "crs")):
+        raise UsageError(
+            f"the {what} are a table without geometry; read the file with geopandas.read_file, or "
+            "of columns with coordinates make geopandas.GeoDataFrame(df, "
+            "geometry=geopandas.points_from_xy(df.lon, df.lat), crs='EPSG:4326')."
+        )
+    try:
+        geometry = table.geometry
+    except AttributeError:
+        raise UsageError(
+            f"the {what} have no active geometry column; name it: gdf.set_geometry('geometry')."
+        ) from None
+    if not len(table):
+        raise UsageError(f"the {what} have no rows at all; check how the table was cut.")
+    absent = np.asarray(geometry.isna() | geometry.is_empty)
+    if absent.any():
+        raise UsageError(
+            f"the {what} {named_rows(table.index, absent)} have no geometry; drop these rows, or "
+            "join the table with its geometry again."
+        )
+
+
+def check_rows(table: Any, what: str) -> None:
+    """Raise where two rows have one name."""
+    twice = np.asarray(table.index.duplicated(keep=False))
+    if twice.any():
+        raise UsageError(
+            f"the {what} {named_rows(table.index.unique(), _repeated(table.index))} come more than "
+            "once, so results could not be told apart; join their parts with gdf.dissolve, or "
+            "number the rows with gdf.reset_index(drop=True)."
+        )
+
+
+def _repeated(index: Any) -> Flags:
+    counts = index.value_counts(sort=False, dropna=False)
+    return np.asarray(counts.loc[index.unique()].to_numpy() > 1)
+
+
+def check_geometry(table: Any, is_point: bool, geographic: bool, what: str) -> None:
+    """Raise where geometry is of several kinds, of none that has cells, or not valid."""
+    import shapely
+
+    kinds = table.geom_type
+    odd = np.asarray(~kinds.isin([*POLYGONS, *POINTS]))
+    if odd.any():
+        raise UsageError(
+            f"the {what} {named_rows(table.index, odd)} are {kinds[odd].iloc[0]}s; polygons or "
+            "points are needed. Of lines make areas with gdf.buffer, say."
+        )
+    if not is_point and kinds.isin(POINTS).any():
+        raise UsageError(
+            f"the {what} are polygons and points in one table; give each as a source of its own: "
+            "[dc.Source(polygons, ...), dc.Source(points, ...)]."
+        )
+    shapes = table.geometry.to_numpy()
+    bounds = shapely.bounds(shapes)
+    nowhere = ~np.isfinite(bounds).all(1)
+    if geographic:
+        nowhere |= (np.abs(bounds[:, [1, 3]]) > 90 + 1e-6).any(1)
+        nowhere |= (np.abs(bounds[:, [0, 2]]) > 540).any(1)
+    if nowhere.any():
+        row = bounds[nowhere][0]
+        raise UsageError(
+            f"the {what} {named_rows(table.index, nowhere)} lie nowhere on the globe (the first "
+            f"runs from {row[0]:.6g}, {row[1]:.6g} to {row[2]:.6g}, {row[3]:.6g}), though the CRS "
+            "of the table is one of longitude and latitude, in this order; correct it with "
+            "gdf.set_crs(..., allow_override=True), or exchange the coordinates."
+        )
+    if is_point:
+        return
+    wrong = ~shapely.is_valid(shapes)
+    if wrong.any():
+        reason = shapely.is_valid_reason(shapes[wrong][0])
+        raise UsageError(
+            f"the geometry of the {what} {named_rows(table.index, wrong)} is not valid ({reason}), "
+            "so their areas are not known; mend it with gdf.geometry = gdf.make_valid(), and look "
+            "at the result."
+        )
+    flat = shapely.area(shapes) <= 0
+    if flat.any():
+        raise UsageError(
+            f"the {what} {named_rows(table.index, flat)} have no area; drop them, or give points."
+        )
+    if geographic:
+        _check_long_sides(table, shapes, what)
+
+
+def _check_long_sides(table: Any, shapes: np.ndarray, what: str) -> None:
+    """Raise where a side goes more than half around the globe: it may be meant the other way."""
+    import shapely
+
+    parts, owner = shapely.get_parts(shapes, return_index=True)
+    lines, part = shapely.get_rings(parts, return_index=True)
+    xy, ring = shapely.get_coordinates(lines, return_index=True)
+    step = np.abs(np.diff(xy, axis=0))
+    around = (step[:, 0] >= 359.0) & (step[:, 1] < 1e-9)  # along the edge of a map of the globe
+    long = (step[:, 0] > 180.0) & ~around & (ring[1:] == ring[:-1])
+    if not long.any():
+        return
+    rows = np.zeros(len(table), dtype=bool)
+    rows[owner[part][ring[1:][long]]] = True
+    raise UsageError(
+        f"the {what} {named_rows(table.index, rows)} have sides of more than 180° of longitude, so "
+        "it is not clear which way around the globe they go. Where they cross the antimeridian, "
+        "write longitudes beyond 180 (190 for -170) or cut them there; where they do go the long "
+        "way, put points along their sides: gdf.segmentize(90)."
+    )
+
+
+def numbers(table: Any, name: str, what: str) -> npt.NDArray[np.float64]:
+    """A column as numbers, NaN where missing; raises where it is not there or holds no numbers."""
+    if name not in table.columns or name == table.geometry.name:
+        there = ", ".join(str(c) for c in table.columns if c != table.geometry.name)
+        raise UsageError(f"the {what} have no column {name!r}; they have {there or 'none at all'}.")
+    column = table[name]
+    if getattr(column, "ndim", 1) != 1:
+        raise UsageError(f"the {what} have several columns {name!r}; rename all but one.")
+    if column.dtype.kind not in "fiub":
+        example = column.dropna()
+        shown = repr(_plain(example.iloc[0])) if len(example) else "nothing"
+        raise UsageError(
+            f"the column {name!r} of the {what} holds {column.dtype} values ({shown}), not "
+            f"numbers; convert it, as in gdf[{name!r}] = pandas.to_numeric(gdf[{name!r}])."
+        )
+    values = np.asarray(column, dtype=float)
+    endless = np.isinf(values)
+    if endless.any():
+        raise UsageError(
+            f"the column {name!r} of the {what} is infinite in {named_rows(table.index, endless)}; "
+            "correct it, or make it NaN where it is unknown."
+        )
+    return values

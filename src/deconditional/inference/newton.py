@@ -1,0 +1,238 @@
+r"""The mode of a log posterior by Gauss and Newton's method, and its gradients by the mode.
+
+The unknowns are :math:`u = (v, e)`, both standard normal: coefficients of the field, and effects
+that observations have of their own. Observation m sees :math:`\eta_m(v) + s_m e_m`. With the
+Jacobian J of η and Fisher's information Λ of η, a step solves
+
+.. math:: (I + J^\top\tilde\Lambda J)\,\Delta v = J^\top \ell' - v - J^\top\Lambda s\,h, \qquad
+          \tilde\Lambda = \Lambda / (1 + s^2\Lambda), \quad h = (s\ell' - e) / (1 + s^2\Lambda),
+
+since effects can be eliminated one by one. The matrix is a precision whatever v, so every step goes
+up; it is halved until the log posterior does too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.linalg import cho_solve
+from jax.scipy.sparse.linalg import cg
+from jaxtyping import Array, Float
+
+from deconditional.inference.collapsed import Coefficients
+from deconditional.kernels.linalg import escalating_cholesky, log_determinant, whiten
+
+__all__ = ["Climb", "Curvature", "Expansion", "Likelihood", "Unknowns", "climb", "follow", "held"]
+
+MOST_STEPS = 60
+MOST_HALVINGS = 25
+
+SMALL = 1e-10
+"""Nats that a step still promises where the search ends."""
+
+RISE = 1e-4
+"""Share of the promised rise that a step has to keep."""
+
+LEAST_JITTER = 1e-15
+"""Of a matrix whose eigenvalues are one or more."""
+
+
+class Unknowns(NamedTuple):
+    """Coefficients v, and effects e of single observations (none where there are none)."""
+
+    v: Float[Array, " D"]
+    e: Float[Array, " M"]
+
+
+class Expansion(NamedTuple):
+    """A log likelihood about one place.
+
+    Attributes
+    ----------
+    log_likelihood
+        Its value there.
+    jacobian, score, information
+        J, the derivative ℓ' and Fisher's information Λ of every observation by its η.
+    effect_std
+        s.
+    """
+
+    log_likelihood: Float[Array, ""]
+    jacobian: Float[Array, "M D"]
+    score: Float[Array, " M"]
+    information: Float[Array, " M"]
+    effect_std: Float[Array, " M"]
+
+    def gradient(self, at: Unknowns) -> Unknowns:
+        """Gradient of the log posterior."""
+        slope = self.effect_std * self.score - at.e if at.e.size else at.e
+        return Unknowns(self.score @ self.jacobian - at.v, slope)
+
+    def curvature(self) -> Curvature:
+        """What v is known by once effects are integrated out."""
+        damped = self.information / (1.0 + self.effect_std**2 * self.information)
+        return Curvature.of(jnp.sqrt(damped)[:, None] * self.jacobian)
+
+    def solve(self, curvature: Curvature, right: Unknowns) -> Unknowns:
+        """The Gauss-Newton step for a gradient."""
+        if not right.e.size:
+            return Unknowns(curvature.solve(right.v), right.e)
+        own = 1.0 + self.effect_std**2 * self.information
+        cross = self.effect_std * self.information
+        v = curvature.solve(right.v - (cross * right.e / own) @ self.jacobian)
+        return Unknowns(v, (right.e - cross * (self.jacobian @ v)) / own)
+
+    def log_volume(self, curvature: Curvature, has_effects: bool) -> Float[Array, ""]:
+        """Log determinant of the whole precision."""
+        own = jnp.log1p(self.effect_std**2 * self.information)
+        return curvature.log_determinant() + (jnp.sum(own) if has_effects else 0.0)
+
+
+class Curvature(eqx.Module):
+    r"""The precision :math:`I + A^\top A`, factorised on the smaller side."""
+
+    a: Float[Array, "M D"]
+    root: Float[Array, "k k"]
+
+    @classmethod
+    def of(cls, a: Float[Array, "M D"]) -> Curvature:
+        """The precision that rows of data lead to."""
+        gram = a @ a.T if a.shape[0] <= a.shape[1] else a.T @ a
+        root, _ = escalating_cholesky(jnp.eye(len(gram)) + gram, LEAST_JITTER)
+        return cls(a, root)
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether there are fewer rows than coefficients."""
+        return self.a.shape[0] <= self.a.shape[1]
+
+    def solve(self, right: Float[Array, " D"]) -> Float[Array, " D"]:
+        """Covariance times a vector."""
+        if self.is_of_rows:
+            return right - cho_solve((self.root, True), self.a @ right) @ self.a
+        return cho_solve((self.root, True), right)
+
+    def log_determinant(self) -> Float[Array, ""]:
+        """Of the precision."""
+        return log_determinant(self.root)
+
+    def explained(self) -> Float[Array, "D k"]:
+        r"""E, with the covariance :math:`I - EE^\top`."""
+        if self.is_of_rows:
+            return whiten(self.root, self.a).T
+        inverse = whiten(self.root, jnp.eye(len(self.root)))
+        known = jnp.eye(len(self.root)) - inverse.T @ inverse
+        return escalating_cholesky(known, 1e-12)[0]
+
+    def coefficients(self, mean: Float[Array, " D"], skipped: int) -> Coefficients:
+        """The normal distribution of all coefficients but the first few."""
+        if self.is_of_rows:
+            return Coefficients(mean[skipped:], self.explained()[skipped:], None)
+        return Coefficients(mean[skipped:], None, self.root[skipped:, skipped:])
+
+
+class Likelihood(Protocol):
+    """The log likelihood of the unknowns."""
+
+    def expand(self, at: Unknowns) -> Expansion:
+        """The log likelihood about a place."""
+
+    def log_posterior(self, at: Unknowns) -> Float[Array, ""]:
+        """Log likelihood and log prior of the unknowns, constants of the prior apart."""
+
+
+class Climb(NamedTuple):
+    """Where a search for the mode is.
+
+    Attributes
+    ----------
+    at, value
+        The unknowns, and the log posterior there.
+    promise
+        Nats that the last step promised: next to nothing at a mode.
+    steps, stuck
+        How many there were, and whether none went up any more.
+    """
+
+    at: Unknowns
+    value: Array
+    promise: Array
+    steps: Array
+    stuck: Array
+
+
+def climb(likelihood: Likelihood, start: Unknowns) -> Climb:
+    """The mode from a start on, or from zero if the log posterior is higher there."""
+    expand, value_of = likelihood.expand, likelihood.log_posterior
+    zero = Unknowns(jnp.zeros_like(start.v), jnp.zeros_like(start.e))
+    first, other = value_of(start), value_of(zero)
+    better = first >= jnp.where(jnp.isfinite(other), other, -jnp.inf)
+    begin = Unknowns(*(jnp.where(better, a, b) for a, b in zip(start, zero, strict=True)))
+
+    def step(state: Climb) -> Climb:
+        expansion = expand(state.at)
+        gradient = expansion.gradient(state.at)
+        move = expansion.solve(expansion.curvature(), gradient)
+        promise = gradient.v @ move.v + gradient.e @ move.e
+
+        def at(size: Array) -> Unknowns:
+            return Unknowns(state.at.v + size * move.v, state.at.e + size * move.e)
+
+        def fails(trial: tuple[Array, Array, Array]) -> Array:
+            size, value, halvings = trial
+            rises = value >= state.value + RISE * size * promise - SMALL
+            return ~rises & (halvings < MOST_HALVINGS)
+
+        def halve(trial: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            return 0.5 * trial[0], value_of(at(0.5 * trial[0])), trial[2] + 1
+
+        one = jnp.ones(())
+        size, value, halvings = lax.while_loop(
+            fails, halve, (one, value_of(at(one)), jnp.zeros((), int))
+        )
+        stuck = halvings >= MOST_HALVINGS
+        there = Unknowns(*(jnp.where(stuck, a, b) for a, b in zip(state.at, at(size), strict=True)))
+        value = jnp.where(stuck, state.value, value)
+        return Climb(there, value, promise, state.steps + 1, stuck)
+
+    def goes_on(state: Climb) -> Array:
+        return (state.promise > SMALL) & (state.steps < MOST_STEPS) & ~state.stuck
+
+    value = jnp.where(better, first, other)
+    state = Climb(begin, value, jnp.array(jnp.inf), jnp.zeros((), int), jnp.array(False))
+    return lax.while_loop(goes_on, step, state)
+
+
+def follow(likelihood: Likelihood, found: Unknowns) -> Unknowns:
+    """The mode as a function of everything that the likelihood is made of.
+
+    The implicit function theorem: where the gradient moves by dg, the mode moves by
+    :math:`-H^{-1}dg` with the exact Hessian H of the log posterior. Its products with vectors cost
+    a pass over the points; the Gauss-Newton matrix is the preconditioner. The value is that of one
+    exact step of Newton's from `found`.
+    """
+    found, fixed = held(found), held(likelihood)
+    expansion = fixed.expand(found)
+    curvature = expansion.curvature()
+
+    def product(vector: Unknowns) -> Unknowns:
+        along = jax.jvp(lambda u: fixed.expand(u).gradient(u), (found,), (vector,))[1]
+        return Unknowns(-along.v, -along.e)
+
+    step, _ = cg(
+        product,
+        likelihood.expand(found).gradient(found),
+        tol=1e-7,
+        maxiter=100,
+        M=lambda right: expansion.solve(curvature, right),
+    )
+    return Unknowns(found.v + step.v, found.e + step.e)
+
+
+def held(tree: Any) -> Any:
+    """The same without gradients."""
+    return jax.tree.map(lambda x: lax.stop_gradient(x) if eqx.is_array(x) else x, tree)

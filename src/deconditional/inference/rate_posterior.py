@@ -1,0 +1,198 @@
+r"""Posteriors on the scale of the rate, :math:`g^{-1}(f)`: at points, and over bags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.sparse import coo_array
+
+from deconditional.bags import Bags
+from deconditional.inference.field import Field
+from deconditional.inference.posterior import JOINT_LIMIT, Paths, Posterior
+from deconditional.observations.links import Link
+
+__all__ = ["BagDraws", "RatePosterior", "bag_rates"]
+
+BLOCK = 20_000
+"""Points of new bags whose draws are held at a time."""
+
+
+class RatePosterior:
+    r"""The posterior of the rate :math:`g^{-1}(f)` at query points.
+
+    Quantiles are exact, through the monotone link; so are the mean and the standard deviation, but
+    for the integration of a logistic function. An effect of overdispersion is no part of them.
+
+    Attributes
+    ----------
+    latent : Posterior
+        The posterior of f.
+    link
+        g.
+
+    Examples
+    --------
+    >>> import deconditional as dc
+    >>> x = np.linspace(0, 3, 200)
+    >>> bags = dc.Bags.from_points(x, np.arange(200) // 10)
+    >>> cases = np.round(100 * bags.means(np.exp(np.sin(x))))
+    >>> model = dc.VBagg(family=dc.Poisson(), n_inducing=15, n_restarts=1)
+    >>> post = model.fit(bags, cases, exposure=100.0).predict(x)
+    >>> bool(np.abs(post.mean / np.exp(np.sin(x)) - 1).max() < 0.2)
+    True
+    >>> bool(np.allclose(post.quantile(0.5), np.exp(post.latent.quantile(0.5))))
+    True
+    """
+
+    def __init__(self, latent: Posterior, link: Link):
+        self.latent, self.link = latent, link
+
+    def __repr__(self) -> str:
+        return f"RatePosterior({len(self.x)} points)"
+
+    @property
+    def x(self) -> np.ndarray:
+        """The query points, (m, d)."""
+        return self.latent.x
+
+    @property
+    def extrapolating(self) -> np.ndarray:
+        """Whether a point lies where the data say nothing; see :class:`Posterior`."""
+        return self.latent.extrapolating
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """Posterior mean of the rate."""
+        return self._expected(self.link.expected)
+
+    @cached_property
+    def variance(self) -> np.ndarray:
+        """Posterior variance of the rate."""
+        return np.maximum(self._expected(self.link.expected_square) - self.mean**2, 0.0)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Posterior standard deviation of the rate."""
+        return np.sqrt(self.variance)
+
+    def cdf(self, value: Any) -> np.ndarray:
+        """Probability that the rate is below a value, at every point."""
+        return self.latent.cdf(np.asarray(self.link.eta(jnp.asarray(value, dtype=float))))
+
+    def exceedance(self, level: Any) -> np.ndarray:
+        """Probability that the rate is above a level, at every point."""
+        return 1.0 - self.cdf(level)
+
+    def quantile(self, q: float | np.ndarray) -> np.ndarray:
+        """Quantiles at every point: (m,) for one level, (levels, m) for several."""
+        return np.asarray(self.link.rate(self.latent.quantile(q)))
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Central interval of the given probability, as (lower, upper)."""
+        lower, upper = self.latent.interval(level)
+        return np.asarray(self.link.rate(lower)), np.asarray(self.link.rate(upper))
+
+    def sample(self, n: int = 1, seed: int = 0, **options: Any) -> np.ndarray:
+        """Joint samples of the rate, (n, m); `options` are those of :meth:`Posterior.sample`."""
+        return np.asarray(self.link.rate(self.latent.sample(n, seed, **options)))
+
+    def _expected(self, function: Any) -> np.ndarray:
+        pairs = zip(self.latent.component_means, self.latent.component_variances, strict=True)
+        return np.mean([np.asarray(function(*pair)) for pair in pairs], axis=0)
+
+
+class BagDraws:
+    """Joint draws of what is predicted of new bags: rates, sums, or observations.
+
+    Attributes
+    ----------
+    draws : (n, m) array
+        One row for each draw, one column for each bag.
+
+    Examples
+    --------
+    >>> found = BagDraws(np.array([[1.0, 2.0], [3.0, 2.0]]))
+    >>> found.mean.tolist(), found.exceedance(2.0).tolist()
+    ([2.0, 2.0], [0.5, 0.0])
+    """
+
+    def __init__(self, draws: np.ndarray):
+        self.draws = draws
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Posterior mean of every bag."""
+        return self.draws.mean(0)
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Posterior variance of every bag."""
+        return self.draws.var(0)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Posterior standard deviation of every bag."""
+        return self.draws.std(0)
+
+    def covariance(self) -> np.ndarray:
+        """Joint covariance of all bags."""
+        return np.atleast_2d(np.cov(self.draws, rowvar=False))
+
+    def quantile(self, q: float | np.ndarray) -> np.ndarray:
+        """Quantiles of every bag: (m,) for one level, (levels, m) for several."""
+        return np.quantile(self.draws, q, axis=0)
+
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Central interval of the given probability, as (lower, upper)."""
+        if not 0 < level < 1:
+            raise ValueError(f"the level of an interval lies between 0 and 1, not {level!r}.")
+        tail = 0.5 * (1.0 - level)
+        return self.quantile(tail), self.quantile(1.0 - tail)
+
+    def cdf(self, value: Any) -> np.ndarray:
+        """Probability of no more than a value, for every bag."""
+        return (self.draws <= np.asarray(value)).mean(0)
+
+    def exceedance(self, level: Any) -> np.ndarray:
+        """Probability of more than a level, for every bag."""
+        return 1.0 - self.cdf(level)
+
+    def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
+        """So many of the draws, with replacement, (n, m)."""
+        return self.draws[np.random.default_rng(seed).integers(len(self.draws), size=n)]
+
+
+def bag_rates(
+    fields: Sequence[Field], link: Link, bags: Bags, n: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Joint draws of the mean rates of bags, (n, N), and which field each is of.
+
+    Points of bags that share them are drawn once. Up to 2000 draws are from the full covariance.
+    """
+    rows, inverse = np.unique(bags.points, axis=0, return_inverse=True)
+    if len(rows) > JOINT_LIMIT:
+        weights = coo_array((bags.weights, (np.arange(bags.n_points), bags.bag)))
+        return _along_paths(fields, link, bags.points, weights.tocsr(), n, seed)
+    which = np.sort(np.random.default_rng(seed).integers(len(fields), size=n))
+    weights = coo_array((bags.weights, (inverse.ravel(), bags.bag))).tocsr()
+    parts = []
+    for k, count in zip(*np.unique(which, return_counts=True), strict=True):
+        f = Posterior([fields[k]], rows).sample(int(count), seed + int(k), method="joint")
+        parts.append((weights.T @ np.asarray(link.rate(f)).T).T)
+    return np.concatenate(parts), which
+
+
+def _along_paths(
+    fields: Sequence[Field], link: Link, points: np.ndarray, weights: Any, n: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same by functions drawn from the posterior, evaluated block by block."""
+    paths = Paths(fields, n, seed)
+    total = np.zeros((n, weights.shape[1]))
+    for start in range(0, len(points), BLOCK):
+        rows = slice(start, start + BLOCK)
+        total += (weights[rows].T @ np.asarray(link.rate(paths(points[rows]))).T).T
+    return total, paths.which

@@ -1,0 +1,167 @@
+r"""What observations of any family see of the field, and the Gaussian problem nearest to it.
+
+A source has bags of its own and sees their mean rates,
+
+.. math:: r = W^\top\bar r, \qquad \eta_m = b\,g(r_m) + a + s\,e_m, \qquad
+          \mu_m = E_m\, g^{-1}(\eta_m),
+
+with a and b its bias against the others (zero and one where there is none) and :math:`s e_m` the
+effect of its own that overdispersion gives an observation. W is the identity for bags that were
+observed themselves. A conditional mean operator has weights of either sign; since a mean of rates
+has to be a rate, those below zero are left out there, and the others scaled to a sum of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from deconditional.inference.rates import FinePoints
+from deconditional.kernels.layout import Layout
+from deconditional.observations.families import OVERDISPERSION, Family, Normal
+from deconditional.observations.kinds import Observation
+
+__all__ = ["Nearest", "Seen", "View"]
+
+
+class Nearest(eqx.Module):
+    """A linear model with normal errors that stands for a source near some place.
+
+    Attributes
+    ----------
+    slopes
+        Of the rate by f at every point; points weigh by them.
+    gain
+        Of η by the mean rate of every observation.
+    information
+        Λ of η.
+    target
+        What η would have been observed as.
+    """
+
+    slopes: Float[Array, " n"]
+    gain: Float[Array, " M"]
+    information: Float[Array, " M"]
+    target: Float[Array, " M"]
+
+
+class Seen(eqx.Module):
+    """The data of one source.
+
+    Attributes
+    ----------
+    layout, y, amount, known
+        Its bags, observations, exposures or trials, and the variance of errors that is known.
+    observation
+        How observations see the bags.
+    nearest
+        The linear model about the last solution.
+    family, prefix, offset, affine
+        The family, what is before the names of its parameters, and its bias.
+    offset_std
+        Prior standard deviation of a.
+    """
+
+    layout: Layout
+    y: Float[Array, " M"]
+    amount: Float[Array, " M"]
+    known: Float[Array, " M"]
+    observation: Observation
+    nearest: Nearest
+    offset_std: Float[Array, ""]
+    family: Family = eqx.field(static=True)
+    prefix: str = eqx.field(static=True)
+    offset: bool = eqx.field(static=True)
+    affine: bool = eqx.field(static=True)
+    learns_noise: bool = eqx.field(static=True)
+
+    def of_family(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters of the family, as its methods take them."""
+        if isinstance(self.family, Normal):
+            noise = values[f"{self.prefix}noise_std"] ** 2 if self.learns_noise else 0.0
+            return {"variance": self.known + noise}
+        names = [p.name for p in self.family.parameters]
+        return {name: values[f"{self.prefix}{name}"] for name in names}
+
+    def effect_std(self, values: Mapping[str, Any]) -> Float[Array, " M"]:
+        """s, zero without overdispersion."""
+        if not self.family.overdispersion:
+            return jnp.zeros(len(self.y))
+        return jnp.full(len(self.y), values[f"{self.prefix}{OVERDISPERSION}"])
+
+    def weights(self, values: Mapping[str, Any]) -> Float[Array, "N M"] | None:
+        """W as means of rates need it; None for the identity."""
+        weights, _ = self.observation.weights(values)
+        if weights is None or self.family.link == "identity":
+            return weights
+        kept = jnp.maximum(weights, 0.0)
+        return kept / jnp.maximum(jnp.sum(kept, 0), 1e-12)
+
+
+class View(eqx.Module):
+    """A source at one value of the hyper-parameters.
+
+    Attributes
+    ----------
+    spread
+        Variances of f at the points that rates are expectations over; zero for Laplace's method.
+    own_spread
+        The same of η, beside that of f.
+    bias_column
+        Which of the unknowns is the offset, and its prior standard deviation.
+    """
+
+    seen: Seen
+    points: FinePoints
+    weights: Float[Array, "N M"] | None
+    values: dict[str, Any]
+    effect_std: Float[Array, " M"]
+    spread: Float[Array, " n"]
+    own_spread: Float[Array, " M"]
+    scale: Float[Array, ""]
+    offsets: Float[Array, " B"]
+
+    def _mixed(self, of_bags: Array) -> Array:
+        return of_bags if self.weights is None else self.weights.T @ of_bags
+
+    def predictor(self, v: Array, e: Array) -> tuple[Array, Array, Array]:
+        """Values of f, r and η; the unknowns begin with the offsets of all sources."""
+        g, n = self.seen.family.g, len(self.offsets)
+        f = self.points.values_at(v[n:])
+        r = self._mixed(self.points.bag_means(g.expected(f, self.spread)))
+        eta = self.scale * g.eta(r) + self.offsets @ v[:n] + self.effect_std * e
+        return f, r, eta
+
+    def log_likelihood(self, eta: Array) -> Float[Array, ""]:
+        """Log density of all observations."""
+        mean = self.seen.amount * self.seen.family.g.expected(eta, self.own_spread)
+        return jnp.sum(self._log_density(mean))
+
+    def _log_density(self, mean: Array) -> Array:
+        seen = self.seen
+        return seen.family.log_density(seen.y, mean, seen.amount, **self.values)
+
+    def slopes(self, eta: Array) -> tuple[Array, Array]:
+        """Derivative of the log likelihood by η, and Fisher's information of it."""
+        family, amount = self.seen.family, self.seen.amount
+        mean = amount * family.g.expected(eta, self.own_spread)
+        along = amount * family.g.expected_slope(eta, self.own_spread)
+        score = jax.grad(lambda mu: jnp.sum(self._log_density(mu)))(mean)
+        return score * along, family.information(mean, amount, **self.values) * along**2
+
+    def jacobian(self, factors: Array, gain: Array) -> Float[Array, "M D"]:
+        """Derivative of η by the unknowns, offsets first."""
+        rows = gain[:, None] * self._mixed(self.points.feature_means(factors))
+        offsets = jnp.broadcast_to(self.offsets, (len(rows), len(self.offsets)))
+        return jnp.concatenate([offsets, rows], axis=1)
+
+    def at(self, f: Array, r: Array) -> tuple[Array, Array]:
+        """Slopes of rates by f, and gains of η by mean rates."""
+        g = self.seen.family.g
+        gain = self.scale * jax.grad(lambda rate: jnp.sum(g.eta(rate)))(r)
+        return g.expected_slope(f, self.spread), gain

@@ -1,0 +1,284 @@
+"""Fits to observations of any family: from checked sources to a model that was fitted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deconditional.bags import Bags
+from deconditional.fitting.interrupts import stoppable
+from deconditional.fitting.parameters import ParameterSet, positive
+from deconditional.inference.laplace import FamilyProblem
+from deconditional.inference.learn import Fitted, Stages, learn, sampled
+from deconditional.inference.seen import Nearest, Seen
+from deconditional.kernels.devices import gathered
+from deconditional.models.base import learning, stages, take
+from deconditional.models.data import Data
+from deconditional.models.inducing import inducing_points
+from deconditional.models.problems import field_kernel, mediated, prior_trend
+from deconditional.models.sources import Given, Source
+from deconditional.observations.families import Family, Normal
+from deconditional.observations.kinds import Matched
+from deconditional.saving.resume import CheckpointPart, within
+
+__all__ = ["families_asked", "fit_sources", "pose"]
+
+MOST_POINTS = 1_000
+"""Distinct points up to which a model without inducing points has one at each of them."""
+
+ROUNDS = 4
+"""Most fits, each about the solution of the last."""
+
+SETTLED = 0.05
+"""Nats between two rounds that end them."""
+
+VARIANCES = (0.1, 10.0)
+"""Between which the prior of the variance of f is centred where there is a log or a logit."""
+
+
+class InBasis(NamedTuple):
+    """How problems of families are solved, as reports have it."""
+
+    climb: None = None
+
+    def found(self, fitted: Fitted, details: Mapping[str, str]) -> dict[str, str]:
+        """How a problem was solved."""
+        pieces = fitted.pieces[0]
+        return {**details, "steps to the mode": str(int(pieces.steps))}
+
+
+def families_asked(model: Any, where: Any, exposure: Any, trials: Any) -> bool:
+    """Whether a fit is one to a family of observations, or to several sources."""
+    if getattr(model, "inference", "collapsed") == "laplace" and not model.family:
+        raise ValueError("inference='laplace' is for a family=; normal errors need none.")
+    amounts = exposure is not None or trials is not None
+    several = isinstance(where, list | tuple) and all(isinstance(each, Source) for each in where)
+    return model.family is not None or amounts or several
+
+
+def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | None) -> Any:
+    """The model, fitted to sources.
+
+    A variational fit takes expectations under the solution of the last round; it ends where the
+    evidence changes no more.
+    """
+    began = time.perf_counter()
+    problem: Any
+    problem, details, notes = pose(model, sources)
+    solver = InBasis()
+    bags = sources[0].bags if len(sources) == 1 else _together([each.bags for each in sources])
+
+    def at(number: int) -> Stages:
+        part = within(kept, f"round {number}").get("checkpoint")
+        return stages(model, bags, problem, part)
+
+    how = learning(model, problem, solver)  # type: ignore[arg-type]
+    first = replace(how, method="map", method_options=None)
+    direct = not problem.variational and model.method != "nuts"
+    fitted = learn(problem, how if direct else first, at(0))
+    rounds = 1
+    while problem.variational and rounds < ROUNDS and not fitted.interrupted:
+        before, vector = fitted.optimum.log_posterior, fitted.optimum.vector
+        problem = settle(problem, vector)
+        fitted = learn(problem, replace(first, n_restarts=0, starts=(vector,)), at(rounds))
+        rounds += 1
+        if abs(fitted.optimum.log_posterior - before) < SETTLED:
+            break
+    if model.method == "nuts" and not fitted.interrupted:
+        fitted = _sampled(fitted, how, at(ROUNDS))
+    elif problem.variational and not fitted.interrupted:
+        problem = settle(problem, fitted.optimum.vector)
+        fitted = learn(
+            problem, replace(how, n_restarts=1, starts=(fitted.optimum.vector,)), at(ROUNDS)
+        )
+    details |= {"rounds": str(rounds)} if problem.variational else {}
+    told: Any = solver, (details, notes), at(ROUNDS), began
+    learnt_model = take(model, bags, fitted, *told)
+    learnt_model.families_ = tuple(each.family for each in sources)
+    return learnt_model
+
+
+def _sampled(fitted: Fitted, how: Any, at: Any) -> Fitted:
+    """Draws of hyper-parameters, coefficients and effects together."""
+    joint, start = fitted.problem.joint(fitted.vectors[0], fitted.pieces[0])
+    pieces, field = joint.solve(jnp.asarray(start))
+    begun = replace(
+        fitted,
+        problems=(joint,),
+        vectors=start[None],
+        pieces=(pieces,),
+        fields=(field,),
+        optimum=replace(fitted.optimum, vector=start),
+    )
+    with stoppable() as stop:
+        return sampled(begun, how, at, stop)
+
+
+def settle(problem: FamilyProblem, vector: np.ndarray) -> Any:
+    """The problem about its own solution, hyper-parameters held."""
+    before = np.inf
+    for _ in range(8):
+        solution, field = problem.solve(jnp.asarray(vector))
+        problem = problem.about(solution)
+        now = float(field.log_evidence)
+        if abs(now - before) < 0.1 * SETTLED:
+            break
+        before = now
+    return problem
+
+
+def pose(
+    model: Any, sources: Sequence[Given]
+) -> tuple[FamilyProblem, dict[str, str], tuple[str, ...]]:
+    """The problem, and what a report says of how it was posed: details by name, and notes."""
+    _check(model)
+    points = np.concatenate([each.bags.points for each in sources])
+    crude = np.concatenate([each.crude for each in sources])
+    trend = prior_trend(model.trend, points, crude)
+    if any(each.family.link != "identity" for each in sources):
+        variance = float(np.clip(np.var(crude), *VARIANCES))
+        floor = jnp.maximum(trend.prior_std, 1.0)
+        trend = eqx.tree_at(lambda t: t.prior_std, trend, floor)
+    else:
+        variance = float(np.var(crude)) or 1.0
+    template = field_kernel(model.kernel, points, variance)
+    kinds = [_kind(model, each) for each in sources]
+    parameters = [*template.parameters]
+    for each, kind in zip(sources, kinds, strict=True):
+        parameters += [*kind.parameters, *_own_parameters(each)]
+    wanted = ParameterSet.of(parameters, model.fixed, model.priors)
+    locations, notes = _inducing(model, points)
+    problem = FamilyProblem(
+        sources=tuple(map(_seen, sources, kinds)),
+        trend=trend,
+        kernel=template,
+        parameters=wanted,
+        inducing=None if locations is None else jnp.asarray(locations),
+        key=jax.random.key(model.seed),
+        n_features=getattr(model, "features", None) or 0,
+        variational=getattr(model, "inference", "collapsed") != "laplace",
+        dtype=jnp.float32 if model.precision == "float32" else jnp.float64,
+    )
+    size = problem.n_features if locations is None else len(locations)
+    way = "variational" if problem.variational else "Laplace"
+    kind = "features" if locations is None else "inducing points"
+    families = ", ".join(type(each.family).__name__ for each in sources)
+    details = {"inference": f"{way}, {size} {kind}", "family": families}
+    return problem, details, notes
+
+
+def _check(model: Any) -> None:
+    """Raise where options have no meaning for observations of any family."""
+    model.check_options()
+    for name, usual in {"fine_noise": False, "learn_noise": None}.items():
+        if getattr(model, name) != usual:
+            raise ValueError(
+                f"{name} is an option of normal observations of one kind; leave it out."
+            )
+    if getattr(model, "learn_inducing", False):
+        raise ValueError("learn_inducing is for normal observations of one kind; leave it out.")
+    if getattr(model, "uncertainty", False):
+        raise ValueError("uncertainty is for normal observations of one kind; leave it out.")
+
+
+def _inducing(model: Any, points: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """Where the basis functions are; None for random Fourier features."""
+    bags = Bags.from_points(points, np.zeros(len(points), dtype=int))
+    if hasattr(model, "n_inducing"):
+        if model.features is not None:
+            return None, ()
+        return inducing_points(bags, model.inducing, model.n_inducing, model.seed)
+    few = len(np.unique(points, axis=0)) <= MOST_POINTS
+    most = len(points) if few else MOST_POINTS
+    locations, _ = inducing_points(bags, "kmeans", most, model.seed)
+    if few:
+        return locations, ()
+    return locations, (
+        f"the bags have more than {MOST_POINTS} distinct points, so {MOST_POINTS} of them are the "
+        "inducing points of this fit. VBagg(n_inducing=...) takes another number.",
+    )
+
+
+def _kind(model: Any, each: Given) -> Any:
+    """How the observations of a source see its bags."""
+    if each.mediator is None:
+        return Matched()
+    if not hasattr(model, "mediator_kernel"):
+        raise ValueError(
+            f"{type(model).__name__} is for observations of the bags themselves; VarCMP is the "
+            "model for observations with mediators."
+        )
+    linked = Data(each.bags, each.z, each.known, False, each.bags.points, each.mediator)
+    return mediated(linked, model)
+
+
+def _own_parameters(each: Given) -> list[Any]:
+    """Parameters of the family and of the bias of a source, under names of its own."""
+    own = (
+        []
+        if isinstance(each.family, Normal) and not each.learns_noise
+        else [
+            replace(p, name=f"{each.prefix}{p.name}")
+            for p in each.family.own_parameters(float(np.std(each.z / each.amount)) or 1.0)
+        ]
+    )
+    if each.bias == "affine":
+        own.append(positive(f"{each.prefix}scale", 1.0, 0.3, reach=3.0))
+    return own
+
+
+def _seen(each: Given, kind: Any) -> Seen:
+    """The data of a source as inference has it, with the linear problem of its crude rates."""
+    family, crude = each.family, each.crude
+    if isinstance(family, Normal):
+        variance = each.known + (0.2 * np.std(each.z)) ** 2 * each.learns_noise
+        values = {"variance": np.maximum(variance, 1e-12)}
+    else:
+        values = {p.name: p.start for p in family.parameters}
+    layout = gathered(each.bags.layout)
+    information = _information(family, jnp.asarray(crude), jnp.asarray(each.amount), values)
+    nearest = Nearest(
+        jnp.ones(len(layout.points)), jnp.ones(len(crude)), information, jnp.asarray(crude)
+    )
+    return Seen(
+        layout=layout,
+        y=jnp.asarray(each.z),
+        amount=jnp.asarray(each.amount),
+        known=jnp.asarray(each.known),
+        observation=kind,
+        nearest=nearest,
+        offset_std=jnp.asarray(max(float(np.std(crude)), 1.0 * (family.link != "identity")) * 3.0),
+        family=family,
+        prefix=each.prefix,
+        offset=each.bias != "none",
+        affine=each.bias == "affine",
+        learns_noise=each.learns_noise,
+    )
+
+
+@eqx.filter_jit
+def _information(family: Family, eta: Any, amount: Any, values: Any) -> Any:
+    """Fisher's information of the link of the rate."""
+    along = amount * family.g.slope(eta)
+    return family.information(amount * family.g.rate(eta), amount, **values) * along**2
+
+
+def _together(every: Sequence[Bags]) -> Bags:
+    """The bags of all sources, for what reports and checks look at."""
+    firsts = np.cumsum([0, *(bags.n_bags for bags in every)])
+    points = np.cumsum([0, *(int(bags.point.max()) + 1 for bags in every)])
+    return Bags(
+        np.concatenate([bags.points for bags in every]),
+        np.concatenate([bags.bag + k for bags, k in zip(every, firsts, strict=False)]),
+        np.concatenate([bags.weights for bags in every]),
+        tuple((k, name) for k, bags in enumerate(every) for name in bags.ids),
+        None,
+        np.concatenate([bags.point + k for bags, k in zip(every, points, strict=False)]),
+    )

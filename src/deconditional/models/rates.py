@@ -1,0 +1,113 @@
+"""Predictions of models of families: rates at points, sums and counts over new bags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from deconditional.bags import Bags
+from deconditional.inference.learn import Fitted
+from deconditional.inference.posterior import Posterior
+from deconditional.inference.rate_posterior import BagDraws, RatePosterior, bag_rates
+from deconditional.observations.families import OVERDISPERSION, Family, Normal
+
+__all__ = ["over_bags", "rates_of"]
+
+
+def rates_of(posterior: Posterior, families: tuple[Family, ...], source: int) -> Any:
+    """The posterior on the scale of the rate of a source; f itself with an identity link."""
+    if not 0 <= source < len(families):
+        raise ValueError(f"source must be one of the {len(families)} of the fit, from 0.")
+    family = families[source]
+    return posterior if family.link == "identity" else RatePosterior(posterior, family.g)
+
+
+def over_bags(
+    fitted: Fitted,
+    families: tuple[Family, ...],
+    bags: Bags,
+    *,
+    source: int = 0,
+    exposure: npt.ArrayLike | None = None,
+    trials: npt.ArrayLike | None = None,
+    kind: str | None = None,
+    noise: bool = False,
+    n_draws: int = 500,
+    seed: int = 0,
+) -> BagDraws:
+    """Joint draws over new bags; :meth:`~deconditional.BaggGP.predict_bags` says what of."""
+    family = families[source]
+    amount = _amount(family, bags, exposure, trials)
+    kind = ("mean" if amount is None else "sum") if kind is None else kind
+    if kind not in ("mean", "sum"):
+        raise ValueError(f"kind must be 'mean' or 'sum', not {kind!r}.")
+    if amount is None and (kind == "sum" or (noise and family.counts)):
+        raise ValueError(
+            f"the new bags have no {family.amount}, so only kind='mean' is known of them; give "
+            f"{family.amount}=..."
+        )
+    if n_draws < 2:
+        raise ValueError(f"n_draws must be at least 2, not {n_draws}.")
+    amount = np.ones(bags.n_bags) if amount is None else amount
+    draws, which = bag_rates(fitted.fields, family.g, bags, n_draws, seed)
+    if noise:
+        draws = _observed(fitted, family, source, draws, which, amount, seed)
+        return BagDraws(draws / amount if kind == "mean" else draws)
+    return BagDraws(draws * amount if kind == "sum" else draws)
+
+
+def _amount(family: Family, bags: Bags, exposure: Any, trials: Any) -> np.ndarray | None:
+    """Exposures or trials of new bags."""
+    given = {"exposure": exposure, "trials": trials}
+    amount = given.pop(family.amount)
+    if next(iter(given.values())) is not None:
+        raise ValueError(
+            f"{type(family).__name__} takes {family.amount}=, not {next(iter(given))}=."
+        )
+    if amount is None:
+        amount = bags.exposure if family.amount == "exposure" else None
+    if amount is None:
+        return None
+    array = np.asarray(amount, dtype=float)
+    if array.shape not in ((), (bags.n_bags,)) or not (np.isfinite(array) & (array > 0)).all():
+        raise ValueError(
+            f"{family.amount} must be one positive number, or one for each of the {bags.n_bags} "
+            "new bags."
+        )
+    return np.broadcast_to(array, (bags.n_bags,))
+
+
+def _observed(
+    fitted: Fitted,
+    family: Family,
+    source: int,
+    rates: np.ndarray,
+    which: np.ndarray,
+    amount: np.ndarray,
+    seed: int,
+) -> np.ndarray:
+    """Observations of rates, with the parameters of their draw and effects of their own."""
+    seen = fitted.problem.sources[source]
+    observed = np.empty_like(rates)
+    if isinstance(family, Normal) and not seen.learns_noise:
+        raise ValueError(
+            "the noise of new observations is known to you alone; add it to noise=False."
+        )
+    keys = jax.random.split(jax.random.key(seed), len(fitted.fields))
+    for k in np.unique(which):
+        rows = which == k
+        values = fitted.problems[k].parameters.unpack(jnp.asarray(fitted.vectors[k]))
+        own = {p.name: values[f"{seen.prefix}{p.name}"] for p in family.own_parameters()}
+        spread = own.pop(OVERDISPERSION, 0.0)
+        if isinstance(family, Normal):
+            own = {"variance": own["noise_std"] ** 2}
+        effect_key, key = jax.random.split(keys[k])
+        eta = family.g.eta(jnp.asarray(rates[rows]))
+        eta = eta + spread * jax.random.normal(effect_key, eta.shape)
+        mean = amount * family.g.rate(eta)
+        observed[rows] = np.asarray(family.simulate(key, mean, jnp.asarray(amount), **own))
+    return observed
