@@ -94,7 +94,7 @@ def tweedie(given: Cells, seed: int) -> Draws:
     size = np.bincount(given.block)
     model = dc.VBagg(gk.Matern32(), family=dc.Tweedie(), n_inducing=300, n_restarts=2, seed=seed)
     model.fit(given.bags, given.means * size, exposure=size)
-    found = model.predict_bags(given.fine, exposure=1.0, noise=True, n_draws=DRAWS, seed=seed)
+    found: Any = model.predict_bags(given.fine, exposure=1.0, noise=True, n_draws=DRAWS, seed=seed)
     return Draws(found.draws)
 
 

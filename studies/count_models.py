@@ -7,7 +7,7 @@ returns the counts of the hidden zones as :class:`~deconditional.scores.Counts`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gpjax.kernels as gk
@@ -23,7 +23,7 @@ from deconditional.models.baselines import (
 from deconditional.scores import Counts
 from studies.count_problems import Zones
 
-__all__ = ["FORECASTS", "FieldModel", "kernel_of", "pycnophylactic"]
+__all__ = ["FORECASTS", "field", "kernel_of", "pycnophylactic"]
 
 DRAWS = 500
 """Of rates, which the counts of the package's models are mixtures over."""
@@ -38,38 +38,14 @@ def kernel_of(zones: Zones) -> Any:
     return gk.Matern32(active_dims=[0, 1]) + gk.RBF(active_dims=list(range(2, n)))
 
 
-@dataclass(frozen=True)
-class FieldModel:
-    """A field under a family of counts.
-
-    Attributes
-    ----------
-    family
-        How counts scatter about their means.
-    n_inducing
-        Basis functions of the field.
-    """
-
-    family: Any
-    n_inducing: int = 400
-
-    def fit(self, zones: Zones, seed: int) -> Any:
-        """The fitted model."""
-        model = dc.VBagg(
-            kernel_of(zones),
-            family=self.family,
-            n_inducing=self.n_inducing,
-            n_restarts=2,
-            seed=seed,
-        )
-        return model.fit(zones.bags, zones.z)
-
-    def __call__(self, zones: Zones, seed: int) -> Counts:
-        """Mixtures of Poisson counts over draws of the means of hidden zones."""
-        means = self.fit(zones, seed).predict_bags(
-            zones.hidden_bags, effects=True, n_draws=DRAWS, seed=seed
-        )
-        return Counts(means.draws)
+def field(zones: Zones, seed: int, basis: int, family: Any) -> Counts:
+    """A field under a family: mixtures of Poisson counts over draws of the means of zones."""
+    model = dc.VBagg(kernel_of(zones), family=family, n_inducing=basis, n_restarts=2, seed=seed)
+    effects = {"effects": True} if family.overdispersion else {}
+    found: Any = model.fit(zones.bags, zones.z).predict_bags(
+        zones.hidden_bags, n_draws=DRAWS, seed=seed, **effects
+    )
+    return Counts(found.draws)
 
 
 def areal(zones: Zones, seed: int, basis: int) -> Counts:
@@ -123,9 +99,9 @@ def smooth_map(zones: Zones, seed: int, basis: int) -> Counts:
 
 
 FORECASTS: dict[str, Callable[[Zones, int, int], Counts]] = {
-    "field": FieldModel(dc.Poisson(overdispersion="points")),
-    "field, effects of zones": FieldModel(dc.Poisson(overdispersion=True)),
-    "field, no effects": FieldModel(dc.Poisson()),
+    "field": partial(field, family=dc.Poisson(overdispersion="points")),
+    "field, effects of zones": partial(field, family=dc.Poisson(overdispersion=True)),
+    "field, no effects": partial(field, family=dc.Poisson()),
     "areal weighting": areal,
     "Poisson regression": regression,
     "dasymetric by regression": dasymetric_regression,

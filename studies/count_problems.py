@@ -123,8 +123,18 @@ def simulated(points: int, zones: int, seed: int) -> Zones:
     log_rate = -4.0 + 0.5 * covariates[:, 0] - 0.25 * covariates[:, 1] ** 2 + 0.4 * field(0.06)
     rate = np.exp(log_rate + 0.3 * rng.normal(size=points))
     zone, hidden = (_voronoi(position, n, rng) for n in (zones, 4 * zones))
-    counts = [rng.poisson(_amounts(people, each) @ rate).astype(float) for each in (zone, hidden)]
-    return Zones(position, covariates, people, zone, hidden, *counts, rate, shape)
+    z, truth = (rng.poisson(_amounts(people, each) @ rate) for each in (zone, hidden))
+    return Zones(
+        position,
+        covariates,
+        people,
+        zone,
+        hidden,
+        z.astype(float),
+        truth.astype(float),
+        rate,
+        (rows, columns),
+    )
 
 
 def _voronoi(position: Floats, n: int, rng: np.random.Generator) -> Ints:
@@ -160,6 +170,6 @@ def counties(folder: Path, decade: int) -> Zones:
         YEARS * table[f"PO{decade}"].to_numpy(float),
         state,
         np.arange(len(state)),
-        np.bincount(state, counts),
+        np.bincount(state, counts).astype(float),
         counts,
     )

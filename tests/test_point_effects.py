@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
+import deconditional as dc
 from deconditional.inference.point_effects import point_effects, std_of_mean
 
 N = 40_000
@@ -65,3 +66,55 @@ def test_the_effect_of_many_points_has_the_moments_of_their_mean():
     s = std_of_mean(0.5, (w**2).sum())
     assert factors.std() == pytest.approx(np.sqrt(np.expm1(s**2)), rel=0.01)
     assert std_of_mean(0.5, 1.0) == pytest.approx(0.5)
+
+
+X = np.linspace(0, 6, 40)
+PEOPLE = np.random.default_rng(3).gamma(2.0, 100.0, size=40)
+HELD = {"kernel.lengthscale": 1.0, "kernel.variance": 0.5, "overdispersion_std": 0.4}
+
+
+def fitted(bag, overdispersion, z):
+    model = dc.VBagg(family=dc.Poisson(overdispersion=overdispersion), fixed=HELD, n_restarts=1)
+    return model.fit(dc.Bags.from_points(X, bag, exposure=PEOPLE), z)
+
+
+def test_effects_of_points_and_of_observations_are_one_thing_in_bags_of_one_point():
+    z = np.random.default_rng(4).poisson(PEOPLE * 0.1 * np.exp(np.sin(X))).astype(float)
+    points, observations = (fitted(np.arange(40), kind, z) for kind in ("points", True))
+    gap = points.predict(X).latent.mean - observations.predict(X).latent.mean
+    np.testing.assert_allclose(gap, 0.4**2 / 2, atol=2e-3)  # effects with a mean of one
+    found = points.predict_bags(points.bags_, effects=True, n_draws=1000)
+    error = 4 * np.sqrt(z + 1) / np.sqrt(1000)
+    near = np.abs(found.mean - z) < error + 0.5 * np.sqrt(z + 1)
+    assert near.mean() > 0.9
+
+
+def test_effects_give_bags_their_totals_and_new_places_their_scatter():
+    bag = np.arange(40) // 10
+    z = np.round(np.bincount(bag, PEOPLE) * 0.1 * np.array([1.0, 1.6, 0.6, 1.2]))
+    model = fitted(bag, "points", z)
+    totals = model.predict_bags(model.bags_, effects=True, n_draws=1000)
+    np.testing.assert_allclose(totals.mean, z, atol=(0.3 * np.sqrt(z)).max())
+    np.testing.assert_allclose(totals.std, np.sqrt(z), rtol=0.25)
+    between = dc.Bags.from_points(X[:-1] + 0.01, np.arange(39), exposure=np.ones(39))
+    plain = model.predict_bags(between, n_draws=4000, seed=1)
+    free = model.predict_bags(between, effects=True, n_draws=4000, seed=1)
+    added = np.log(free.draws).var(0) - np.log(plain.draws).var(0)
+    np.testing.assert_allclose(added, 0.4**2, atol=0.03)
+    np.testing.assert_allclose(free.mean, plain.mean, rtol=0.05)
+    counts = model.predict_bags(between, exposure=50.0, noise=True)
+    assert (counts.draws == np.round(counts.draws)).all()
+    again = model.predict_bags(between, exposure=50.0, noise=True)
+    np.testing.assert_array_equal(counts.draws, again.draws)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: dc.Poisson(overdispersion="zones"), "True, False or 'points', not 'zones'"),
+        (lambda: dc.Binomial(overdispersion="points"), "needs a log link, and this is a logit"),
+    ],
+)
+def test_options_of_effects_that_cannot_be(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        wrong()

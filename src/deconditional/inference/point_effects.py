@@ -23,7 +23,7 @@ large as 0.6 effects may scatter a third too much, with 0.3 they are right to a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ def point_effects(
     bag: npt.NDArray[np.int64],
     std: npt.ArrayLike,
     slopes: Callable[[Floats], tuple[Any, Any]],
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
 ) -> Floats:
     r"""Factors :math:`e^{u_i}` of points, drawn given the observations of their bags.
 
@@ -77,7 +77,7 @@ def point_effects(
         Derivative of the log likelihood of every observation by the logarithm of its mean, and
         Fisher's information of that, as functions of the logarithms, (S, M).
     seed
-        Of the draws.
+        Of the draws; another than that of the rates, which effects know nothing of.
 
     Examples
     --------
