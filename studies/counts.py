@@ -32,7 +32,6 @@ PROBLEMS = ("simulated", "tables", "counties", "rain", "stations")
 NEED_FILES = PROBLEMS[2:]
 ON_GRIDS = "pycnophylactic"
 HOURS = 22
-QUICK = ("field", "areal weighting", "Poisson regression", "dasymetric by regression")
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,11 @@ class Counts(Study):
     problems: tuple[str, ...] = option(
         PROBLEMS, "some of the problems", quick=("simulated",), metavar="NAME"
     )
-    models: tuple[str, ...] = option(
-        (), "some of the models (default: all)", quick=QUICK, metavar="NAME"
-    )
+    models: tuple[str, ...] = option((), "some of the models (default: all)", metavar="NAME")
     seeds: int = option(5, "draws of simulated problems and of stations", quick=1)
-    points: int = option(28_892, "points of a simulated problem", quick=1500)
-    zones: int = option(109, "zones of a simulated problem", quick=30)
-    inducing: int = option(400, "basis functions of fields of counts", quick=100)
+    points: int = option(28_892, "points of a simulated problem", quick=1200)
+    zones: int = option(109, "zones of a simulated problem", quick=24)
+    inducing: int = option(400, "basis functions of fields of counts", quick=60)
     hours: int = option(8, "hours of rain, evenly spaced")
 
     def settings(self) -> Record:
