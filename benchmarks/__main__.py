@@ -26,6 +26,7 @@ from benchmarks.kernels import Kernels
 from benchmarks.out_of_core import OutOfCore
 from benchmarks.predict import Predict
 from benchmarks.scaling import Scaling
+from benchmarks.unmatched import Unmatched
 from deconditional.errors import UsageError
 from deconditional.report import plots
 from studies.command import Parser, add_options, answer, made
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, type[Benchmark]] = {
         Kernels,
         Fit,
         Predict,
+        Unmatched,
         ClimateSize,
         Scaling,
         AgainstDense,

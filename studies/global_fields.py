@@ -27,8 +27,8 @@ import numpy as np
 
 import deconditional as dc
 from deconditional.errors import UsageError
+from deconditional.fields.default_kernels import Inputs, field_kernel, mediator_kernel
 from deconditional.fields.interpolation import bilinear
-from deconditional.fields.recipes import Inputs, field_kernel, mediator_kernel
 from deconditional.report.maps import demo_maps
 from deconditional.report.plots import save
 from deconditional.scores.marginals import Marginals

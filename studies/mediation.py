@@ -32,8 +32,8 @@ from scipy.stats import wilcoxon
 
 import deconditional as dc
 from deconditional.errors import UsageError
+from deconditional.fields.default_kernels import Inputs, field_kernel, mediator_kernel
 from deconditional.fields.predict import parts_of
-from deconditional.fields.recipes import Inputs, field_kernel, mediator_kernel
 from deconditional.fields.sides import FineSide
 from deconditional.inference.posterior import Gaussians
 from studies import plots
@@ -76,6 +76,9 @@ MODELS: dict[str, Callable[[Setting], Any]] = {
     "propagated": lambda s: _pseudo(s, propagate=True),
     "propagated, fine noise": lambda s: _pseudo(s, propagate=True, fine_noise=True),
     "mediated": lambda s: dc.MediatedGP(s.kernel, s.mediator_kernel, trend=s.trend),
+    "most probable": lambda s: dc.MediatedGP(
+        s.kernel, s.mediator_kernel, trend=s.trend, method="map"
+    ),
     "oracle": lambda s: dc.BaggGP(s.kernel, trend=s.trend),
 }
 """Name of a model -> what makes it from the kernels and the trend of a data set."""

@@ -867,10 +867,10 @@ def side_file(folder):
 
 
 OUTPUTS = {
-    "no name": (nothing, ["--out", ""], "must end in .nc or .zarr"),
-    "a dot": (nothing, "--out .", "must end in .nc or .zarr"),
-    "the folder above": (nothing, "--out ..", "must end in .nc or .zarr"),
-    "another suffix": (nothing, "--out out.nc.exe", "'out.nc.exe'", ".nc or .zarr"),
+    "no name": (nothing, ["--out", ""], "must end in .nc, .zarr or .tif"),
+    "a dot": (nothing, "--out .", "must end in .nc, .zarr or .tif"),
+    "the folder above": (nothing, "--out ..", "must end in .nc, .zarr or .tif"),
+    "another suffix": (nothing, "--out out.nc.exe", "'out.nc.exe'", ".nc, .zarr or .tif"),
     "NUL": (nothing, ["--out", "a\0.nc"], "cannot be seen"),
     "a line break": (nothing, ["--out", "a\nb.nc"], r"'a\nb.nc'", "cannot be seen"),
     "a tab": (nothing, ["--out", "a\tb.nc"], r"'a\tb.nc'", "cannot be seen"),

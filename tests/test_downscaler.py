@@ -23,16 +23,11 @@ pytest.importorskip("cf_xarray")
 import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import learn  # noqa: E402
+from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.meanings import parameter_meanings  # noqa: E402
 from deconditional.fields.predict import Wanted  # noqa: E402
-from deconditional.fields.recipes import (  # noqa: E402
-    Inputs,
-    Recipe,
-    candidates,
-    condensed_size,
-    field_kernel,
-)
+from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
 from deconditional.fields.sides import FineSide, two_sides  # noqa: E402
 
@@ -823,13 +818,13 @@ def test_parameters_are_in_the_units_of_the_data(unmatched):
     vapour = data.coarse.water_vapour.values.std()
     target = np.nanstd(data.coarse.tas.values)
     expected = {
-        "kernel.0.lengthscale": ([0.4 * 6371.0] * 3, "km"),
+        "kernel.0.lengthscale": (0.4 * 6371.0, "km"),  # the whole globe has no directions
         "kernel.0.std": (0.5 * target, "K"),
         "kernel.1.lengthscale": ([1.5 * altitude, 0.5 * cloud], "units of each"),
         "kernel.1.std": (2.0 * target, "K"),
-        "kernel.2.lengthscale": ([0.1 * 6371.0] * 3, "km"),
+        "kernel.2.lengthscale": (0.1 * 6371.0, "km"),
         "kernel.2.std": (0.1 * target, "K"),
-        "mediator_kernel.0.lengthscale": ([0.3 * 6371.0] * 3, "km"),
+        "mediator_kernel.0.lengthscale": (0.3 * 6371.0, "km"),
         "mediator_kernel.0.variance": (0.5, "1"),
         "mediator_kernel.1.lengthscale": ([0.7 * vapour], "units of each"),
         "mediator_kernel.1.variance": (2.0, "1"),

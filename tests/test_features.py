@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import Bags, VarCMP, VBagg, feature_error
-from deconditional.inference.basis import feature_means
+from deconditional.inference.waves import feature_means
 from deconditional.kernels.radial import spectral_features
 from helpers import (
     TanhKernel,

@@ -61,9 +61,7 @@ L_BOTH = gram(MEDIATOR_KERNEL, OBSERVED)
 
 
 def conditional(bags, cmo="standard", ridge=RIDGE, **options):
-    return ConditionalMeanOperator.from_bags(
-        bags, KERNEL, MEDIATOR_KERNEL, cmo=cmo, ridge=ridge, **options
-    )
+    return ConditionalMeanOperator(bags, KERNEL, MEDIATOR_KERNEL, cmo=cmo, ridge=ridge, **options)
 
 
 def mediation(cmo, bags, ridge=RIDGE):
@@ -304,7 +302,7 @@ def test_mediators_that_say_nothing_end_at_the_upper_edge():
     far = ragged_bags(SIZES, d=2).select(np.arange(6))
     x = [points + 1e3 * (j % 2) for j, points in enumerate(far)]
     with pytest.warns(FitWarning, match="upper edge"):
-        ConditionalMeanOperator.from_bags(Bags.from_list(x, mediator=y), KERNEL, kernel)
+        ConditionalMeanOperator(Bags.from_list(x, mediator=y), KERNEL, kernel)
 
 
 def test_evidence_is_that_of_contrasts():

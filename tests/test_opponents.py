@@ -145,14 +145,14 @@ def test_a_covariate_that_is_all_prefers_the_regression(answers):
 
 
 def test_a_covariate_of_noise_does_no_harm(answers):
-    """Kriging, which does not see it, is hardly better than what is taken."""
+    """Kriging, which does not see it, is better by a few hundredths of the field's spread."""
     both, _, downscaler = answers["smooth"]
     assert downscaler.model_name_ != "bagg-gp"
     errors = {}
     for name in ("kriging", downscaler.model_name_):
         error = downscaler.using(name).predict(both[["known"]])["mean"] - both.target
         errors[name] = float(np.sqrt((error**2).mean()))
-    assert errors[downscaler.model_name_] < 1.1 * errors["kriging"]
+    assert errors[downscaler.model_name_] < errors["kriging"] + 0.03 * float(both.target.std())
 
 
 @pytest.mark.filterwarnings("ignore::deconditional.errors.DeconditionalWarning")

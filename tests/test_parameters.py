@@ -22,7 +22,7 @@ from deconditional.fitting.parameters import (
     ParameterSet,
     positive,
 )
-from deconditional.fitting.priors import Normal, SplitLogNormal
+from deconditional.fitting.priors import Alike, Normal, SplitLogNormal
 from helpers import TanhKernel, assert_close, gram
 
 X = np.random.default_rng(0).normal(size=(30, 3)) * np.array([1.0, 10.0, 0.1])
@@ -78,6 +78,20 @@ def split_cdf(value, mode=2.0, below=0.3, above=1.5):
 def test_draws_follow_the_density(prior, cdf):
     draws = np.asarray(prior.sample(jax.random.key(0), (2000,)))
     assert kstest(draws, cdf).pvalue > 0.01
+
+
+def test_scales_that_are_alike_are_a_mean_and_ratios():
+    """In logarithms: the mean is that of its own prior, what is left a normal without a mean."""
+    prior = Alike(SplitLogNormal(2.0, 0.3, 1.5), size=3, ratio=0.4)
+    draws = np.asarray(prior.sample(jax.random.key(0), (2000,)))
+    logs = np.log(draws)
+    assert kstest(np.exp(logs.mean(1)), split_cdf).pvalue > 0.01
+    assert kstest(logs[:, 0] - logs.mean(1), norm(0, 0.4 * np.sqrt(2 / 3)).cdf).pvalue > 0.01
+    left = logs - logs.mean(1, keepdims=True)
+    turned = left @ np.linalg.svd(np.ones((1, 3)))[2][1:].T
+    expected = norm(0, 0.4).logpdf(turned).sum(1) - logs.sum(1) - 0.5 * np.log(3)
+    expected += np.asarray(prior.common.log_prob(jnp.exp(logs.mean(1)))) + logs.mean(1)
+    assert_close(prior.log_prob(jnp.asarray(draws)).sum(1), expected)
 
 
 def test_priors_of_arrays_are_drawn_entry_by_entry():

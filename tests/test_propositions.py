@@ -53,7 +53,7 @@ def same_draws_in_any_order():
 
 @pytest.fixture(scope="module")
 def conditional():
-    return ConditionalMeanOperator.from_bags(BAGS, KERNEL, MEDIATOR_KERNEL, ridge=RIDGE)
+    return ConditionalMeanOperator(BAGS, KERNEL, MEDIATOR_KERNEL, ridge=RIDGE)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_proposition_3_2_estimates_approach_the_process():
         draws = np.random.default_rng(3).normal(size=(40, size))
         x = (a[:, None] + s * draws).ravel()
         k = np.exp(-((x[:, None] - x) ** 2) / (2 * l2)) if size < 256 else None
-        operator = ConditionalMeanOperator.from_bags(
+        operator = ConditionalMeanOperator(
             Bags.from_points(x, np.repeat(np.arange(40), size), mediator=y),
             gk.RBF(lengthscale=0.6),
             gk.RBF(lengthscale=0.5),
@@ -249,15 +249,14 @@ def test_section_3_3_standard_and_shrinkage_operators():
     equal = ragged_bags([4, 4, 4, 4, 4, 4], d=2)
     options = {"kernel": KERNEL, "mediator_kernel": MEDIATOR_KERNEL, "ridge": RIDGE}
     one, other = (
-        ConditionalMeanOperator.from_bags(equal, cmo=cmo, **options)
-        for cmo in ("standard", "shrinkage")
+        ConditionalMeanOperator(equal, cmo=cmo, **options) for cmo in ("standard", "shrinkage")
     )
     a = replicated_mediation(MEDIATOR_KERNEL, equal, RIDGE, OBSERVED)
     expected = gram(KERNEL, X, equal.points) @ a
     assert_close(one.embedding(OBSERVED)(X), expected)
     assert_close(other.embedding(OBSERVED)(X), expected)
     ragged = [
-        ConditionalMeanOperator.from_bags(BAGS, cmo=cmo, **options).embedding(OBSERVED)(X)
+        ConditionalMeanOperator(BAGS, cmo=cmo, **options).embedding(OBSERVED)(X)
         for cmo in ("standard", "shrinkage")
     ]
     assert np.abs(ragged[0] - ragged[1]).max() > 0.01

@@ -10,7 +10,14 @@ from scipy.special import ndtri
 from scipy.stats import norm
 
 from deconditional.errors import UsageError
-from deconditional.fields.scaling import InputScaling, Spread, TargetScaling, clipped_moments
+from deconditional.fields.frames import unit_vectors
+from deconditional.fields.scaling import (
+    InputScaling,
+    Spread,
+    TargetScaling,
+    clipped_moments,
+    local_frame,
+)
 
 INFINITE = (-np.inf, np.inf)
 
@@ -287,3 +294,19 @@ def test_positions_on_a_plane_share_one_scale():
         np.linalg.norm(scaled[1:, :2] - scaled[0, :2], axis=1),
         np.linalg.norm(values[1:, :2] - values[0, :2], axis=1) / one,
     )
+
+
+def test_a_local_frame_does_not_know_where_its_meridian_is():
+    rng = np.random.default_rng(0)
+    lat, lon = rng.uniform(20, 60, 50), rng.uniform(-30, 40, 50)
+    here, there = unit_vectors(lat, lon), unit_vectors(lat, lon + 77.0)
+    scalings = [InputScaling.of(Spread.of(each), 3, spherical=True) for each in (here, there)]
+    np.testing.assert_allclose(scalings[0](here), scalings[1](there), atol=1e-12)
+    east, north, up = (
+        scalings[0].turn @ unit_vectors(*at) for at in ((40, 90), (89.9, 5), (40, 5))
+    )
+    assert east[0] > 0.7 and north[1] > 0.7 and up[2] > 0.99
+    low, high = scalings[0].box(here.min(0), here.max(0))
+    assert (scalings[0](here) >= low - 1e-12).all() and (scalings[0](here) <= high + 1e-12).all()
+    globe = unit_vectors(rng.uniform(-80, 80, 500), rng.uniform(-180, 180, 500))
+    assert local_frame(globe.mean(0)) is None and local_frame(np.array([0.0, 0.0, 1.0])) is None

@@ -13,9 +13,10 @@ pytest.importorskip("cf_xarray")
 
 import gpjax.kernels as gk  # noqa: E402
 
+from deconditional.errors import UsageError  # noqa: E402
 from deconditional.fields import series  # noqa: E402
 from deconditional.fields.clock import Clock, years  # noqa: E402
-from deconditional.fields.recipes import Inputs, field_kernel  # noqa: E402
+from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
 from deconditional.kernels.repeats import repeats_of, separated  # noqa: E402
 from deconditional.kernels.sweeps import bag_cross, bag_gram  # noqa: E402
 
@@ -85,6 +86,34 @@ def test_repeated_bags_cost_what_distinct_ones_cost_and_agree():
     x = rng.normal(size=(5, 4))
     np.testing.assert_allclose(found.cross(kernel, x), bag_cross(kernel, x, bags), atol=1e-12)
     assert separated(gk.RBF(), (2,)) is None and repeats_of(bags, gk.RBF()) is None
+
+
+# --- covariates within places and between them ------------------------------------------------
+
+
+def test_a_covariate_of_space_and_time_is_its_mean_and_what_is_left(data):
+    cloud = dc.datasets.synthetic_fields(8, 12, times=MONTHS, seed=1).cloud
+    fine = data.fine.assign(cloud=cloud)
+    downscaler = dc.Downscaler("tas", ["altitude", "cloud"], **QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        downscaler.fit(fine, data.coarse)
+    learner = downscaler.learner_
+    points = learner.bags.make().points
+    assert learner.problem.pairing.question.split == ("cloud",)  # altitude has no time
+    left, mean = points[:, -2], points[:, -1]
+    expected = np.sort(cloud.mean("time").values.ravel())
+    np.testing.assert_allclose(np.unique(mean.round(9)), np.unique(expected.round(9)))
+    np.testing.assert_allclose(np.sort(left + mean), np.sort(cloud.values.ravel()))
+    whole = downscaler.predict(fine)["mean"]
+    for one in (fine.isel(time=[2]), fine.isel(time=[2], lat=slice(2, 5))):
+        there = whole.sel(time=one.time, lat=one.lat)
+        np.testing.assert_allclose(downscaler.predict(one)["mean"], there, rtol=1e-9)
+    chunked = downscaler.predict(fine.chunk(time=1, lat=3))["mean"]
+    np.testing.assert_allclose(chunked, whole, rtol=1e-6)
+    elsewhere = fine.isel(time=[2]).assign_coords(lon=fine.lon + 0.5).drop_vars("lon_bnds")
+    with pytest.raises(UsageError, match="'cloud' was learnt from as its mean over time"):
+        downscaler.predict(elsewhere)
 
 
 # --- windows ----------------------------------------------------------------------------------

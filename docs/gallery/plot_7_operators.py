@@ -26,7 +26,7 @@ rng = np.random.default_rng(0)
 y = np.linspace(-2.5, 2.5, 25)
 bags = dc.Bags.from_list([v + spread * rng.normal(size=30) for v in y], mediator=y)
 kernel = gk.RBF(lengthscale=length)
-cmo = ConditionalMeanOperator.from_bags(bags, kernel, gk.Matern32())
+cmo = ConditionalMeanOperator(bags, kernel, gk.Matern32())
 x = np.linspace(-4.0, 4.0, 161)
 
 

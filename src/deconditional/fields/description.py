@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from deconditional.errors import VERSION
 from deconditional.fields import result as results
 from deconditional.fields.axes import Grid
 from deconditional.fields.learn import STAGED
@@ -17,6 +18,7 @@ from deconditional.fields.problem import Problem
 from deconditional.fields.validation import Comparison
 from deconditional.fitting.report import FitReport
 from deconditional.models import MediatedGP
+from deconditional.saving.identity import versions
 
 __all__ = ["Account", "described", "mediation"]
 
@@ -82,7 +84,7 @@ def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr
     out.attrs = {
         "Conventions": "CF-1.11",
         "title": f"{long_name}, downscaled",
-        "source": f"deconditional {results.versions()['deconditional']}, {account.model_name}",
+        "source": f"deconditional {VERSION}, {account.model_name}",
         "history": f"{line}\n{past}" if past else line,
         **{f"fit_{row['name'].replace('.', '_')}": row["value"] for row in account.parameters},
         **_skill(account),
@@ -126,7 +128,7 @@ def _facts(account: Account) -> dict[str, Any]:
         },
         "comparison": None if account.comparison is None else _table(account),
         "timings": {name: round(value, 2) for name, value in account.timings.items()},
-        "versions": results.versions(),
+        "versions": versions(*results.PACKAGES),
     }
 
 

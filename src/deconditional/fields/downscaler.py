@@ -145,7 +145,7 @@ class Downscaler(Savable, Options):
             stage("pairing fine and coarse cells")
             series = self.series(fine, coarse)
             pairing, bags = pair(*((fine, coarse) if series is None else series.sample(self.seed)))
-            problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds)
+            problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds, fine.means)
             learner = Learner.of(problem, self.recipe(pairing), bags, self.folds)
         return replace(learner, series=series, side=fine, seconds=time.perf_counter() - began)
 

@@ -25,7 +25,7 @@ from deconditional.errors import Caution, FitWarning, UsageError, shortened, vis
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.opponents import BILINEAR, Trial, detail, interpolated, others
 from deconditional.fields.problem import Problem
-from deconditional.fields.recipes import Recipe, candidates, condensed_size
+from deconditional.fields.recipes import SIMPLICITY, Recipe, candidates, condensed_size
 from deconditional.fields.validation import (
     Comparison,
     Folds,
@@ -290,8 +290,8 @@ class Learner:
             ]
             kept = held_out.of(np.isin(its.used, used))
             spent, gap = seconds[f"learning {name}"], _gap(models, name, its)
-            evidence = model.log_marginal() if grouped and len(models) > 1 else None
-            tried.append(Tried(name, kept, spent, Predicted.joined(seen), evidence, gap))
+            simple = SIMPLICITY.get(name, 0)
+            tried.append(Tried(name, kept, spent, Predicted.joined(seen), gap, simple))
         return self.judged([*tried, self.interpolated(used, self.folds, trials)])
 
     def judged(self, tried: Sequence[Tried]) -> Comparison:

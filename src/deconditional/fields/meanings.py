@@ -46,7 +46,7 @@ def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
         learnt,
         kernels,
         {
-            "kernel": (problem.inputs, pairing.question.covariates),
+            "kernel": (problem.inputs, pairing.question.inputs),
             "mediator_kernel": (problem.mediators, pairing.question.mediators),
         },
         (pairing.n_position, pairing.n_time),
@@ -132,7 +132,9 @@ def _of_kernel(
         return np.sqrt(value) * target.scale, unit, f"spread of the {kind} part in {every}"
     if what == "position":
         scale = EARTH_RADIUS / 1000.0 if spherical else float(scaling.scale[0]) / 1000.0
-        return value * scale, "km", f"length scale of the {kind} part in position"
+        along = ", east, north and up" if spherical else ", along y and x"
+        text = f"length scale of the {kind} part in position{along if value.ndim else ''}"
+        return value * scale, "km", text
     if what == "time":
         scale = float(scaling.scale[n_places[0]])
         return value * scale, "years", f"length scale of the {kind} part in time"

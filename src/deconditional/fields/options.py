@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from sklearn.base import BaseEstimator
 
 from deconditional.errors import UsageError
+from deconditional.fields.default_kernels import Inputs
 from deconditional.fields.pair import Pairing
 from deconditional.fields.question import Question, listed
-from deconditional.fields.recipes import BASELINES, Inputs, Recipe, check_model
+from deconditional.fields.recipes import BASELINES, Recipe, check_model
+from deconditional.fields.scaling import local_frame
 from deconditional.fields.series import Series, series_of
 from deconditional.fields.sides import CoarseSide, FineSide
 
@@ -125,7 +128,7 @@ class Options(BaseEstimator):
         return Recipe(
             kernel="rough" if self.kernel is None else self.kernel,
             mediator_kernel=self.mediator_kernel,
-            inputs=_inputs(pairing, len(pairing.question.covariates)),
+            inputs=_inputs(pairing, len(pairing.question.inputs)),
             mediators=_inputs(pairing, len(pairing.question.mediators)),
             trend=self.trend,
             fine_noise=self.fine_noise,
@@ -135,6 +138,7 @@ class Options(BaseEstimator):
             model=self.model,
             points_per_bag=self.points_per_bag,
             steps=_steps(pairing),
+            width=_width(pairing),
         )
 
 
@@ -142,7 +146,15 @@ def _inputs(pairing: Pairing, n_others: int) -> Inputs:
     """The inputs of a kernel, with so many beside position and time."""
     clock = pairing.clock
     apart = _steps(pairing)[0] if clock.mode == "independent" else None
-    return Inputs(pairing.n_position, n_others, clock.n_inputs, apart)
+    directed = not pairing.coarse.spherical or local_frame(pairing.spread.mean) is not None
+    return Inputs(pairing.n_position, n_others, clock.n_inputs, apart, directed)
+
+
+def _width(pairing: Pairing) -> float:
+    """How far places are from each other (root mean square, over √2), as the kernel sees them."""
+    std, n = pairing.spread.std[: pairing.n_position], max(pairing.n_position, 1)
+    far = float(np.sqrt((std**2).sum())) or 1.0
+    return far if pairing.coarse.spherical else float(np.sqrt(n))
 
 
 def _steps(pairing: Pairing) -> tuple[float, float]:

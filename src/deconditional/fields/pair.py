@@ -281,7 +281,7 @@ def _check_link(p: Pairing, coarse_times: Any) -> None:
         )
     for k, covariate in enumerate(p.question.covariates):
         low, high = (end[p.n_position + p.n_time + k] for end in (p.spread.low, p.spread.high))
-        if low == high:
+        if low == high and covariate not in p.question.split:
             raise UsageError(
                 f"the covariate {covariate!r} is constant ({low:.6g}) in all bags, so it "
                 "says nothing; leave it out."
@@ -335,6 +335,11 @@ def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[st
         lines["matching"] = (
             f"{matched} observations have a bag of their own and are learnt from; the other "
             f"{len(p.z) - matched} are left out, unless the model is one that needs mediators"
+        )
+    if question.split:
+        lines["covariates"] += (
+            f"; {', '.join(question.split)} as the mean over time at each place and the deviation "
+            "from that"
         )
     if about.partly:
         lines["partly covered"] = (

@@ -216,13 +216,16 @@ class Reader:
         values = [np.asarray(a, dtype=float).reshape(-1, n_cells) for a in arrays]
         mask = values.pop()[0] if self.question.mask else None
         exposure = values.pop() if self.question.exposure else None
-        for name, array in zip(self.question.covariates, values, strict=False):
+        question = self.question
+        for name, array in zip(question.inputs, values, strict=False):
             check_marks(array, name)
         stack = np.full((n_times, n_cells, len(values)), np.nan)
         for k, array in enumerate(values):
             stack[..., k] = np.where(np.isfinite(array), array, np.nan)
-        n_covariates = len(self.question.covariates)
-        covariates, others = stack[..., :n_covariates], stack[..., n_covariates:]
+        n_inputs = len(question.inputs)
+        covariates, others = stack[..., :n_inputs], stack[..., n_inputs:]
+        for k, name in enumerate(question.split, len(question.covariates)):
+            covariates[..., question.covariates.index(name)] -= covariates[..., k]
         known = np.asarray(np.isfinite(covariates).all(-1))
         return Part(self.cells(place, known, mask, exposure), covariates, others)
 
@@ -297,7 +300,7 @@ def check_known(question: Question, known: Ints, n_counted: int, n_present: int)
     n_counted, n_present
         Cells that the mask leaves, and those of them with all covariates.
     """
-    for name, n in zip(question.covariates, known, strict=True):
+    for name, n in zip(question.inputs, known, strict=True):
         if not n:
             raise UsageError(
                 f"the covariate {name!r} is missing everywhere in the fine data; check the data, "

@@ -156,7 +156,7 @@ def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
 def parts_of(side: FineSide, problem: Problem) -> Parts:
     """Fine data on which to predict, beside the units of a fit."""
     pairing = problem.pairing
-    side = side.beside(pairing.coarse)
+    side = side.split_as(problem.means, pairing.fine).beside(pairing.coarse)
     n_unit_times = len(pairing.target) // pairing.coarse.n_cells
     unit_time = np.full(side.grid.n_times, -1)  # where times are unknown, no cell is in a unit
     if pairing.times is None:

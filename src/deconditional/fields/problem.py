@@ -28,6 +28,8 @@ class Problem:
         The target as it was given: results repeat its coordinates and what is said of it.
     target, inputs, mediators
         Scalings of the target, of points of bags, and of mediators.
+    means
+        Means over time of the covariates that were divided; None where there are none.
     """
 
     pairing: Pairing
@@ -35,6 +37,7 @@ class Problem:
     target: TargetScaling
     inputs: InputScaling
     mediators: InputScaling
+    means: xr.Dataset | None = None
 
     @classmethod
     def of(
@@ -43,6 +46,7 @@ class Problem:
         coarse: xr.Dataset,
         transform: str | None,
         bounds: tuple[float | None, float | None] | None,
+        means: xr.Dataset | None = None,
     ) -> Problem:
         """The problem of a pairing; raises where observations lie outside what was asked for."""
         kinds = (pairing.n_position, pairing.coarse.spherical, pairing.n_time)
@@ -55,6 +59,7 @@ class Problem:
             TargetScaling.of(pairing.z, transform, bounds),
             InputScaling.of(pairing.spread, *kinds),
             InputScaling.of(Spread.of(known), *kinds),
+            means if pairing.question.split else None,
         )
 
     @property
@@ -80,4 +85,4 @@ class Problem:
     @property
     def support(self) -> tuple[Floats, Floats]:
         """Least and greatest value of every input over all points of the bags, standardised."""
-        return self.inputs(self.pairing.spread.low), self.inputs(self.pairing.spread.high)
+        return self.inputs.box(self.pairing.spread.low, self.pairing.spread.high)

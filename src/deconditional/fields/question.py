@@ -31,6 +31,8 @@ class Question:
     exposure
         A fine variable, the amount in every cell (people, say): means are weighted by it, and sums
         are of it times the field.
+    split
+        Covariates that enter twice: see :mod:`deconditional.fields.between`. Data says which.
     """
 
     target: str
@@ -43,6 +45,7 @@ class Question:
     time: str = "ignore"
     kind: str | None = None
     exposure: str | None = None
+    split: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no dataset could answer."""
@@ -79,6 +82,11 @@ class Question:
             raise UsageError(
                 f"dims must look like {{'y': 'lat', 'x': 'lon'}}, not {type(self.dims).__name__}."
             )
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs of a model beyond position and time."""
+        return *self.covariates, *(f"{name}, mean over time" for name in self.split)
 
     @property
     def coarse_names(self) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide
 from deconditional.fields.zones.grid import DIM
 
-__all__ = ["coarse_part", "fine_part", "history_line", "versions"]
+__all__ = ["coarse_part", "fine_part", "history_line"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,11 +26,6 @@ ROLES = "nothing covariates_only target_only both"
 EXTRAPOLATION_VALUES = np.arange(NOT_PREDICTED, 4, dtype=np.int8)
 EXTRAPOLATION_FLAGS = "not_predicted inside outside_range prior_only outside_range_and_prior_only"
 PACKAGES = ("jax", "gpjax", "numpy", "scipy", "xarray")
-
-
-def versions() -> dict[str, str]:
-    """Versions of this package and of what it computes with."""
-    return {"deconditional": VERSION, **{name: metadata.version(name) for name in PACKAGES}}
 
 
 def history_line(command: str) -> str:

@@ -16,9 +16,12 @@ from scipy.special import log_ndtr, ndtr
 
 from deconditional.errors import UsageError
 
-__all__ = ["InputScaling", "Spread", "TargetScaling", "clipped_moments"]
+__all__ = ["InputScaling", "Spread", "TargetScaling", "clipped_moments", "local_frame"]
 
 Floats = npt.NDArray[np.float64]
+
+HEMISPHERE = 0.5
+"""How far from the centre of the unit sphere the mean of all places on half of it is."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class Spread:
 class InputScaling:
     """Standardisation of covariates or mediators; positions share one scale, so stay isotropic.
 
+    On the sphere they are turned to point east, north and up in the middle of the area.
+
+    Attributes
+    ----------
+    centre, scale
+        Of every column.
+    turn : (3, 3)
+        Directions of a local frame; None where positions are as they are.
+
     Examples
     --------
     >>> values = np.array([[0.0, 10.0], [2.0, 30.0]])
@@ -49,6 +61,7 @@ class InputScaling:
 
     centre: Floats
     scale: Floats
+    turn: Floats | None = None
 
     @classmethod
     def of(cls, spread: Spread, n_position: int, spherical: bool, n_time: int = 0) -> InputScaling:
@@ -58,17 +71,47 @@ class InputScaling:
         """
         centre = np.array(spread.mean)
         scale = np.where(spread.high > spread.low, spread.std, 1.0)
+        turn = local_frame(spread.mean) if spherical and n_position else None
         if spherical:
             centre[:n_position], scale[:n_position] = 0.0, 1.0
         elif n_position:
             scale[:n_position] = max(float(np.sqrt(np.mean(scale[:n_position] ** 2))), 1e-300)
         circle = slice(n_position + 1, n_position + n_time)
         centre[circle], scale[circle] = 0.0, 1.0
-        return cls(centre, scale)
+        return cls(centre, scale, turn)
 
     def __call__(self, values: Floats) -> Floats:
         """Standardise values."""
-        return (values - self.centre) / self.scale
+        values = (values - self.centre) / self.scale
+        if self.turn is None:
+            return values
+        return np.concatenate([values[..., :3] @ self.turn.T, values[..., 3:]], axis=-1)
+
+    def box(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+        """Least and greatest standardised values of what lies between two ends."""
+        middle, half = self(0.5 * (low + high)), 0.5 * (high - low) / self.scale
+        if self.turn is not None:
+            half[:3] = np.abs(self.turn) @ half[:3]
+        return middle - half, middle + half
+
+
+def local_frame(middle: Floats) -> Floats | None:
+    """East, north and up, the rows of a matrix, at the mean of places on the unit sphere.
+
+    None where places are spread over more than half of the globe, whose middle says nothing, and
+    at a pole, where no direction is east.
+
+    Examples
+    --------
+    >>> local_frame(np.array([0.0, 0.9, 0.0])).round(3).tolist()
+    [[-1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+    """
+    x, y, z = middle[:3]
+    size, across = float(np.sqrt(x**2 + y**2 + z**2)), float(np.hypot(x, y))
+    if size <= HEMISPHERE or across <= 1e-9:
+        return None
+    east, up = np.array([-y, x, 0.0]) / across, np.array([x, y, z]) / size
+    return np.stack([east, np.cross(up, east), up]) + 0.0
 
 
 @dataclass(frozen=True)

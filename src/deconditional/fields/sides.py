@@ -12,6 +12,7 @@ import xarray as xr
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
+from deconditional.fields.between import means_over_time, same_means
 from deconditional.fields.clock import Clock, comparable
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.grids import check_names, find_grid, values_on
@@ -40,6 +41,8 @@ class FineSide:
     ----------
     lasting
         Whether its covariates have no time and were repeated.
+    means
+        Over time, of covariates that are divided; None before that is known.
     understood
         What was done to bring several datasets together, in words.
     """
@@ -48,6 +51,7 @@ class FineSide:
     question: Question
     grid: Grid
     lasting: bool = False
+    means: xr.Dataset | None = None
     understood: tuple[tuple[str, str], ...] = ()
 
     @classmethod
@@ -81,10 +85,26 @@ class FineSide:
         data = data.assign(values).assign_coords({name: (name, times, {"standard_name": "time"})})
         return replace(self, dataset=data, grid=self.grid.at(name, times), lasting=True)
 
+    def split(self) -> FineSide:
+        """Covariates that vary in space and in time, divided: see :mod:`.between`."""
+        if self.lasting:
+            return self
+        means = means_over_time(self.dataset, self.grid, self.question.covariates)
+        names = tuple(map(str, means.data_vars))
+        return replace(self, question=replace(self.question, split=names), means=means)
+
+    def split_as(self, means: xr.Dataset | None, learnt: Grid) -> FineSide:
+        """Covariates divided as they were where a model learnt."""
+        if not self.question.split or self.means is not None or means is None:
+            return self
+        return replace(self, means=same_means(self.dataset, self.grid, means, learnt))
+
     def known(self) -> npt.NDArray[np.bool_]:
-        """Where all covariates are known."""
-        found = [np.isfinite(self.dataset[name].values) for name in self.question.covariates]
-        return np.logical_and.reduce(found) if found else np.ones(1, dtype=bool)
+        """Where all covariates are known, (times, cells), one of each where none has more."""
+        known = np.ones((1, 1), dtype=bool)
+        for name in self.question.covariates:
+            known = known & np.isfinite(values_on(self.grid, self.dataset, name))
+        return known
 
     def at(self, times: Ints) -> FineSide:
         """The side at some of its times."""
@@ -115,7 +135,10 @@ class FineSide:
         """
         self.check_size()
         question = self.question
-        variables = {name: self.dataset[name] for name in question.covariates} | dict(more)
+        variables = {name: self.dataset[name] for name in question.covariates}
+        if self.means is not None:
+            variables |= {f"{name}, mean over time": self.means[name] for name in question.split}
+        variables |= dict(more)
         if question.exposure:
             self._check_exposure(question.exposure)
             variables["exposure"] = self.dataset[question.exposure]
@@ -315,7 +338,8 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
     if met.grid.times is None:
         return met, other
     every = np.concatenate(comparable(met.grid.times, other.times))
-    return met, replace(other, clock=Clock.of(np.unique(every), question.time))
+    clock = Clock.of(np.unique(every), question.time)
+    return met.split() if clock.mode == "smooth" else met, replace(other, clock=clock)
 
 
 def _meeting(fine: FineSide, coarse: CoarseSide) -> tuple[FineSide, CoarseSide]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -20,8 +21,7 @@ from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.writing import encoded, remove, swap_folders
 from deconditional.fitting.progress import tell
 from deconditional.saving.identity import digest
-from deconditional.saving.ledger import Ledger
-from deconditional.saving.outputs import replacing
+from deconditional.saving.outputs import replacing, write_atomically
 
 __all__ = ["regions", "stream"]
 
@@ -140,3 +140,44 @@ def _deliver(part: Path, path: Path) -> None:
     with replacing(path) as copy, xr.open_zarr(part) as written:
         encoded(written).to_netcdf(copy, engine="netcdf4")
     remove(part)
+
+
+class Ledger:
+    """Which pieces of long work are written already, in a file beside the result.
+
+    Parameters
+    ----------
+    path
+        The file.
+    identity
+        What the work is made from; a file of other work counts for nothing.
+
+    Attributes
+    ----------
+    found, done
+        Whether the file was of this work, and the pieces that are written.
+    """
+
+    def __init__(self, path: Path, identity: str):
+        self.path, self.identity = path, identity
+        self.done: set[int] = set()
+        self.found = False
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(path.read_text())
+            if kept["identity"] == identity:
+                self.done = {int(piece) for piece in kept["done"]}
+                self.found = True
+
+    def begin(self) -> None:
+        """Note that no piece is written yet."""
+        self.done = set()
+        self._write()
+
+    def add(self, piece: int) -> None:
+        """Note that a piece is written."""
+        self.done.add(piece)
+        self._write()
+
+    def _write(self) -> None:
+        content = {"identity": self.identity, "done": sorted(self.done)}
+        write_atomically(self.path, json.dumps(content))

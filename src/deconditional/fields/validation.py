@@ -2,9 +2,9 @@
 
 Neighbouring coarse cells tell about each other, so observations are held out in blocks: contiguous
 regions, or stretches of time. Where data is matched, the *detail* of regions is held out too, which
-is what downscaling is about (:mod:`deconditional.fields.opponents`). Models that see the same
-observations are chosen by their evidence: held-out scores with parameters held are
-kind to rich models.
+is what downscaling is about (:mod:`deconditional.fields.opponents`). Models are chosen by the
+scores of held-out observations, which stay right where no model is: the evidence of a Gaussian
+model of rain is worth nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from deconditional.fields.pair import Pairing
 from deconditional.inference.posterior import Gaussians
 from deconditional.scores import mae, rmse, score
 from deconditional.scores import pit as probabilities
+from deconditional.scores.distributions import crps_each
 
 __all__ = ["Comparison", "Folds", "Predicted", "Tried", "compared", "folds_of", "sharing"]
 
@@ -71,6 +72,12 @@ class Predicted(NamedTuple):
         changed = {name: units.get(name, 1.0) * float(known[name]) for name in SCORES}
         return {**changed, "nll": changed["nll"] + float(np.log(scale))}
 
+    def crps(self) -> Floats:
+        """The CRPS of every observation; of values alone, absolute errors."""
+        if isinstance(self.predicted, Gaussians):
+            return crps_each(self.predicted, self.z)
+        return np.abs(self.predicted - self.z)
+
     def of(self, kept: npt.NDArray[np.bool_]) -> Predicted:
         """Predictions of some of the observations."""
         post = self.predicted
@@ -104,22 +111,21 @@ class Tried:
         Those that it has not seen.
     detail
         Those that it has seen means over groups of, where observations have bags.
-    log_evidence
-        Log probability of the observations, of models that all see the same ones; see
-        :meth:`BaggGP.log_marginal`.
     bag_gap
         How far the field's means over the bags are from a regression of the observations on the
         mediators, root mean square in standard deviations of that regression. Where both are right
         it is one at most. Held-out observations cannot see this: where data is unmatched they have
         no fine covariates, and a field can explain all of them and still be absurd.
+    simplicity
+        A higher one is preferred where scores do not tell models apart.
     """
 
     model: str
     held_out: Predicted
     seconds: float
     detail: Predicted | None = None
-    log_evidence: float | None = None
     bag_gap: float | None = None
+    simplicity: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,13 +137,12 @@ class Comparison:
     rows
         A mapping per model: its name; ``rmse``, ``crps``, ``nll``, coverage of the 95 % and 50 %
         intervals on held-out observations; for matched data ``detail_rmse`` and ``detail_crps`` of
-        cells predicted from means over groups of them, and the ``log_evidence``, hyper-parameters
-        integrated out; for unmatched data the ``bag_gap`` (see :doc:`choosing`); and the seconds of
-        its fit. Errors are in the target's units, or those of its logarithm; so is the density
-        behind ``nll``.
+        cells predicted from means over groups of them; for unmatched data the ``bag_gap`` (see
+        :doc:`choosing`); and the seconds of its fit. Errors are in the target's units, or those of
+        its logarithm; so is the density behind ``nll``.
     chosen
-        Where data is matched, the model with the highest evidence; else that with the lowest CRPS
-        on held-out observations.
+        The simplest model whose CRPS on held-out observations is within a standard error of the
+        lowest.
     how
         The folds, in words.
     pit
@@ -244,9 +249,8 @@ def compared(tried: Sequence[Tried], scale: float, how: str, units: str = "") ->
         if each.detail is not None:
             found = each.detail.scores(scale)
             row |= {f"detail_{name}": found[name] for name in ("rmse", "crps")}
-        for name in ("log_evidence", "bag_gap"):
-            if any(getattr(other, name) is not None for other in tried):
-                row[name] = getattr(each, name)
+        if any(other.bag_gap is not None for other in tried):
+            row["bag_gap"] = each.bag_gap
         rows.append({**row, "seconds": round(each.seconds, 2)})
         if isinstance(each.held_out.predicted, Gaussians):
             pit[each.model] = probabilities(each.held_out.predicted, each.held_out.z)
@@ -260,11 +264,14 @@ def _chosen(tried: Sequence[Tried]) -> str:
     if not plausible:
         return min(models, key=lambda each: each.bag_gap or 0.0).model
 
-    evidence = [each.log_evidence for each in plausible if each.log_evidence is not None]
-    if len(evidence) == len(plausible):
-        return plausible[int(np.argmax(evidence))].model
-
-    return min(plausible, key=lambda each: each.held_out.scores(1.0)["crps"] or 0.0).model
+    scores = [each.held_out.crps() for each in plausible]
+    lowest = int(np.argmin([score.mean() for score in scores]))
+    worse = [score - scores[lowest] for score in scores]
+    order = [
+        (-each.simplicity if found.mean() <= found.std() / np.sqrt(len(found)) else 1, found.mean())
+        for each, found in zip(plausible, worse, strict=True)
+    ]
+    return plausible[order.index(min(order))].model
 
 
 @dataclass(frozen=True)

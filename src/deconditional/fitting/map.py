@@ -222,9 +222,10 @@ def maximise(
     """Maximise the log posterior.
 
     The first start is every prior's median, then come `starts` (a user's own values), then draws
-    from the priors; with no restarts, `starts` alone. All restarts run for `screening` iterations; the better half, and at least
-    two, then run to convergence. An evaluation keeps one core busy, unless it is spread over
-    devices, so restarts run together on a pool of threads: XLA leaves Python's lock.
+    from the priors; with no restarts, `starts` alone. All restarts run for `screening` iterations;
+    the better half, and at least two, then run to convergence. An evaluation keeps one core busy,
+    unless it is spread over devices, so restarts run together on a pool of threads: XLA leaves
+    Python's lock.
 
     The best of every restart is kept in the `section` of a checkpoint and taken from there. Where
     a stop is asked for (:mod:`deconditional.fitting.interrupts`), the best parameters so far are

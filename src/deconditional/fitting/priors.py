@@ -13,7 +13,7 @@ from jaxtyping import Array, Key
 
 import deconditional.kernels.jax_setup  # noqa: F401
 
-__all__ = ["Flat", "LogNormal", "Normal", "Prior", "SplitLogNormal"]
+__all__ = ["Alike", "Flat", "LogNormal", "Normal", "Prior", "SplitLogNormal"]
 
 
 class Prior(Protocol):
@@ -86,6 +86,52 @@ class SplitLogNormal:
         is_below = jr.bernoulli(side, self.below / (self.below + self.above), shape)
         steps = jnp.abs(jr.normal(size, shape)) * jnp.where(is_below, -self.below, self.above)
         return jnp.asarray(self.mode) * jnp.exp(steps)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["common", "ratio"], meta_fields=["size"])
+@dataclass(frozen=True)
+class Alike:
+    r"""Several positive quantities that are much the same: one for all, times ratios near one.
+
+    The prior of length scales of position. Winds, currents and the seasons make fields longer along
+    one direction than along another, but only data can say which, and a few coarse cells cannot.
+
+    Parameters
+    ----------
+    common
+        The prior of their geometric mean.
+    size
+        How many there are.
+    ratio
+        Standard deviation of the logarithm of each over the geometric mean, were they independent.
+
+    Examples
+    --------
+    >>> prior = Alike(SplitLogNormal(1.0), size=2)
+    >>> even, uneven = (prior.log_prob(jnp.array(v)).sum() for v in ([2.0, 2.0], [1.0, 4.0]))
+    >>> bool(even > uneven)
+    True
+    """
+
+    common: Any
+    size: int
+    ratio: float = 0.5
+
+    def log_prob(self, value: Any) -> Array:
+        """Log density at values, an equal share of it for each."""
+        log = jnp.log(value)
+        mean = jnp.mean(log, -1, keepdims=True)
+        score = jnp.sum(((log - mean) / self.ratio) ** 2, -1, keepdims=True)
+        width = 0.5 * (self.size - 1) * jnp.log(2 * jnp.pi * self.ratio**2)
+        of_mean = self.common.log_prob(jnp.exp(mean)) + mean - 0.5 * jnp.log(self.size)
+        return (of_mean - 0.5 * score - width) / self.size - log
+
+    def sample(self, key: Key[Array, ""], sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw values."""
+        mean, ratios = jr.split(key)
+        drawn = self.common.sample(mean, sample_shape)
+        steps = self.ratio * jr.normal(ratios, (*sample_shape, self.size))
+        return drawn[..., None] * jnp.exp(steps - steps.mean(-1, keepdims=True))
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["mean", "sd"], meta_fields=[])

@@ -19,9 +19,8 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.inference.feature_means import feature_means
 from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
-from deconditional.inference.waves import Waves
+from deconditional.inference.waves import Waves, feature_means
 from deconditional.kernels.layout import Layout, layout_points
 from deconditional.kernels.linalg import JITTER, escalating_cholesky, whiten
 from deconditional.kernels.radial import prior_variance, spectral_features

@@ -20,16 +20,16 @@ import jax.random as jr
 import jax.scipy.linalg as jsl
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
+from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from deconditional.bags import Bags
-from deconditional.inference.feature_means import feature_means
 from deconditional.inference.field import Moments, PointMoments, square_root, trend_means
 from deconditional.inference.moments import Conditioned, Functionals, condition
 from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.trend import Trend
-from deconditional.inference.waves import Waves
+from deconditional.inference.waves import Waves, feature_means
 from deconditional.kernels.devices import settled
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import JITTER, as_matrix, whiten
@@ -39,45 +39,54 @@ from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
 
 __all__ = ["ExactField", "ExactProblem", "Pieces", "SpreadPrior"]
 
-SPREAD_SLACK = 0.02
-"""Variance of the log of a ratio of variances that no number of observations takes away."""
-
 
 class SpreadPrior(eqx.Module):
     r"""How much bag means vary is known from the observations, before any link between them.
 
-    :math:`\log(v/\hat v) \sim N(0, s^2)`, with v the mean prior variance of bag means about
-    their trend and :math:`\hat v` the variance of the observations about theirs. Where a mediator
-    says little the likelihood leaves v open, and the field would shrink to its trend.
+    The observations are means of other bags of the same kind. With C the prior covariance of bag
+    means about their level and :math:`v_\beta` the variance of their trend, the sample variance of
+    the observations is nearly
+
+    .. math:: \hat v \sim v\,\chi^2_\nu / \nu, \qquad
+              v = \langle C_{ii} \rangle + v_\beta, \quad
+              \frac1\nu = \frac1M + \Bigl(1 - \frac1M\Bigr)
+              \frac{\langle C_{ij}^2 \rangle_{i \ne j}}{v^2},
+
+    which has the mean and the variance that it should (Satterthwaite). Where a mediator says little
+    the likelihood leaves v open, and the field would shrink to its trend. Where bag means hang
+    together, few of them are as good as independent, and a sample says little of v.
 
     Attributes
     ----------
-    trend_basis : (N, q)
-        Orthonormal columns that span the trend.
-    variance, tolerance
-        :math:`\hat v` and s.
+    variance, degrees
+        :math:`\hat v` and M, less one for a level.
+    has_level
+        Whether bag means have a level of their own.
     """
 
-    trend_basis: Float[Array, "N q"]
     variance: Float[Array, ""]
-    tolerance: Float[Array, ""]
+    degrees: Float[Array, ""]
+    has_level: bool = eqx.field(static=True)
 
     @classmethod
-    def of(cls, trend_means: np.ndarray, z: np.ndarray, features: np.ndarray) -> SpreadPrior:
-        """From observations and the trend functions of their mediators."""
-        basis = np.linalg.qr(trend_means)[0]
-        rest = z - features @ (np.linalg.pinv(features) @ z)
-        degrees = max(len(z) - features.shape[1], 1)
-        tolerance = np.sqrt(2.0 / len(z) + 2.0 / len(trend_means) + SPREAD_SLACK)
+    def of(cls, z: np.ndarray, has_level: bool) -> SpreadPrior:
+        """From observations."""
+        rest, degrees = z - z.mean() * has_level, max(len(z) - has_level, 1)
         variance = max(float(rest @ rest) / degrees, 1e-12 * float(np.mean(z**2)), 1e-300)
-        return cls(jnp.asarray(basis), jnp.asarray(variance), jnp.asarray(tolerance))
+        return cls(jnp.asarray(variance), jnp.asarray(float(degrees)), has_level)
 
-    def log_density(self, gram: Float[Array, "N N"]) -> Float[Array, ""]:
-        """At a prior covariance of bag means, up to a constant."""
-        inside = jnp.sum(self.trend_basis * (gram @ self.trend_basis))
-        degrees = max(len(gram) - self.trend_basis.shape[1], 1)
-        variance = (jnp.trace(gram) - inside) / degrees
-        return -0.5 * (jnp.log(variance / self.variance) / self.tolerance) ** 2
+    def log_density(self, gram: Float[Array, "N N"], trend: Float[Array, " N"]) -> Array:
+        """Of the logarithm of the sample variance, by covariance and trend of bag means."""
+        degrees = max(len(gram) - self.has_level, 1)
+        if self.has_level:
+            trend, row = trend - trend.mean(), gram.mean(0)
+            gram = gram - row - row[:, None] + row.mean()
+        own = jnp.diagonal(gram)
+        variance = (own.sum() + trend @ trend) / degrees
+        alike = (jnp.sum(gram**2) - own @ own) / max(degrees * (degrees - 1), 1) / variance**2
+        half = 0.5 / (1.0 / self.degrees + (1.0 - 1.0 / self.degrees) * alike)
+        ratio = self.variance / variance
+        return half * (jnp.log(half * ratio) - ratio) - gammaln(half)
 
 
 class Pieces(eqx.Module):
@@ -150,7 +159,8 @@ class ExactProblem(BagProblem):
         field = self.field(values, pieces)
         found = field.log_evidence + self.parameters.log_prior(vector)
         if self.spread is not None:
-            found = found + self.spread.log_density(pieces.gram)
+            trend = self.trend_means @ field.conditioned.trend
+            found = found + self.spread.log_density(pieces.gram, trend)
         return found, (pieces, field)
 
     def field(self, values: Mapping[str, Any], pieces: Pieces) -> ExactField:

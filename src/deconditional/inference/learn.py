@@ -8,7 +8,7 @@ predict from and report on.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -171,11 +171,15 @@ class Fitted:
         return [problem.from_means(pieces, shares) for problem, pieces in draws]
 
 
-def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
+def learn(
+    problem: BagProblem, how: Learning, stages: Stages, others: Sequence[BagProblem] = ()
+) -> Fitted:
     """Learn the hyper-parameters of a problem and solve it there.
 
-    A fit in float32 whose objective is off in float64 is repeated in float64. Where Ctrl-C stops
-    it (:mod:`deconditional.fitting.interrupts`), the best so far is the answer.
+    `others` are problems of the same shapes that stand for data which are not known for sure: draws
+    are shared out among them, and NUTS samples the posterior of each. A fit in float32 whose
+    objective is off in float64 is repeated in float64. Where Ctrl-C stops it
+    (:mod:`deconditional.fitting.interrupts`), the best so far is the answer.
     """
     if how.method == "nuts" and problem.parameters.size == 0:
         raise ValueError("every parameter is fixed, so NUTS has nothing to sample; use 'map'.")
@@ -186,12 +190,13 @@ def learn(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
         if off > DISAGREEMENT:
             precise: Any = replace(problem, dtype=jnp.float64)
             fitted = replace(by(precise, how, stages), float32_off=off)
+            others = [replace(other, dtype=jnp.float64) for other in others]
         if stop.used:
             unit = "steps" if how.climb else "evaluations"
             return replace(fitted, interrupted=f"{fitted.optimum.evaluations} {unit}")
         if how.method == "draws":
-            return _averaged(fitted, how)
-        return sampled(fitted, how, stages, stop) if how.method == "nuts" else fitted
+            return _averaged(fitted, how, others)
+        return sampled(fitted, how, stages, stop, others) if how.method == "nuts" else fitted
 
 
 def most_probable(problem: BagProblem, how: Learning, stages: Stages) -> Optimum:
@@ -233,51 +238,64 @@ def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
     return Fitted((problem,), best.vector[None], (pieces,), (field,), best, trace=trace)
 
 
-def _averaged(fitted: Fitted, how: Learning) -> Fitted:
+def _averaged(fitted: Fitted, how: Learning, others: Sequence[BagProblem]) -> Fitted:
     """The posterior at a few draws of the hyper-parameters, weighed about the most probable ones.
 
-    Draws that come up twice are solved once.
+    Each of `others` has one of them, in an order that has nothing to do with theirs.
     """
     problem, best = fitted.problem, fitted.optimum
+    number = len(others) or dict(how.method_options or {}).get("num_draws", DRAWS)
     weighted = weighted_draws(problem, best.vector, how.seed)
-    draws = weighted.pick(dict(how.method_options or {}).get("num_draws", DRAWS))
-    solved: dict[bytes, tuple[Any, Any]] = {}
-    for draw in draws:
-        if draw.tobytes() not in solved:
-            solved[draw.tobytes()] = problem.solve(jnp.asarray(draw))
-    pieces, fields = zip(*(solved[draw.tobytes()] for draw in draws), strict=True)
+    vectors = weighted.pick(number)
+    if others:
+        order = np.random.default_rng(how.seed).permutation(number)
+        vectors = vectors[order % len(vectors)]
     more = PROPOSALS + 2 * len(best.vector) if len(weighted.vectors) > 1 else 0
-    return replace(
-        fitted,
-        problems=(problem,) * len(draws),
-        vectors=draws,
-        pieces=pieces,
-        fields=fields,
-        optimum=replace(best, evaluations=best.evaluations + more),
-    )
+    optimum = replace(best, evaluations=best.evaluations + more)
+    owners = tuple(others) or (problem,) * len(vectors)
+    return _solved(replace(fitted, optimum=optimum), owners, vectors)
 
 
-def sampled(fitted: Fitted, how: Learning, stages: Stages, stop: Stop) -> Fitted:
+def sampled(
+    fitted: Fitted, how: Learning, stages: Stages, stop: Stop, others: Sequence[BagProblem] = ()
+) -> Fitted:
     """The posterior at draws of the hyper-parameters by NUTS, from the most probable ones on."""
-    problem = fitted.problem
     options = {"num_warmup": 200, "num_samples": 200, **(how.method_options or {})}
-    section = stages.section("nuts", problem)
-    draws, diagnostics = sample_posterior(
-        problem, fitted.optimum.vector, seed=how.seed, section=section, **options
-    )
+    wanted = options["num_samples"] * options.get("num_chains", 1)
+    problems, found = others or [fitted.problem], []
+    for k, problem in enumerate(problems):
+        section = stages.section(f"nuts {k}" if others else "nuts", problem)
+        draws, told = sample_posterior(
+            problem, fitted.optimum.vector, seed=how.seed + k, section=section, **options
+        )
+        found.append((draws[:: len(problems)], told))
+        if stop.used:
+            break
+    count = sum(len(draws) for draws, _ in found)
     if stop.used:
-        wanted = options["num_samples"] * options.get("num_chains", 1)
-        fitted = replace(fitted, interrupted=f"{len(draws) or 'too few'} of {wanted} draws")
-    if not len(draws):
+        fitted = replace(fitted, interrupted=f"{count or 'too few'} of {wanted} draws")
+    if not count:
         return fitted
-    # Draws that were refused repeat the one before: those are one field, predicted from once.
-    solved = {v.tobytes(): problem.solve(jnp.asarray(v)) for v in np.unique(draws, axis=0)}
-    pieces, fields = zip(*(solved[v.tobytes()] for v in draws), strict=True)
-    return replace(
-        fitted,
-        problems=(problem,) * len(draws),
-        vectors=draws,
-        pieces=pieces,
-        fields=fields,
-        diagnostics=diagnostics or None,
-    )
+    owners = tuple(p for p, (draws, _) in zip(problems, found, strict=False) for _ in draws)
+    fitted = _solved(fitted, owners, np.concatenate([draws for draws, _ in found]))
+    return replace(fitted, diagnostics=_worst([told for _, told in found if told]) or None)
+
+
+def _solved(fitted: Fitted, problems: tuple[Any, ...], vectors: np.ndarray) -> Fitted:
+    """The posterior at other hyper-parameters, or of other problems, each solved once."""
+    solved: dict[tuple[int, bytes], tuple[Any, Any]] = {}
+    keys = [(id(p), v.tobytes()) for p, v in zip(problems, vectors, strict=True)]
+    for key, problem, vector in zip(keys, problems, vectors, strict=True):
+        if key not in solved:
+            solved[key] = problem.solve(jnp.asarray(vector))
+    pieces, fields = zip(*(solved[key] for key in keys), strict=True)
+    return replace(fitted, problems=problems, vectors=vectors, pieces=pieces, fields=fields)
+
+
+def _worst(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The diagnostics of several runs of NUTS as those of one."""
+    sums = ("divergences", "effective_samples")
+    return {
+        name: (sum if name in sums else max)(each[name] for each in told)
+        for name in (told[0] if told else ())
+    }

@@ -42,8 +42,7 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.inference.feature_means import feature_means
-from deconditional.inference.waves import GROUP, Waves, wave_features
+from deconditional.inference.waves import GROUP, Waves, feature_means, wave_features
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import RadialTerm, radial_terms
 

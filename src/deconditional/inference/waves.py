@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -13,9 +14,10 @@ from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
 
+from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import RadialTerm, radial_terms
 
-__all__ = ["GROUP", "Waves", "wave_features"]
+__all__ = ["GROUP", "Waves", "feature_means", "wave_features"]
 
 GROUP = 256
 """Frequencies at a time where paths are evaluated: what bounds memory."""
@@ -76,3 +78,28 @@ def wave_features(
     for factor, omega in zip(term.factors, omegas, strict=True):
         phase = phase + factor.scaled(x).astype(kind) @ omega.T.astype(kind)
     return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)], axis=1)
+
+
+def feature_means(features: Any, layout: Layout) -> Float[Array, "N F"]:
+    """Pᵀφ(x), a tile of points at a time."""
+    chunks = layout.tile // layout.chunk
+
+    @jax.checkpoint
+    def chunk_sums(points: Array, weights: Array) -> Array:
+        values = features(points)
+        weighted = values * weights[:, None].astype(values.dtype)
+        return weighted.reshape(chunks, layout.chunk, -1).sum(1)
+
+    def tile(out: Array, inputs: tuple) -> tuple[Array, None]:
+        points, weights, bag = inputs
+        sums = chunk_sums(points, weights)
+        return out.at[bag].add(sums.astype(out.dtype), mode="drop"), None
+
+    n_features = jax.eval_shape(features, layout.points[:1]).shape[1]
+    tiles = (
+        layout.points.reshape(-1, layout.tile, layout.points.shape[1]),
+        layout.weights.reshape(-1, layout.tile),
+        layout.bag.reshape(-1, chunks),
+    )
+    start = jnp.zeros((layout.n_bags, n_features), layout.points.dtype)
+    return lax.scan(tile, start, tiles)[0]

@@ -14,12 +14,14 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
 from deconditional.errors import Caution, DegenerateFitWarning, tell_of
+from deconditional.fitting.draws import DRAWS
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.fitting.report import FitReport
@@ -35,6 +37,7 @@ from deconditional.models.regression import Unmatched, explained_share
 from deconditional.models.solvers import Exact, Posed, Variational
 from deconditional.models.vbagg import VBagg
 from deconditional.observations.kinds import Matched
+from deconditional.observations.measurements import Measurements
 from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
 
 __all__ = ["EXACT_UP_TO", "MediatedGP"]
@@ -84,7 +87,9 @@ class MediatedGP(BagModel):
         Inducing points of the field and of the regression; None: exact inference up to 3000 bags
         and observations, 400 inducing points beyond. With inducing points the errors of the
         regression are taken bag by bag.
-    fine_noise, fixed, n_restarts, max_iter, points_per_bag, precision, seed
+    n_restarts
+        Of both fits.
+    fine_noise, fixed, max_iter, points_per_bag, precision, seed
         As in :class:`BaggGP`. `fixed` takes the names of `priors`.
 
     Attributes
@@ -109,6 +114,7 @@ class MediatedGP(BagModel):
 
     mediator_kernel: AbstractKernel | None = field(default=None, kw_only=False)
     method: str = "draws"
+    n_restarts: int = 2
     n_inducing: int | None = None
 
     def fit(
@@ -145,18 +151,22 @@ class MediatedGP(BagModel):
                 n_restarts=self.n_restarts,
                 max_iter=self.max_iter,
                 seed=self.seed,
+                method=self.method,
+                method_options=self.method_options,
                 **({} if exact else in_a_basis),
                 **of_regression,
             )
-        measurements = data.measurements(regressor, apart=not exact)
+        draws = 0 if self.method == "map" else self._number_of_draws()
+        measurements, drawn = data.measurements(regressor, draws, apart=not exact)
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
         learns = self.learn_noise is not False
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
         solver = Exact() if exact else Variational.of_size(self.n_inducing)
         posed = _posed(seen, data.z, of_field, solver)
+        others = [_seen_through(posed.problem, each) for each in drawn]
         part = within(kept, "field").get("checkpoint")
         at = stages(of_field, seen.bags, posed.problem, part)
-        fitted = learn(posed.problem, learning(of_field, posed.problem, solver), at)
+        fitted = learn(posed.problem, learning(of_field, posed.problem, solver), at, others)
         found = of_pseudo_targets(seen.bags, data.mediator, data.z, data.has_own, PRIOR_IS_LEFT)
         share = explained_share(regressor)
         said = f"{share:.0%} of the variance of the observations, by the mediators"
@@ -167,6 +177,10 @@ class MediatedGP(BagModel):
         self.fit_report_ = _with_the_regression(self.fit_report_, regressor.fit_report_, found)
         tell_of(found)
         return self
+
+    def _number_of_draws(self) -> int:
+        """Of the regression's hyper-parameters; a sampler of the field takes as many samples."""
+        return int((self.method_options or {}).get("num_draws", DRAWS))
 
     def _parameters_apart(self) -> tuple[Self, dict[str, Any]]:
         """The model with parameters of the field alone, and what is said of the regression's."""
@@ -211,6 +225,12 @@ def _with_the_regression(report: FitReport, first: FitReport, found: list[Cautio
     )
 
 
+def _seen_through(problem: Any, measurements: Measurements) -> Any:
+    """A problem with other measurements of its bag means."""
+    values, noise = map(jnp.asarray, measurements)
+    return replace(problem, z=values, known_noise=noise)
+
+
 def _posed(seen: Data, z: np.ndarray, options: MediatedGP, solver: Exact | Variational) -> Posed:
     """Measured bag means, which vary as much as the observations z do."""
     priors: dict[str, Any] = {"typical_z": z, "length_scale_prior": length_scale_prior}
@@ -218,6 +238,5 @@ def _posed(seen: Data, z: np.ndarray, options: MediatedGP, solver: Exact | Varia
     posed = solver.pose(parts, seen.bags, options.seed)
     if isinstance(solver, Variational):  # so many bags say themselves how much they vary
         return posed
-    level = np.ones((len(z), 0 if options.trend == "none" else 1))
-    spread = SpreadPrior.of(np.asarray(parts["trend_means"]), z, level)
+    spread = SpreadPrior.of(z, options.trend != "none")
     return posed._replace(problem=replace(posed.problem, spread=spread))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
@@ -103,31 +104,49 @@ class Unmatched(NamedTuple):
             covariance[:, self.has_own] = 0.0
         return self._own_first(mean), covariance
 
-    def measurements(self, regressor: BaggGP, apart: bool = False) -> Measurements:
-        """Bag means as the mediators of the bags measure them.
+    def measurements(
+        self, regressor: BaggGP, draws: int = 0, apart: bool = False
+    ) -> tuple[Measurements, list[Measurements]]:
+        """Bag means as the mediators of the bags measure them, and the same by draws.
 
-        With `apart`, errors of the regression are taken bag by bag. A bag with observations of its
-        own is seen through their mean and nothing else.
+        The first are by the most probable regression, the others by so many of its draws. With
+        `apart`, errors of the regression are taken bag by bag. A bag with observations of its own
+        is seen through their mean and nothing else.
         """
+        fitted = regressor.fitted_
+        vector = jnp.asarray(fitted.optimum.vector)
+        _, field = fitted.problems[0].solve(vector)
+        best = self._measured(fitted.problems[0], vector, field, apart)
+        chosen = np.linspace(0, len(fitted.vectors), draws, endpoint=False).astype(int)
+        made: dict[bytes, Measurements] = {}
+        for k in chosen:
+            vector = fitted.vectors[k]
+            if vector.tobytes() not in made:
+                each = (fitted.problems[k], jnp.asarray(vector), fitted.fields[k])
+                made[vector.tobytes()] = self._measured(*each, apart)
+        return best, [made[fitted.vectors[k].tobytes()] for k in chosen]
+
+    def _measured(self, problem: Any, vector: Any, field: Any, apart: bool) -> Measurements:
+        """Bag means as one regression measures them."""
         assert self.bags.mediator is not None
-        fitted, known = regressor.fitted_, regressor.fitted_.problem.known_noise
+        y = jnp.asarray(self.bags.mediator)
+        known = problem.known_noise
         variances = np.asarray(known if known.ndim == 1 else jnp.diagonal(known))
-        at_bags = regressor.predict(self.bags.mediator)
-        values = fitted.problem.parameters.unpack(jnp.asarray(fitted.vectors[0]))
-        effect = float(values.get("noise_std", 0.0)) ** 2
+        effect = float(problem.parameters.unpack(vector).get("noise_std", 0.0)) ** 2
         population = Population.of(self.z, float(variances.mean()))
-        prior = _prior_of(fitted.problem, values, self.bags.mediator, whole=not apart)
-        if apart:
-            found = measured_apart(at_bags.mean, prior, at_bags.variance, effect, population)
-        else:
-            found = measured(at_bags.mean, prior, at_bags.covariance(), effect, population)
-        if self.own_bag is None or self.has_own is None:
-            return found
+        mean, prior, posterior = map(np.asarray, (_apart_at if apart else _together_at)(field, y))
+        by = measured_apart if apart else measured
+        found = by(mean, prior, posterior, effect, population)
+        return found if self.own_bag is None else self._with_own(found, variances)
+
+    def _with_own(self, found: Measurements, variances: np.ndarray) -> Measurements:
+        """Measurements in which bags that were observed are seen through their observations."""
+        assert self.own_bag is not None and self.has_own is not None
         owned, n = self.own_bag >= 0, self.bags.n_bags
         counts = np.bincount(self.own_bag[owned], minlength=n)
         summed = np.bincount(self.own_bag[owned], variances[owned], minlength=n)
         own = summed / np.maximum(counts, 1) ** 2
-        if apart:
+        if found.noise.ndim == 1:
             noise = np.where(self.has_own, own, found.noise)
         else:
             noise = np.where(self.has_own[:, None] | self.has_own, np.diag(own), found.noise)
@@ -143,13 +162,20 @@ class Unmatched(NamedTuple):
         return np.where(counts > 0, sums / np.maximum(counts, 1), values)
 
 
-def _prior_of(problem: Any, values: Any, mediator: np.ndarray, whole: bool) -> np.ndarray:
-    """Prior covariance of a regression at mediators, or its diagonal."""
-    y, kernel = jnp.asarray(mediator), problem.kernel.with_values(values)
-    trend = problem.trend.whitened(problem.trend.features(y))
-    if whole:
-        return np.asarray(kernel.cross_covariance(y, y) + trend @ trend.T)
-    return np.asarray(prior_variance(kernel, y) + (trend**2).sum(1))
+@eqx.filter_jit
+def _together_at(field: Any, y: Any) -> tuple[Any, Any, Any]:
+    """Mean of a regression at mediators, and its covariance before and after z was seen."""
+    trend = field.trend.whitened(field.trend.features(y))
+    prior = field.kernel.cross_covariance(y, y) + trend @ trend.T
+    return field.moments(y)[0], prior, field.covariance(y)
+
+
+@eqx.filter_jit
+def _apart_at(field: Any, y: Any) -> tuple[Any, Any, Any]:
+    """The same with variances alone."""
+    trend = field.trend.whitened(field.trend.features(y))
+    mean, variance = field.moments(y)
+    return mean, prior_variance(field.kernel, y) + (trend**2).sum(1), variance
 
 
 def explained_share(regressor: BaggGP) -> float:

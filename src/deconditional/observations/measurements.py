@@ -27,7 +27,8 @@ Where z says nothing of g, U' is without bound, and the field has its prior.
 stretches them too, with two exceptions. The level m moves with g. And along
 :math:`g' - m` itself, where g is larger by a share :math:`\delta`, b is larger as well, since
 :math:`b = \mathrm{var}(g) / (\mathrm{var}(g) + \rho^2)`: measurements grow by
-:math:`(2b - 1)\,\delta` only, for how much bag means vary is known from z whatever g is. With
+:math:`(2b - 1)\,\delta` only, for how much bag means vary is known from z whatever g is. So
+:math:`J = \partial t / \partial g`,
 :math:`J = P_1 + \frac{2b - 1}{b} P_{g'} + \frac1b (I - P_1 - P_{g'})`, projections on the level, on
 g' less its level, and on the rest,
 
@@ -41,13 +42,14 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg as sl
 
 __all__ = ["Measurements", "Population", "measured", "measured_apart"]
 
 Floats = npt.NDArray[np.float64]
 
-MOST_KNOWN_BEFORE = 1.0 - 1e-6
-"""Share of T that U can be: what z says of g can be as little as a millionth of what is open."""
+LEAST_EFFECT = 1e-6
+"""Of bag effects, in units of v: keeps T - U regular where observations repeat themselves."""
 
 
 class Population(NamedTuple):
@@ -110,16 +112,12 @@ def measured(
     """
     m, size = population.mean, len(mean)
     share = population.explained_share(bag_effect)
-    effect = max(bag_effect, 1e-6 * population.variance)  # keeps T regular where g repeats itself
-    values, axes = np.linalg.eigh(prior + effect * np.eye(size))
-    root = (axes * np.sqrt(values)) @ axes.T
-    inverse = (axes / np.sqrt(values)) @ axes.T
-    known, ways = np.linalg.eigh(inverse @ posterior @ inverse)
-    known = np.clip(known, 0.0, MOST_KNOWN_BEFORE)
-    ways = root @ ways
-    deviation = (ways / (1.0 - known)) @ np.linalg.lstsq(ways, mean - m, rcond=None)[0]
+    effect = max(bag_effect, LEAST_EFFECT * population.variance)
+    told = sl.cho_factor(prior - posterior + effect * np.eye(size), lower=True)  # T - U
+    deviation = mean - m + posterior @ sl.cho_solve(told, mean - m)
+    errors = posterior + posterior @ sl.cho_solve(told, posterior)
     stretch = _stretch(deviation, share)
-    errors = stretch @ ((ways * (known / (1.0 - known))) @ ways.T) @ stretch
+    errors = stretch @ errors @ stretch
     noise = 0.5 * (errors + errors.T) + bag_effect / share * np.eye(size)
     return Measurements(m + deviation / share, noise)
 
@@ -144,10 +142,10 @@ def measured_apart(
     True
     """
     m, share = population.mean, population.explained_share(bag_effect)
-    known = posterior / (prior + max(bag_effect, 1e-6 * population.variance))
-    known = np.clip(known, 0.0, MOST_KNOWN_BEFORE)
-    noise = (posterior / (1.0 - known) / share + bag_effect) / share
-    return Measurements(m + (mean - m) / (1.0 - known) / share, noise)
+    told = np.maximum(prior - posterior, 0.0) + max(bag_effect, LEAST_EFFECT * population.variance)
+    open_still = 1.0 + posterior / told
+    noise = (posterior * open_still / share + bag_effect) / share
+    return Measurements(m + (mean - m) * open_still / share, noise)
 
 
 def _stretch(deviation: Floats, share: float) -> Floats:

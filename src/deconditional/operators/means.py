@@ -70,16 +70,26 @@ def median_kernel(inputs: npt.ArrayLike, family: type[AbstractKernel] = gk.RBF) 
 
 
 class ConditionalMeanOperator(RidgeOperator):
-    r"""Estimate of :math:`C_{X|Y}`, from :meth:`from_bags` or :meth:`from_samples`.
+    r"""Estimate of :math:`C_{X|Y}` from bags with mediators.
+
+    Parameters
+    ----------
+    bags
+        Bags with a mediator each; weights inside bags count. :meth:`from_samples` takes pairs.
+    kernel, mediator_kernel
+        k and ℓ, with their parameters; :func:`median_kernel` of the points and of the mediators by
+        default.
+    cmo
+        ``"standard"`` (the paper's replicated estimator, at the cost of N³) or ``"shrinkage"``.
+    ridge
+        λ, or ``"leave-one-out"`` for the one that best predicts the embedding of a bag from the
+        other bags; see :meth:`leave_one_out` and :func:`~deconditional.operators.search_ridge`.
+    ridge_bounds
+        Where to search for it: by default 1e-10 to 1e3 times the largest eigenvalue of
+        :math:`\Pi^{1/2} L\,\Pi^{1/2}`.
 
     Attributes
     ----------
-    bags
-        The bags, with mediators.
-    cmo
-        ``"standard"`` or ``"shrinkage"``.
-    ridge
-        λ.
     search
         How λ was chosen, or None where it was given.
     shares : (N,)
@@ -100,11 +110,11 @@ class ConditionalMeanOperator(RidgeOperator):
     def __init__(
         self,
         bags: Bags,
-        kernel: AbstractKernel,
-        mediator_kernel: AbstractKernel,
+        kernel: AbstractKernel | None = None,
+        mediator_kernel: AbstractKernel | None = None,
         *,
-        cmo: str,
-        ridge: float | str,
+        cmo: str = "standard",
+        ridge: float | str = LEAVE_ONE_OUT,
         ridge_bounds: tuple[float, float] | None = None,
     ):
         check_bags(bags)
@@ -113,63 +123,28 @@ class ConditionalMeanOperator(RidgeOperator):
                 "the bags have no mediator to condition on. Give one to "
                 "Bags.from_points(..., mediator=y)."
             )
-        check_kernel("kernel", kernel, bags.points)
-        check_kernel("mediator_kernel", mediator_kernel, bags.mediator)
+        k = median_kernel(bags.points) if kernel is None else kernel
+        ell = median_kernel(bags.mediator) if mediator_kernel is None else mediator_kernel
+        check_kernel("kernel", k, bags.points)
+        check_kernel("mediator_kernel", ell, bags.mediator)
         check_bounds("ridge", ridge, ridge_bounds)
         self.bags = bags
         self.cmo = cmo
         shares = 1.0 / ridge_shape(cmo, bags.effective_sizes)
-        given = Features.of_points(mediator_kernel, bags.mediator)
-        super().__init__(Features(kernel, bags), given, None, shares, "ridge", ridge, ridge_bounds)
+        given = Features.of_points(ell, bags.mediator)
+        super().__init__(Features(k, bags), given, None, shares, "ridge", ridge, ridge_bounds)
         self.ridge = self._ridge
-
-    @classmethod
-    def from_bags(
-        cls,
-        bags: Bags,
-        kernel: AbstractKernel | None = None,
-        mediator_kernel: AbstractKernel | None = None,
-        *,
-        cmo: str = "standard",
-        ridge: float | str = LEAVE_ONE_OUT,
-        ridge_bounds: tuple[float, float] | None = None,
-    ) -> ConditionalMeanOperator:
-        r"""Conditional mean operator estimated from bags with mediators.
-
-        Parameters
-        ----------
-        bags
-            Bags with a mediator each; weights inside bags count.
-        kernel, mediator_kernel
-            k and ℓ, with their parameters; :func:`median_kernel` of the points and of the
-            mediators by default.
-        cmo
-            ``"standard"`` (the paper's replicated estimator, at the cost of N³) or
-            ``"shrinkage"``.
-        ridge
-            λ, or ``"leave-one-out"`` for the one that best predicts the embedding of a bag from
-            the other bags; see :meth:`leave_one_out` and
-            :func:`~deconditional.operators.search_ridge`.
-        ridge_bounds
-            Where to search for it: by default 1e-10 to 1e3 times the largest eigenvalue of
-            :math:`\Pi^{1/2} L\,\Pi^{1/2}`.
-        """
-        check_bags(bags)
-        kernel = median_kernel(bags.points) if kernel is None else kernel
-        if mediator_kernel is None and bags.mediator is not None:
-            mediator_kernel = median_kernel(bags.mediator)
-        return cls(bags, kernel, mediator_kernel, cmo=cmo, ridge=ridge, ridge_bounds=ridge_bounds)
 
     @classmethod
     def from_samples(
         cls, x: npt.ArrayLike, y: npt.ArrayLike, *args: Any, **options: Any
     ) -> ConditionalMeanOperator:
-        """Estimate from pairs (x_i, y_i), eq. (1) of the paper; options are those of `from_bags`.
+        """Estimate from pairs (x_i, y_i), eq. (1) of the paper; options are those for bags.
 
         Samples that share a value of y are better given as bags: to leave out one of them is then
         to leave out all, and the system is smaller.
         """
-        return cls.from_bags(bags_of_samples(x, y), *args, **options)
+        return cls(bags_of_samples(x, y), *args, **options)
 
     @property
     def kernel(self) -> AbstractKernel:
@@ -295,7 +270,7 @@ class DeconditionalMeanOperator(RidgeOperator):
         if not isinstance(conditional, ConditionalMeanOperator):
             raise TypeError(
                 "conditional must be a ConditionalMeanOperator, not "
-                f"{type(conditional).__name__}; make one with from_bags or from_samples."
+                f"{type(conditional).__name__}; make one of bags or samples."
             )
         check_bounds("epsilon", epsilon, epsilon_bounds)
         self.conditional = conditional

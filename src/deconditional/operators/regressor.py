@@ -55,7 +55,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         :func:`~deconditional.operators.median_kernel`.
     cmo, ridge, ridge_bounds
         Of the first stage; see
-        :meth:`~deconditional.operators.ConditionalMeanOperator.from_bags`.
+        :class:`~deconditional.operators.ConditionalMeanOperator`.
     epsilon
         ε of the second stage. ``"evidence"``: the one with the greatest restricted likelihood of
         the observations, given the first stage. ``"leave-one-out"``: the one that best predicts an
@@ -137,7 +137,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         if mediator_kernel is None:
             both = np.concatenate([np.asarray(bags.mediator), observed])
             mediator_kernel = median_kernel(both, gk.Matern32)
-        conditional = ConditionalMeanOperator.from_bags(
+        conditional = ConditionalMeanOperator(
             bags,
             self.kernel,
             mediator_kernel,

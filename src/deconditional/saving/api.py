@@ -16,14 +16,14 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from gpjax.kernels.base import AbstractKernel
 
-from deconditional.errors import VERSION, SavedModelError, UsageError
+from deconditional.errors import SavedModelError, UsageError
 from deconditional.saving.container import Archive, ArrayWriter, refuse, write
+from deconditional.saving.identity import versions
 from deconditional.saving.objects import ObjectReader, ObjectWriter
 from deconditional.saving.outputs import check_folder
 from deconditional.saving.registry import name_of_class
@@ -83,11 +83,7 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
     arrays = ArrayWriter()
     converged = bool(model.fit_report_.converged)
     header = {
-        "versions": {
-            "deconditional": VERSION,
-            "python": platform.python_version(),
-            **{package: metadata.version(package) for package in PACKAGES},
-        },
+        "versions": {**versions(*PACKAGES), "python": platform.python_version()},
         "class": name,
         "summary": {**facts, "converged": converged},
         "content": ObjectWriter(arrays).write(model),

@@ -1,14 +1,17 @@
-"""What something was made from, in a few letters: digests of data, and options as texts."""
+"""What something was made from, in a few letters: digests, options as texts, and versions."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-__all__ = ["digest", "plain"]
+from deconditional.errors import VERSION
+
+__all__ = ["digest", "plain", "versions"]
 
 SHOWN_ONLY = ("progress", "progress_bar")
 """Options that change nothing but what is shown."""
@@ -59,3 +62,8 @@ def plain(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return digest(value)
     return type(value).__qualname__
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of this package and of others that it computes with."""
+    return {"deconditional": VERSION, **{name: metadata.version(name) for name in packages}}

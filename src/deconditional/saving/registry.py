@@ -33,7 +33,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "Parameter",
         "ParameterSet",
     ),
-    "deconditional.fitting.priors": ("Flat", "LogNormal", "Normal", "SplitLogNormal"),
+    "deconditional.fitting.priors": ("Alike", "Flat", "LogNormal", "Normal", "SplitLogNormal"),
     "deconditional.inference.basis": ("FourierBasis", "InducingBasis"),
     "deconditional.inference.collapsed": ("Coefficients",),
     "deconditional.inference.basis_field": ("BasisField",),
@@ -70,7 +70,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.fields.problem": ("Problem",),
     "deconditional.fields.question": ("Question",),
     "deconditional.fields.scaling": ("InputScaling", "Spread", "TargetScaling"),
-    "deconditional.fields.recipes": ("Inputs", "Recipe"),
+    "deconditional.fields.default_kernels": ("Inputs",),
+    "deconditional.fields.recipes": ("Recipe",),
     "deconditional.fields.validation": ("Comparison", "Folds"),
     # of other packages
     "gpjax.kernels": (
