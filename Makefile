@@ -12,7 +12,7 @@ COMPAT_ARGS ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin
-STAMP := $(VENV)/.installed
+STAMP := $(VENV)/.installed-dev
 PIP   := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 help: ## show this list
@@ -24,13 +24,14 @@ help: ## show this list
 
 setup: $(STAMP) ## create .venv with the pinned development set
 
-$(STAMP): pyproject.toml constraints.txt
-	@echo "Installing into $(VENV) (the first time takes a few minutes) ..."
+# The name ends in the extra. Python compiles what it imports: all of it takes as long as unpacking.
+$(VENV)/.installed-%: pyproject.toml constraints.txt
+	@echo "Installing '.[$*]' into $(VENV) (the first time takes a minute or two) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+	@$(PIP) install --no-compile --constraint constraints.txt --editable '.[$*]'
+	@touch $@ $(VENV)/.installed-demo
 
-demo: $(STAMP) ## downscale real global fields into demo-output/
+demo: $(VENV)/.installed-demo ## downscale real global fields into demo-output/
 	@$(BIN)/deconditional demo --out demo-output
 
 # Compiling takes most of the time, and about a third less with the older emitters of XLA:CPU. What

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from benchmarks.climate_size import ClimateSize
 from benchmarks.cores import Cores
 from benchmarks.first_minute import FirstMinute
 from benchmarks.fit import Fit
-from benchmarks.frame import Benchmark
+from benchmarks.frame import Benchmark, markdown
 from benchmarks.kernels import Kernels
 from benchmarks.out_of_core import OutOfCore
 from benchmarks.predict import Predict
@@ -69,6 +70,9 @@ def main(given: Sequence[str] | None = None) -> int:
         if kind.series:
             one.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them here")
         one.set_defaults(carry_out=partial(_one, kind), kept=_nothing_kept)
+    table = names.add_parser("table", help="the table of a record, as markdown")
+    table.add_argument("record", type=Path, metavar="FILE.json", help="what --out has written")
+    table.set_defaults(carry_out=_table, kept=_nothing_kept)
     return answer(parser, sys.argv[1:] if given is None else given)
 
 
@@ -79,6 +83,18 @@ def _one(kind: type[Benchmark], args: argparse.Namespace) -> int:
     _check_plot(plot)
     with _compiling_anew(kind.times_compilation):
         return made(kind, args, args.quick).run(args.out, plot)
+
+
+def _table(args: argparse.Namespace) -> int:
+    try:
+        record = json.loads(args.record.read_text())
+        one = BENCHMARKS[record["benchmark"]]()
+        print(markdown(one.lines(record), one.columns))
+        where = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
+        print(f"\n{one.words(record)[0]}. Machine: {where}.")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"{str(args.record)!r} is no record of a benchmark.") from None
+    return 0
 
 
 def _nothing_kept(args: argparse.Namespace) -> str:

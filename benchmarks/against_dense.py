@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 
 import deconditional as dc
-from benchmarks.frame import Benchmark, Costs, Result, show, shown
+from benchmarks.frame import Benchmark, Costs, Result, Row, shown
 from benchmarks.problems import start
 from benchmarks.timing import in_own_process, peak_bytes
 from studies.clock import best_seconds
@@ -142,10 +142,9 @@ class AgainstDense(Benchmark):
         """The size."""
         return f"Exact CMP at n = {self.points} against the dense n x n formula", None
 
-    def show(self, where: Console, result: Result) -> None:
-        """Print a line for every quantity."""
-        rows = [{"quantity": name, "value": cell(result)} for name, cell in QUANTITIES.items()]
-        show(where, rows, self.columns, *self.words(result))
+    def lines(self, result: Result) -> list[Row]:
+        """A line for every quantity."""
+        return [{"quantity": name, "value": cell(result)} for name, cell in QUANTITIES.items()]
 
     def costs(self, result: Result) -> Costs:
         """Seconds of one evaluation, and those of the dense formula."""

@@ -18,7 +18,18 @@ from deconditional.report import plots
 from deconditional.saving.outputs import write_atomically
 from studies.provenance import machine
 
-__all__ = ["Benchmark", "Costs", "Result", "Row", "console", "percent", "show", "shown", "write"]
+__all__ = [
+    "Benchmark",
+    "Costs",
+    "Result",
+    "Row",
+    "console",
+    "markdown",
+    "percent",
+    "show",
+    "shown",
+    "write",
+]
 
 Result = dict[str, Any]
 Row = dict[str, Any]
@@ -77,6 +88,21 @@ def show(
     where.print(table)
 
 
+def markdown(rows: list[Row], columns: Mapping[str, Column]) -> str:
+    """Rows as a table for the pages of docs/results.
+
+    Examples
+    --------
+    >>> print(markdown([{"a": 0.25}], {"case": shown("name"), "s": shown("a", "{:.1f}")}))
+    | case | s |
+    | --- | --- |
+    | – | 0.2 |
+    """
+    cells = [[column(row) for column in columns.values()] for row in rows]
+    lines = [[*columns], ["---"] * len(columns), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def write(path: str | Path, content: Any) -> None:
     """Write JSON, with the folders it needs."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +143,10 @@ class Benchmark:
         """Title and caption of the table."""
         raise NotImplementedError
 
+    def lines(self, result: Result) -> list[Row]:
+        """The rows of the table."""
+        return result["rows"]
+
     def label(self, row: Row) -> str:
         """The name of a row's bars."""
         return next(iter(self.columns.values()))(row)
@@ -139,7 +169,7 @@ class Benchmark:
 
     def show(self, where: Console, result: Result) -> None:
         """Print the numbers."""
-        show(where, result["rows"], self.columns, *self.words(result))
+        show(where, self.lines(result), self.columns, *self.words(result))
 
     def run(self, out: Path | None = None, plot: Path | None = None) -> int:
         """Measure, print a table, write JSON and a figure; the exit code."""

@@ -22,7 +22,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery"]
+exclude_patterns = ["_build", "gallery", "results/data"]
 
 # Scripts run while the pages are built, and again only when they have changed. Compiling takes them
 # longer than computing, so the compiler does without most of its optimisations.

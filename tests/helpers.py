@@ -196,10 +196,11 @@ def condition(prior, cross, observed, z):
 
 
 def trend_features(kind, points, x):
-    """h(x): nothing, a constant, or a constant and covariates standardised by the bags' points."""
+    """h(x): nothing, a constant, or it and all or some covariates as the bags' points have them."""
     if kind == "none":
         return np.zeros((len(x), 0))
     ones = np.ones((len(x), 1))
     if kind == "constant":
         return ones
-    return np.hstack([ones, (x - points.mean(0)) / points.std(0)])
+    chosen = slice(None) if kind == "linear" else list(kind)
+    return np.hstack([ones, ((x - points.mean(0)) / points.std(0))[:, chosen]])

@@ -24,6 +24,7 @@ from benchmarks import (
     check,
     climate_size,
     fit,
+    frame,
     kernels,
     predict,
     scaling,
@@ -583,7 +584,7 @@ def test_bars_have_their_values():
 class Toy(Benchmark):
     """Two rows, of which the second lacks a number."""
 
-    name = "toy"
+    name, help = "toy", "a toy"
     columns: ClassVar = {"what": shown("what"), "ms": shown("seconds", "{:.1f}", 1e3)}
     series: ClassVar = {"seconds": "seconds"}
 
@@ -607,6 +608,20 @@ def test_a_benchmark_shows_writes_and_draws_its_rows(tmp_path, capsys):
     widths = [bar.get_width() for bar in axes.containers[0]]
     assert widths[0] == 0.25 and np.isnan(widths[1])
     assert [text.get_text() for text in axes.get_yticklabels()] == ["one", "two"]
+
+
+def test_a_record_is_printed_as_markdown(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(command.BENCHMARKS, "kernels", Toy)
+    record = tmp_path / "toy.json"
+    frame.write(
+        record, {"benchmark": "kernels", **Toy().measure(QUIET), "machine": {"date": "today"}}
+    )
+    capsys.readouterr()
+    assert command.main(["table", str(record)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:4] == ["| --- | --- |", "| one | 250.0 |", "| two | – |"]
+    assert said[5] == "A title. Machine: date today."
+    assert "no record of a benchmark" in complaint(capsys, ["table", str(tmp_path)])
 
 
 # --------------------------------------------------------------------------- the command

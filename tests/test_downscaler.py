@@ -33,6 +33,7 @@ from deconditional.fields.sides import FineSide, two_sides  # noqa: E402
 
 BLOCK = 4
 COVARIATES, MEDIATORS = ("altitude", "cloud"), ("water_vapour",)
+SLOPES = (3, 4)  # the covariates follow three coordinates of position
 DAYS = ["2000-01-01", "2000-01-06", "2000-01-11"]
 KERNEL, LINK = gk.RBF(lengthscale=jnp.ones(5)), gk.RBF(lengthscale=jnp.ones(4))
 FIXED = {"kernel.lengthscale": [0.7, 0.7, 0.7, 1.5, 1.1], "kernel.variance": 1.3, "noise_std": 0.1}
@@ -183,7 +184,7 @@ def test_plain_arrays_give_the_same_posterior(kind, request):
     centre, scale = given.z.mean(), given.z.std()
     z = (given.z - centre) / scale
     if kind in ("matched", "in_time"):
-        model = BaggGP(KERNEL, trend="linear", fixed=FIXED, n_restarts=1).fit(given.bags, z)
+        model = BaggGP(KERNEL, trend=SLOPES, fixed=FIXED, n_restarts=1).fit(given.bags, z)
     else:
         model = dc.CMP(KERNEL, LINK, centred=True, fixed=LINKED, n_restarts=1)
         own = given.own_bag if kind == "partly" else None
@@ -442,7 +443,7 @@ def test_layout_changes_nothing(partly, side):
 
 # --- models -------------------------------------------------------------------------------------
 
-GIVEN = {"fixed": FIXED, "trend": "linear", "n_restarts": 1}
+GIVEN = {"fixed": FIXED, "trend": SLOPES, "n_restarts": 1}
 CENTRED = {"fixed": LINKED, "centred": True, "trend": "constant", "n_restarts": 1}
 ESTIMATORS = {
     "cmp": dc.CMP(KERNEL, LINK, **CENTRED),
@@ -511,7 +512,8 @@ def test_models_of_bags_get_pseudo_targets_where_data_is_not_matched(name):
     model = recipe(seed=5).estimator(name, matched=False)
     assert isinstance(model, PseudoTarget) and model.propagate
     assert type(model.base) is type(ESTIMATORS[name])
-    assert model.trend == model.base.trend == "linear" and model.seed == model.base.seed == 5
+    assert (model.trend, model.base.trend) == ("linear", SLOPES)
+    assert model.seed == model.base.seed == 5
     assert type(recipe().estimator(name, matched=True)) is type(ESTIMATORS[name])
 
 

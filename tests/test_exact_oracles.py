@@ -302,7 +302,7 @@ def kernels_with_trend(kind, points, model):
     )
 
 
-@pytest.mark.parametrize("kind", ["constant", "linear"])
+@pytest.mark.parametrize("kind", ["constant", "linear", (1,)])
 def test_a_trend_is_a_prior_covariance(kind):
     # h(x)ᵀβ with β ~ N(0, diag(b)²) adds h(x)ᵀ diag(b)² h(x') to the kernel.
     model = bagg_model(trend=kind).fit(WEIGHTED, Z_MATCHED)

@@ -158,6 +158,26 @@ def test_from_files_to_a_raster_and_a_table(folder):
     np.testing.assert_allclose(table["sum"], table["mean"] * table["amount"])
 
 
+@pytest.mark.filterwarnings("ignore::deconditional.DeconditionalWarning")
+def test_cases_from_files_to_a_report(folder):
+    """Counts of people: rates, what they exceed, counts over other zones, and a page with maps."""
+    districts = gpd.read_file(folder / "districts.gpkg")
+    districts["cases"] = np.arange(12) * 7 % 11 + 1
+    districts.to_file(folder / "cases.gpkg")
+    options = ["--family", "poisson", "--exposure", "@people.tif", "--exceedance", "0.05"]
+    out = ["--out", "@risk.nc", "--aggregate", "@regions.geojson", "--report", "@risk.html"]
+    start = ["--fine", "@elevation.tif", "--coarse", "@cases.gpkg", "--target", "cases"]
+    few = ["--covariates", "elevation", "--folds", "2", "--restarts", "1"]
+    assert run(folder, *start, *options, *few, *out) == 0
+    result = xr.open_dataset(folder / "risk.nc")
+    assert {"rate", "exceedance", "coarse_node_x", "coarse_cover"} <= set(result.data_vars)
+    assert "Poisson regression" in result.attrs["skill"] or "areal" in result.attrs["skill"]
+    table = pd.read_csv(folder / "risk_regions.csv")
+    assert (table["count_q95"] > table["sum_q95"]).all()
+    page = (folder / "risk.html").read_text()
+    assert "crude rate" in page and "probability of more than 0.05" in page
+
+
 BAD = {
     "no such column": (["--id", "code"], "no column 'code'"),
     "an exposure that is not there": (["--exposure", "@none.tif"], "none.tif' does not exist"),

@@ -15,6 +15,7 @@ from typing import Any
 import xarray as xr
 from rich.console import Console
 
+import deconditional
 from deconditional.cli.console import complaints, new_console, say
 from deconditional.cli.options import require
 from deconditional.cli.report import check_report, write_page
@@ -38,7 +39,7 @@ from deconditional.fields.io import (
     shown_bytes,
     write_fields,
 )
-from deconditional.fields.predict import parts_of, quantile_levels
+from deconditional.fields.predict import levels_of, parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.saving.outputs import check_place, replacing
@@ -74,6 +75,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     downscaler = estimator(args)
     downscaler.question()
     quantile_levels(args.quantiles)
+    levels_of(args.exceedance)
     check_size_options(args)
     request = Request(args, command, console, downscaler, *read(args, extra))
     if args.aggregate is not None:
@@ -94,6 +96,10 @@ def downscale(args: argparse.Namespace, command: str) -> int:
 def estimator(args: argparse.Namespace) -> Downscaler:
     """The estimator that the options describe."""
     given = {name: getattr(args, name) for name in args.of_estimator if name in args}
+    if args.family is not None:
+        name = "".join(part.capitalize() for part in args.family.split("-"))
+        family = getattr(deconditional, name)
+        given["family"] = family(**{family.amount: given.pop("exposure", None)})
     return Downscaler(**given, progress=not args.quiet and sys.stderr.isatty())
 
 
@@ -192,6 +198,7 @@ def predicted(request: Request, where: FineSide) -> xr.Dataset:
     """The result, written; read back from its file where that has all of it."""
     args, downscaler = request.args, request.downscaler
     wanted = {"quantiles": args.quantiles, "samples": args.samples, "command": request.command}
+    wanted["exceedance"] = args.exceedance
     if is_raster(args.out):
         result = downscaler.predict(where.dataset, **wanted).load()
         write_fields(result, args.out)
@@ -204,6 +211,8 @@ def over_zones(request: Request) -> Any:
     """The posterior over the zones of ``--aggregate``, written as a table."""
     args, downscaler = request.args, request.downscaler
     kind = "sum" if downscaler.kind == "sum" or downscaler.exposure else "mean"
+    if downscaler.family is not None and downscaler.pairing_.question.kind == "sum":
+        kind = "count"
     table = aggregate(downscaler, request.zones, kind=kind, seed=downscaler.seed).table
     with replacing(args.table) as part:
         if args.table.suffix == ".csv":
@@ -374,7 +383,7 @@ def check_result(request: Request, side: FineSide) -> None:
     check_writable(side.dataset, args.out, side.grid.dims)
     if side.chunked:
         return
-    layers = 2 + len(args.quantiles) + args.samples
+    layers = 2 + len(args.quantiles) + len(args.exceedance) + args.samples
     needed = 8 * n_cells * layers
     memory = available_memory()
     if needed > memory:

@@ -16,6 +16,8 @@ MODELS = (
     *("bagg-gp", "vbagg", "gpr", "vargpr", "kriging", "regression-kriging"),
 )
 
+FAMILIES = ("poisson", "negative-binomial", "binomial", "beta-binomial", "tweedie")
+
 EXAMPLES = """\
 examples:
   fine covariates and coarse target in the same cells:
@@ -33,9 +35,10 @@ examples:
         --covariates orog --mask land --transform log --consistency exact \\
         --time 2001-07 --out pr_fine.nc
 
-  totals of districts, shared out by people, as a raster, and summed up over other districts:
-    deconditional downscale --fine cov.tif --coarse districts.gpkg --target cases --kind sum \\
-        --exposure pop.tif --covariates elevation,ndvi --out rate.tif --aggregate regions.gpkg
+  cases in districts, people in a raster: the rate as a raster, and cases in other districts:
+    deconditional downscale --fine cov.tif --coarse districts.gpkg --target cases \\
+        --family poisson --exposure pop.tif --covariates elevation,ndvi --out rate.tif \\
+        --exceedance 0.01 --aggregate regions.gpkg --report rate.html
 
 exit codes: 0 done, 2 the command cannot be carried out as given, 3 the program itself failed, 130
 interrupted.
@@ -79,7 +82,15 @@ def _data(add: Add, of_estimator: Add) -> None:
     of_estimator("--mediators", type=names, metavar="P,Q", help=text)
     text = "what the target of a cell or polygon is; of polygons it has to be said"
     of_estimator("--kind", choices=("mean", "sum"), help=text)
-    text = "amount in every fine cell, such as people: a file, or a variable of the fine data"
+    text = (
+        "how observations scatter: poisson or negative-binomial for cases, binomial or "
+        "beta-binomial for positive tests, tweedie for amounts with zeros (default: normal)"
+    )
+    add("--family", choices=FAMILIES, metavar="NAME", help=text)
+    text = (
+        "amount in every fine cell, such as people: a file, or a variable of the fine data; of "
+        "tests, a column of the polygons"
+    )
     add("--exposure", metavar="FILE|NAME", help=text)
     text = "column of the polygons that names them (default: their number)"
     add("--id", metavar="COLUMN", help=text)
@@ -144,6 +155,8 @@ def _output(add: Add, of_estimator: Add) -> None:
     text = "where the table goes, .csv or .gpkg (default: beside the output)"
     add("--table", type=Path, metavar="FILE", help=text)
     add("--quantiles", type=levels, default=[], metavar="Q,R", help="as in 0.05,0.5,0.95")
+    text = "levels, as in 0.01,0.02: adds the probability that each cell is above them"
+    add("--exceedance", type=levels, default=[], metavar="A,B", help=text)
     add("--samples", type=at_least(0), default=0, metavar="K", help="joint samples to add")
     add("--report", type=Path, metavar="FILE.html", help="write a report too")
     add("--overwrite", action="store_true", help="replace an existing output or report")

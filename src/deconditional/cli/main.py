@@ -117,6 +117,12 @@ PAGES = (*FIELDS, "matplotlib", "jinja2")
 
 def _demo(args: argparse.Namespace, command: str) -> int:
     require("demo", *PAGES)
+    if args.counts:
+        require("geo", "geopandas", "shapely")
+        from deconditional.cli.demo_counts import run as run_counts
+
+        run_counts(args.out, args.seed, command)
+        return 0
     from deconditional.cli.demo import run
 
     run(args.out, args.month, args.synthetic, args.seed, command)
@@ -198,6 +204,8 @@ def _demo_options(add: downscale_options.Add) -> None:
     months = {"type": int, "default": 1, "choices": range(1, 13), "metavar": "1..12"}
     add("--month", help="default: 1", **months)
     add("--seed", type=whole, default=0, help="of the choice of cells (default: 0)")
+    text = "deaths in counties of North Carolina, from those of larger regions (under a minute)"
+    add("--counts", action="store_true", help=text)
     add("--synthetic", action="store_true", help="made-up fields, which need no data package")
 
 

@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from deconditional.datasets.cells import FieldsExample, coarsen, split_cells
     from deconditional.datasets.itu import global_fields
     from deconditional.datasets.made_up import synthetic_fields
+    from deconditional.datasets.north_carolina import CountsExample, north_carolina
 
 __all__ = [
+    "CountsExample",
     "CutSurface",
     "FieldsExample",
     "coarsen",
     "global_fields",
+    "north_carolina",
     "s_curve",
     "split_cells",
     "swiss_roll",
@@ -24,9 +27,11 @@ __all__ = [
 ]
 
 FIELDS = {
+    "CountsExample": "north_carolina",
     "FieldsExample": "cells",
     "coarsen": "cells",
     "global_fields": "itu",
+    "north_carolina": "north_carolina",
     "split_cells": "cells",
     "synthetic_fields": "made_up",
 }

@@ -48,10 +48,13 @@ class Aggregate:
         for; and ``cover``, the share of the zone that has predictions. NaN where this is too small.
     draws : (n, zones)
         Joint draws of the means, from which anything else can be had: differences, ranks.
+    counts : (n, zones)
+        Joint draws of counts as they would be observed, if these were asked for.
     """
 
     table: Any
     draws: Floats
+    counts: Floats | None = None
 
     @property
     def covariance(self) -> Any:
@@ -86,7 +89,8 @@ def aggregate(
         Covariates, and the exposure if there is one; by default those of the fit. Of a result, the
         dataset with the exposure.
     kind
-        ``"mean"``, or ``"sum"`` to add sums: means times exposure, or times square kilometres.
+        ``"mean"``; ``"sum"`` to add sums: means times exposure, or times square kilometres; or
+        ``"count"`` to add counts as they would be observed, scatter included.
     exposure
         The fine variable that means are weighted by; by default that of the fit.
     quantiles
@@ -115,14 +119,20 @@ def aggregate(
     ['name', 'geometry', 'mean', 'std', 'q05', 'q50', 'q95', 'amount', 'cover']
     """
     levels = quantile_levels(quantiles)
-    if kind not in ("mean", "sum"):
-        raise UsageError(f"kind must be 'mean' or 'sum', not {kind!r}.")
+    if kind not in ("mean", "sum", "count"):
+        raise UsageError(f"kind must be 'mean', 'sum' or 'count', not {kind!r}.")
+    if kind == "count" and (not isinstance(source, Downscaler) or source.family is None):
+        raise UsageError("kind='count' is for a fitted Downscaler with a family of counts.")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
         raise UsageError(f"samples must be a whole number from 2 on, not {samples!r}.")
     if isinstance(source, Downscaler):
-        asked = exposure or source.question().exposure
+        asked = exposure or source.pairing_.question.exposure
         found = _Found.of(_side_of_fit(source, fine), zones, asked, min_cover, source)
         draws = _of_model(source, found, samples, seed)
+        if kind == "count":
+            return found.aggregate(
+                zones, draws, levels, kind, _counts(source, found, samples, seed)
+            )
     else:
         found = _Found.of(_side_of_result(source, fine, exposure), zones, exposure, min_cover)
         draws = _of_result(source, found)
@@ -191,26 +201,36 @@ class _Found:
         return cls(side, FineBags(parts, kept), grid.n, amount, cover)
 
     def aggregate(
-        self, zones: Any, posterior: tuple[Floats, Floats, Floats], levels: Any, kind: str
+        self,
+        zones: Any,
+        posterior: tuple[Floats, Floats, Floats],
+        levels: Any,
+        kind: str,
+        counts: Floats | None = None,
     ) -> Aggregate:
-        """The table of means, standard deviations and draws (n, kept)."""
+        """The table of means, standard deviations and draws (n, kept), and of draws of counts."""
         mean, std, draws = posterior
         unit = self.bags.table.unit
         every = np.full((len(draws), self.n), np.nan)
         every[:, unit] = draws
         columns: dict[str, Floats] = {}
         for name, factor in {"": 1.0, "sum": self.amount}.items():
-            if name and kind != "sum":
+            if name and kind == "mean":
                 continue
             about = np.full((2, self.n), np.nan)
             about[:, unit] = mean, std
             columns |= {name or "mean": about[0] * factor, _named(name, "std"): about[1] * factor}
             for level, line in zip(levels, _quantiles(every, levels), strict=True):
                 columns[_named(name, f"q{100 * level:02.0f}")] = line * factor
+        if counts is not None:
+            every_count = np.full((len(counts), self.n), np.nan)
+            every_count[:, unit] = counts
+            lines = _quantiles(every_count, levels)
+            columns |= {f"count_q{100 * q:02.0f}": v for q, v in zip(levels, lines, strict=True)}
         columns |= {"amount": self.amount, "cover": self.cover}
         taken = [str(c) for c in zones.columns if c in columns]
         out = zones.rename(columns={c: f"{c}_given" for c in taken})
-        return Aggregate(out.assign(**columns), every)
+        return Aggregate(out.assign(**columns), every, None if counts is None else every_count)
 
 
 def _named(prefix: str, name: str) -> str:
@@ -243,17 +263,35 @@ def _side_of_fit(model: Downscaler, fine: xr.Dataset | None) -> FineSide:
 
 def _of_model(model: Downscaler, found: _Found, n: int, seed: int) -> tuple[Floats, Floats, Floats]:
     """Mean, standard deviation and draws of means over zones."""
-    table, target = found.bags.table, model.target_scaling_
-    size = None
-    if table.count.sum() > WHOLE:
-        size = int(np.clip(WHOLE // len(table.unit), FEWEST, MOST))
-    bags = found.bags.make(None, size, seed)
-    bags = replace(bags, points=model.input_scaling_(bags.points))
+    target, bags = model.target_scaling_, _bags(model, found, seed)
+    if target.link is not None:
+        found_draws = model.model_.predict_bags(
+            replace(bags, exposure=None), kind="mean", n_draws=n, seed=seed
+        ).draws
+        return found_draws.mean(0), found_draws.std(0), found_draws
     if target.log or target.bounded:
         return _by_samples(model, bags, n, seed)
     post: CoarsePosterior = model.model_.predict_bags(bags)
     draws = target.centre + target.scale * post.sample(n, seed)
     return target.centre + target.scale * post.mean, target.scale * post.std, draws
+
+
+def _counts(model: Downscaler, found: _Found, n: int, seed: int) -> Floats:
+    """Draws of counts as they would be observed, with a scatter and an effect of their own."""
+    bags = _bags(model, found, seed)
+    amounts = {model.family.amount: found.amount[found.bags.table.unit]}
+    bags = replace(bags, exposure=None)
+    post = model.model_.predict_bags(bags, kind="sum", noise=True, n_draws=n, seed=seed, **amounts)
+    return np.asarray(post.draws)
+
+
+def _bags(model: Downscaler, found: _Found, seed: int) -> Bags:
+    """Zones as the model sees them, with some points for each where there are many."""
+    table, size = found.bags.table, None
+    if table.count.sum() > WHOLE:
+        size = int(np.clip(WHOLE // len(table.unit), FEWEST, MOST))
+    bags = found.bags.make(None, size, seed)
+    return replace(bags, points=model.input_scaling_(bags.points))
 
 
 def _by_samples(model: Downscaler, bags: Bags, n: int, seed: int) -> tuple[Floats, Floats, Floats]:

@@ -52,6 +52,10 @@ def answer(
     out = results.fine_part(side, named)
     if wanted.levels:
         out = out.assign_coords(quantile=("quantile", np.asarray(wanted.levels)))
+    if wanted.above:
+        out = out.assign_coords(above=("above", np.asarray(wanted.above)))
+    if account.problem.pairing.question.family is not None:
+        out["rate"] = out["mean"]
     out = out.merge(results.coarse_part(account.problem, means))
     timings = {**account.timings, "predicting": time.perf_counter() - began}
     found = described(out, side.grid, replace(account, timings=timings), command)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from deconditional.fields.frames import PLANE, Frame
+from deconditional.fields.frames import EARTH_RADIUS, PLANE, Frame
 from deconditional.fields.polygons import Polygons
 
 __all__ = ["Axis", "AxisKind", "Grid", "Lattice", "lengths", "measured", "span", "time_label"]
@@ -19,8 +19,6 @@ Ints = npt.NDArray[np.int64]
 AxisKind = Literal["latitude", "longitude", "plane"]
 
 FULL_CIRCLE = 360.0
-EARTH_RADIUS = 6371.0
-"""Radius of the Earth, in kilometres."""
 
 
 def measured(bounds: Floats, kind: AxisKind) -> Floats:
@@ -133,7 +131,7 @@ class Grid:
     @property
     def square_km(self) -> float:
         """Square kilometres of an area of one."""
-        return EARTH_RADIUS**2 if self.spherical else 1e-6
+        return 1e-6 * (EARTH_RADIUS**2 if self.spherical else 1.0)
 
     @property
     def dims(self) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ __all__ = ["Account", "described", "mediation"]
 WORDS = {
     "mean": "posterior mean of {}",
     "std": "posterior standard deviation of {}",
+    "rate": "posterior mean of {}",
+    "exceedance": "probability that {} is above a level",
     "quantiles": "posterior quantiles of {}",
     "samples": "posterior samples of {}",
     "latent_mean": "posterior mean of {} before its bounds",
@@ -63,12 +65,23 @@ def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr
     """The result with CF attributes, history, learnt parameters and all facts as JSON."""
     problem = account.problem
     units, long_name = problem.units, problem.long_name
+    question = problem.pairing.question
+    family, per = question.family, question.exposure or question.amounts or "km2"
     standard = problem.target_attributes.get("standard_name")
     for name, text in WORDS.items():
         if name not in out:
             continue
-        attrs = {"long_name": text.format(long_name), "cell_methods": "area: mean"}
-        if units:
+        called = f"the rate of {long_name}" if family and "coarse" not in name else long_name
+        attrs = {"long_name": text.format(called), "cell_methods": "area: mean"}
+        if family:
+            attrs["long_name"] = attrs["long_name"].replace(
+                "area mean of the posterior mean of ", "fitted "
+            )
+        if name == "exceedance":
+            attrs["units"] = "1"
+        elif family and per and "coarse" not in name:
+            attrs["units"] = f"per {per}"
+        elif units:
             attrs["units"] = units
         if isinstance(standard, str) and standard and name != "coarse_residual":
             suffix = " standard_error" if name in ("std", "latent_std") else ""

@@ -22,7 +22,7 @@ from deconditional.fields.learn import Learner, interrupted
 from deconditional.fields.meanings import meanings_of
 from deconditional.fields.options import Options
 from deconditional.fields.pair import Pairing, pair
-from deconditional.fields.predict import Together, Wanted, parts_of, quantile_levels
+from deconditional.fields.predict import Together, Wanted, levels_of, parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.series import Series, Windows
@@ -70,7 +70,8 @@ class Downscaler(Savable, Options):
         wherever predicted cells cover at least `min_cover` of an observation's cell.
     trend, fine_noise
         As in :class:`~deconditional.BaggGP`; ``"auto"`` is constant for conditional mean
-        processes (cmp, s-cmp, u-cmp, varcmp) and linear for all others.
+        processes (cmp, s-cmp, u-cmp, varcmp), linear in the covariates for models of matched data
+        (position and time are in the kernel), and linear in all inputs for `mediated`.
     points_per_bag
         Fine cells that stand for a coarse cell while learning, see
         :meth:`~deconditional.Bags.condense`; ``"auto"`` goes by size, None keeps all.
@@ -85,6 +86,11 @@ class Downscaler(Savable, Options):
     exposure
         A fine variable with the amount in every cell, such as the number of people: means are
         weighted by it. A cell where it is missing has none.
+    family
+        How observations scatter about their means where these are not normal: ``dc.Poisson(
+        exposure="population")`` for cases, ``dc.Binomial(trials="tested")`` for positive tests,
+        and others. The exposure is a fine variable, an amount in every cell, or a column of the
+        polygons, an amount of each, as trials are. The field is a rate then.
     dims
         Names of dimensions, ``{"y": ..., "x": ..., "time": ...}``, where they cannot be found.
     folds
@@ -250,6 +256,7 @@ class Downscaler(Savable, Options):
         *,
         quantiles: Sequence[float] = (),
         samples: int = 0,
+        exceedance: Sequence[float] = (),
         features: int | None = None,
         command: str = "dc.Downscaler.predict",
     ) -> xr.Dataset:
@@ -265,6 +272,8 @@ class Downscaler(Savable, Options):
             Levels between 0 and 1 of the quantiles to add.
         samples
             Number of joint samples of the field to add.
+        exceedance
+            Levels of the target: the probability that each cell is above them is added.
         features
             As in :meth:`~deconditional.BaggGP.predict`.
         command
@@ -277,14 +286,12 @@ class Downscaler(Savable, Options):
             flag for cells far from the data (see :attr:`Posterior.extrapolation`), the coarse
             residuals, and what was learnt as attributes.
         """
-        wanted = self._wanted(quantiles, samples, features)
+        wanted = self._wanted(quantiles, samples, features, exceedance)
         return answer(*self._asked(FineSide.of(fine, self.pairing_.question), wanted, command))
 
-    def predict_side(
-        self, side: FineSide, quantiles: Sequence[float], samples: int, command: str
-    ) -> xr.Dataset:
-        """The posterior on fine data whose grid was found; see :meth:`predict`."""
-        return answer(*self._asked(side, self._wanted(quantiles, samples, None), command))
+    def predict_side(self, side: FineSide, command: str, **wanted: Any) -> xr.Dataset:
+        """Posterior on fine data whose grid was found; see :meth:`predict`."""
+        return answer(*self._asked(side, self._wanted(**wanted), command))
 
     def predict_to(
         self,
@@ -293,6 +300,7 @@ class Downscaler(Savable, Options):
         *,
         quantiles: Sequence[float] = (),
         samples: int = 0,
+        exceedance: Sequence[float] = (),
         features: int | None = None,
         overwrite: bool = False,
         resume: bool = True,
@@ -307,7 +315,7 @@ class Downscaler(Savable, Options):
         ----------
         path
             Ends in ``.nc`` or ``.zarr``. It is there only when it is complete.
-        fine, quantiles, samples, features, command
+        fine, quantiles, samples, exceedance, features, command
             As in :meth:`predict`.
         overwrite
             Replace what is there.
@@ -316,7 +324,7 @@ class Downscaler(Savable, Options):
         """
         self._check_fitted()
         out = check_output(path, overwrite)
-        wanted = self._wanted(quantiles, samples, features)
+        wanted = self._wanted(quantiles, samples, features, exceedance)
         asked = self._asked(FineSide.of(fine, self.pairing_.question), wanted, command)
         return written_answer(out, *asked, resume=resume)
 
@@ -337,7 +345,13 @@ class Downscaler(Savable, Options):
             timings=self.timings_,
         )
 
-    def _wanted(self, quantiles: Sequence[float], samples: int, features: int | None) -> Wanted:
+    def _wanted(
+        self,
+        quantiles: Sequence[float] = (),
+        samples: int = 0,
+        features: int | None = None,
+        exceedance: Sequence[float] = (),
+    ) -> Wanted:
         """What is asked of the posterior, checked."""
         self._check_fitted()
         return Wanted(
@@ -348,6 +362,7 @@ class Downscaler(Savable, Options):
             fine_noise=self.fine_noise,
             features=features,
             consistency=self.consistency,
+            above=levels_of(exceedance),
         )
 
     def _asked(

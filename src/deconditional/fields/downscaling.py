@@ -25,8 +25,8 @@ __all__ = ["downscale", "new_downscaler", "select_time"]
 
 
 def downscale(
-    fine: xr.Dataset,
-    coarse: xr.Dataset,
+    fine: xr.Dataset | Sequence[xr.Dataset],
+    coarse: Any,
     target: str,
     covariates: Sequence[str] = (),
     mediators: Sequence[str] = (),
@@ -34,6 +34,7 @@ def downscale(
     on: xr.Dataset | None = None,
     quantiles: Sequence[float] = (),
     samples: int = 0,
+    exceedance: Sequence[float] = (),
     times: str | None = None,
     map_over: str | Mapping[str, Sequence[Any]] | None = None,
     store: str | Path | None = None,
@@ -47,9 +48,11 @@ def downscale(
     Parameters
     ----------
     fine
-        Covariates on the fine grid, NaN where unknown.
+        Covariates on the fine grid, NaN where unknown. Of several datasets the others are brought
+        to the grid of the first.
     coarse
-        Target and mediators on the coarse grid, NaN where unknown.
+        Target and mediators on the coarse grid, NaN where unknown; or a GeoDataFrame of polygons or
+        points with these as columns.
     target, covariates, mediators
         Names of variables; see :class:`Downscaler`.
     on
@@ -57,6 +60,8 @@ def downscale(
         with the same covariates.
     quantiles, samples
         Levels of quantiles and number of samples to add to the result.
+    exceedance
+        Levels of the target: the probability that each cell is above them is added.
     times
         Use these times only, on both sides: ``"2000-01"``, or ``"2000-01/2000-06"``.
     map_over
@@ -94,6 +99,8 @@ def downscale(
     ['mean', 'quantiles', 'std']
     """
     if times is not None:
+        if not isinstance(fine, xr.Dataset) or not isinstance(coarse, xr.Dataset):
+            raise UsageError("times chooses among times of gridded data; leave it out.")
         fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
         on = None if on is None else select_time(on, times, "fine")
     asked: dict[str, Any] = {"target": target, "covariates": covariates, "mediators": mediators}
@@ -105,7 +112,11 @@ def downscale(
                 "checkpoint belongs to a single downscaling; with map_over, store keeps the "
                 "slices that are done."
             )
+        gridded = isinstance(fine, xr.Dataset) and isinstance(coarse, xr.Dataset)
+        if exceedance or not gridded:
+            raise UsageError("map_over goes over gridded data, without exceedance; leave it out.")
         asked |= {"quantiles": quantiles, "samples": samples, "command": command, **options}
+        assert isinstance(fine, xr.Dataset)
         return _mapped(fine, coarse, on, map_over, store, jobs, downscaler, asked)
     if store is not None or jobs != 1:
         raise UsageError("store and jobs belong to map_over; leave them out, or add it.")
@@ -114,7 +125,8 @@ def downscale(
     downscaler.check_consistency(where)
     with opened(checkpoint) as kept:
         downscaler.learn(downscaler.prepare(*sides), checkpoint=kept)
-        return downscaler.predict_side(where, quantiles, samples, command)
+        wanted = {"quantiles": quantiles, "samples": samples, "exceedance": exceedance}
+        return downscaler.predict_side(where, command, **wanted)
 
 
 def _mapped(

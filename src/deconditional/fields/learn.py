@@ -22,10 +22,18 @@ from sklearn.neighbors import KNeighborsRegressor
 
 from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, UsageError, shortened, visible
+from deconditional.fields.count_comparison import compared_counts
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.opponents import BILINEAR, Trial, detail, interpolated, others
 from deconditional.fields.problem import Problem
-from deconditional.fields.recipes import SIMPLICITY, Recipe, candidates, condensed_size
+from deconditional.fields.recipes import (
+    OF_FAMILIES,
+    SIMPLICITY,
+    Recipe,
+    candidates,
+    condensed_size,
+    family_size,
+)
 from deconditional.fields.validation import (
     Comparison,
     Folds,
@@ -65,6 +73,8 @@ class FitData:
     ----------
     used, bag_of
         The observations and the bags it takes.
+    amounts
+        What rates are multiplied by, and what the model calls it.
     """
 
     bags: Bags
@@ -73,10 +83,13 @@ class FitData:
     own_bag: Ints | None
     used: Ints
     bag_of: Ints
+    amounts: tuple[str, Floats] | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``fit`` beyond bags and z."""
         found: dict[str, Any] = {} if self.mediator is None else {"mediator": self.mediator}
+        if self.amounts is not None:
+            found[self.amounts[0]] = self.amounts[1]
         return found if self.own_bag is None else {**found, "own_bag": self.own_bag}
 
     def at_observations(self, per_bag: Floats) -> Floats:
@@ -165,9 +178,12 @@ class Learner:
     def names(self) -> tuple[str, ...]:
         """The candidates."""
         p, model = self.problem.pairing, self.recipe.model
+        if model == "auto" and self.recipe.family is not None:
+            return OF_FAMILIES[:1]
         if model == "auto":
             matching = "matched" if p.mostly_matched else p.matching
-            found = candidates(matching, p.n_bags, len(p.z), bool(p.n_position))
+            known = bool(p.question.covariates)
+            found = candidates(matching, p.n_bags, len(p.z), bool(p.n_position), known)
             return found if self.folds is not None else found[:1]
         return (model,) if isinstance(model, str) else (type(model).__name__,)
 
@@ -183,7 +199,11 @@ class Learner:
         if self.is_matched(name):
             used = np.flatnonzero(p.own_bag >= 0)
             own = p.own_bag[used]
-            return FitData(self._bags(own, size), z[used], None, None, used, own)
+            bags, family = self._bags(own, size), p.question.family
+            amounts = None
+            if family is not None and p.amount is not None:
+                amounts, bags = (family.amount, p.amount[own]), replace(bags, exposure=None)
+            return FitData(bags, z[used], None, None, used, own, amounts)
         kept = np.flatnonzero(np.isfinite(p.bag_mediator).all(1))
         if not kept.size:
             raise UsageError(f"no bag has mediators, which {name} needs; use bagg-gp.")
@@ -206,6 +226,8 @@ class Learner:
         size = self.recipe.points_per_bag
         if size is None:
             return None
+        if size == "auto" and self.recipe.family is not None:
+            return family_size(int(self.problem.pairing.bag_sizes.sum()))
         if size == "auto":
             p = self.problem.pairing
             n_bags = len(np.unique(p.bag_unit % p.coarse.n_cells)) if p.repeated else p.n_bags
@@ -236,7 +258,11 @@ class Learner:
                 raise
             raise UsageError(f"{name}: {error}") from error
         inner = final_stage(model)
-        of_bags = isinstance(inner, VariationalModel) and not isinstance(inner, VarCentroidGP)
+        of_bags = (
+            self.recipe.family is None
+            and isinstance(inner, VariationalModel)
+            and not isinstance(inner, VarCentroidGP)
+        )
         if of_bags and (self.problem.pairing.bag_sizes[data.bag_of] > data.bags.sizes).any():
             bags, inputs = self.bags, self.problem.inputs
             inner.use_means(lambda functions: bags.averages(data.bag_of, inputs, functions))
@@ -259,7 +285,8 @@ class Learner:
             if stop.used:
                 break
         comparison = None
-        if self.folds is not None:
+        family = self.recipe.family
+        if self.folds is not None and (family is None or family.counts):
             began = time.perf_counter()
             stage("comparing with simple answers")
             with suitable_threads(len(self.problem.z)):
@@ -276,6 +303,8 @@ class Learner:
     ) -> Comparison:
         """Fitted models and bilinear interpolation, on observations that all of them have."""
         assert self.folds is not None
+        if self.recipe.family is not None:
+            return compared_counts(self, models, data)
         used = reduce(np.intersect1d, [each.used for each in data.values()])
         trials, grouped = [], all(self.is_matched(name) for name in models)
         if grouped:

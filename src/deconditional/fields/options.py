@@ -13,10 +13,11 @@ from deconditional.errors import UsageError
 from deconditional.fields.default_kernels import Inputs
 from deconditional.fields.pair import Pairing
 from deconditional.fields.question import Question, listed
-from deconditional.fields.recipes import BASELINES, Recipe, check_model
+from deconditional.fields.recipes import BASELINES, OF_FAMILIES, Recipe, check_model
 from deconditional.fields.scaling import local_frame
 from deconditional.fields.series import Series, series_of
 from deconditional.fields.sides import CoarseSide, FineSide
+from deconditional.observations.families import Family, Normal
 
 __all__ = ["Options"]
 
@@ -51,6 +52,7 @@ class Options(BaseEstimator):
         time: str = "smooth",
         kind: str | None = None,
         exposure: str | None = None,
+        family: Any = None,
     ):
         self.target = target
         self.covariates = covariates
@@ -76,6 +78,7 @@ class Options(BaseEstimator):
         self.time = time
         self.kind = kind
         self.exposure = exposure
+        self.family = family
 
     def question(self) -> Question:
         """The variables and their parts, checked."""
@@ -97,7 +100,36 @@ class Options(BaseEstimator):
             time=self.time,
             kind=self.kind,
             exposure=self.exposure,
+            family=self._family(),
         )
+
+    def _family(self) -> Any:
+        """The family, None where it is normal; raises where options do not go with it."""
+        family = self.family
+        if family is None:
+            return None
+        if not isinstance(family, Family):
+            raise UsageError(
+                f"family must be a family such as dc.Poisson(), not {family!r}; write dc.Poisson() "
+                "with its brackets."
+            )
+        if isinstance(family, Normal):
+            raise UsageError("observations are normal by themselves; leave family out.")
+        name = type(family).__name__
+        for option in ("transform", "bounds", "consistency"):
+            if getattr(self, option) is not None:
+                raise UsageError(
+                    f"{option} is for normal observations; dc.{name} has a link of its own, so "
+                    "leave one of the two out."
+                )
+        if self.kind is not None and (family.counts or family.exposure is not None):
+            raise UsageError(f"observations of dc.{name} are sums by themselves; leave kind out.")
+        if isinstance(self.model, str) and self.model not in ("auto", *OF_FAMILIES):
+            raise UsageError(
+                f"the model {self.model!r} is for normal observations; dc.{name} goes with "
+                f"{' or '.join(OF_FAMILIES)}."
+            )
+        return family
 
     def series(self, fine: FineSide, coarse: CoarseSide) -> Series | None:
         """The series that two sides are, where models of bags are to learn from one."""
@@ -123,10 +155,15 @@ class Options(BaseEstimator):
                 "predict on ds.load(), or on one region or time after the other."
             )
 
+    def _kernel(self) -> Any:
+        """Counts say little of single cells, and what they do not say is overdispersion."""
+        usual = "rough" if self.family is None else "smooth"
+        return usual if self.kernel is None else self.kernel
+
     def recipe(self, pairing: Pairing) -> Recipe:
         """What all candidates share."""
         return Recipe(
-            kernel="rough" if self.kernel is None else self.kernel,
+            kernel=self._kernel(),
             mediator_kernel=self.mediator_kernel,
             inputs=_inputs(pairing, len(pairing.question.inputs)),
             mediators=_inputs(pairing, len(pairing.question.mediators)),
@@ -138,6 +175,7 @@ class Options(BaseEstimator):
             model=self.model,
             points_per_bag=self.points_per_bag,
             steps=_steps(pairing),
+            family=pairing.question.family,
             width=_width(pairing),
         )
 

@@ -24,6 +24,7 @@ from deconditional.fields.scaling import Spread
 from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.fields.survey import UnitTable, joined_surveys, surveyed
 from deconditional.fields.units import Units
+from deconditional.observations.families import check_observed
 
 __all__ = ["Pairing", "pair"]
 
@@ -142,7 +143,9 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     bags, filled, about = _bags(fine, coarse, units)
     bag_unit = bags.table.unit
     amount = bags.table.amount * (1.0 if question.exposure else grid.square_km)
-    if question.kind == "sum" and not grid.stands_for_cells:
+    if question.family is not None:
+        amount = _amounts_of_family(coarse, units.target, bag_unit, amount)
+    elif question.kind == "sum" and not grid.stands_for_cells:
         units = replace(units, target=_densities(units.target, bag_unit, amount))
     bag_mediator = units.mediator[bag_unit]
     bag_mediator = np.where(np.isnan(bag_mediator), filled, bag_mediator)
@@ -243,6 +246,24 @@ def _densities(target: Floats, unit: Ints, amount: Floats) -> Floats:
     found = np.full(len(target), np.nan)
     found[unit] = target[unit] / amount
     return found
+
+
+def _amounts_of_family(coarse: CoarseSide, target: Floats, unit: Ints, amount: Floats) -> Floats:
+    """What rates of bags are multiplied by; raises where observations cannot be of the family."""
+    question = coarse.question
+    given = coarse.amounts()
+    if given is not None:
+        amount = np.resize(given, target.shape)[unit]
+    elif question.kind != "sum":
+        amount = np.ones(len(unit))
+    seen = np.isfinite(target[unit])
+    names = [coarse.named(np.arange(len(target)) == k).strip("'") for k in unit[seen]]
+    try:
+        check_observed(question.family, target[unit][seen], amount[seen], names)
+    except ValueError as error:
+        noun = coarse.grid.noun[:-1]
+        raise UsageError(f"{noun}{str(error).removeprefix('bag')}") from None
+    return amount
 
 
 def _check_amounts(table: UnitTable, target: Floats, coarse: CoarseSide) -> None:

@@ -32,6 +32,8 @@ __all__ = [
     "Predictor",
     "Together",
     "Wanted",
+    "latent",
+    "levels_of",
     "parts_of",
     "predicted",
     "quantile_levels",
@@ -58,6 +60,8 @@ class Wanted:
         As in :meth:`~deconditional.BaggGP.predict`.
     consistency
         Whether area means must be as observed: ``"exact"`` or None.
+    above
+        Levels that the field exceeds with probabilities that are asked for.
     """
 
     target: TargetScaling
@@ -67,6 +71,7 @@ class Wanted:
     fine_noise: bool = False
     features: int | None = None
     consistency: str | None = None
+    above: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a number of samples that is none."""
@@ -84,6 +89,8 @@ class Wanted:
         found: dict[str, tuple[tuple[str, ...], int]] = {"mean": ((), 1), "std": ((), 1)}
         if self.levels:
             found["quantiles"] = (("quantile",), len(self.levels))
+        if self.above:
+            found["exceedance"] = (("above",), len(self.above))
         if self.target.bounded:
             found["latent_mean"] = found["latent_std"] = ((), 1)
         found[EXTRAPOLATION] = ((), 1)
@@ -112,6 +119,9 @@ class Wanted:
         found = {"mean": mean, "std": std}
         if self.levels:
             found["quantiles"] = target.physical(posterior.quantile(np.asarray(self.levels)))
+        if self.above:
+            levels = target.process(self.above)
+            found["exceedance"] = np.stack([1.0 - posterior.cdf(level) for level in levels])
         if target.bounded:
             found["latent_mean"] = target.centre + target.scale * posterior.mean
             found["latent_std"] = target.scale * posterior.std
@@ -153,10 +163,28 @@ def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
     return tuple(sorted(set(levels)))
 
 
+def levels_of(levels: Sequence[float]) -> tuple[float, ...]:
+    """Levels in order, each once; raises where one is no number."""
+    try:
+        found = [float(v) for v in np.ravel(np.asarray(levels, dtype=float))]
+    except (TypeError, ValueError):
+        found = [float("nan")]
+    if not np.isfinite(found).all():
+        raise UsageError(f"exceedance levels are numbers, as in exceedance=[0.01], not {levels!r}.")
+    return tuple(sorted(set(found)))
+
+
+def latent(posterior: Any) -> Any:
+    """The posterior of the process, of one that may be of a rate."""
+    return getattr(posterior, "latent", posterior)
+
+
 def parts_of(side: FineSide, problem: Problem) -> Parts:
     """Fine data on which to predict, beside the units of a fit."""
     pairing = problem.pairing
     side = side.split_as(problem.means, pairing.fine).beside(pairing.coarse)
+    if side.question.exposure not in side.dataset:  # nothing to weight by: plain areas
+        side = replace(side, question=replace(side.question, exposure=None))
     n_unit_times = len(pairing.target) // pairing.coarse.n_cells
     unit_time = np.full(side.grid.n_times, -1)  # where times are unknown, no cell is in a unit
     if pairing.times is None:
@@ -179,13 +207,13 @@ class Together:
     ) -> tuple[dict[str, tuple[tuple[str, ...], Any]], Any]:
         """All that was asked for, for each name leading dimensions and array, and area means."""
         stack, means = predicted(self.parts, self.model, self.problem, wanted, stage)
-        return wanted.named(stack), means
+        return wanted.named(stack), self.problem.fitted(means)
 
     def area_means(self, mean: Any) -> Floats:
         """Area means over all units of a field, in chunks, that was written."""
         field = self.parts.reader.grid.full(mean.data)
-        found: Floats = self.parts.area_means(field.rechunk(self.parts.chunks)).compute()
-        return found
+        found = self.parts.area_means(field.rechunk(self.parts.chunks)).compute()
+        return np.asarray(self.problem.fitted(found))
 
 
 def predicted(
@@ -209,7 +237,7 @@ def _at_once(
     """All of the posterior in memory."""
     part.check_known()
     x = problem.inputs(part.points)
-    posterior = model.predict(x, fine_noise=wanted.fine_noise, features=wanted.features)
+    posterior = latent(model.predict(x, fine_noise=wanted.fine_noise, features=wanted.features))
     posterior.support = problem.support
     constrained = posterior
     if wanted.consistency == "exact":
@@ -239,16 +267,20 @@ class Predictor:
         To the units of the process.
     support
         Least and greatest value of every input that was learnt from, in those units.
+    may_round
+        Whether large chunks may be predicted in single precision.
     """
 
     fields: Sequence[Any]
     inputs: InputScaling
     support: tuple[Floats, Floats]
     wanted: Wanted
+    may_round: bool = False
 
     def posterior(self, x: Floats) -> Posterior:
         """The posterior of the process."""
-        return Posterior(self.fields, x, self.wanted.fine_noise, self.support)
+        noise = self.wanted.fine_noise
+        return Posterior(self.fields, x, noise, self.support, self.may_round)
 
     def draws(self, x: Floats, part: Part) -> Floats:
         """Samples of the process, with the noise of single fine values if that counts.
@@ -275,8 +307,11 @@ class Predictor:
 def chunk_predictor(model: Any, problem: Problem, wanted: Wanted) -> Predictor:
     """What predicts chunks with a fitted model."""
     anywhere = np.zeros((1, len(problem.inputs.centre)))
-    posterior = model.predict(anywhere, fine_noise=wanted.fine_noise, features=wanted.features)
-    return Predictor(posterior.fields, problem.inputs, problem.support, wanted)
+    posterior = latent(
+        model.predict(anywhere, fine_noise=wanted.fine_noise, features=wanted.features)
+    )
+    may_round = posterior.may_round
+    return Predictor(posterior.fields, problem.inputs, problem.support, wanted, may_round)
 
 
 def _of_chunk(part: Part, predictor: Predictor) -> Floats:

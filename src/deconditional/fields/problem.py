@@ -49,6 +49,8 @@ class Problem:
         means: xr.Dataset | None = None,
     ) -> Problem:
         """The problem of a pairing; raises where observations lie outside what was asked for."""
+        family = pairing.question.family
+        link = None if family is None else family.link
         kinds = (pairing.n_position, pairing.coarse.spherical, pairing.n_time)
         both = np.concatenate([pairing.bag_mediator, pairing.mediator])
         known = both[np.isfinite(both).all(1)]
@@ -56,7 +58,7 @@ class Problem:
         return cls(
             pairing,
             coarse[[pairing.question.target]],
-            TargetScaling.of(pairing.z, transform, bounds),
+            TargetScaling.of(pairing.z, transform, bounds, link),
             InputScaling.of(pairing.spread, *kinds),
             InputScaling.of(Spread.of(known), *kinds),
             means if pairing.question.split else None,
@@ -81,6 +83,15 @@ class Problem:
     def z(self) -> Floats:
         """Standardised observations."""
         return self.target.standardised(self.pairing.z)
+
+    def fitted(self, means: Any) -> Any:
+        """Means over units as what was observed of them: counts, of rates."""
+        pairing = self.pairing
+        if pairing.question.family is None or pairing.amount is None:
+            return means
+        amount = np.full(len(pairing.target), np.nan)
+        amount[pairing.bag_unit] = pairing.amount
+        return means * amount
 
     @property
     def support(self) -> tuple[Floats, Floats]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from deconditional.errors import UsageError
 from deconditional.fields.clock import check_mode
 
-__all__ = ["Question", "listed"]
+__all__ = ["Question", "listed", "resolved"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class Question:
     exposure
         A fine variable, the amount in every cell (people, say): means are weighted by it, and sums
         are of it times the field.
+    family
+        How observations scatter about their means; None is normal.
+    amounts
+        A coarse variable, what rates are multiplied by in every unit: people tested, say.
     split
         Covariates that enter twice: see :mod:`deconditional.fields.between`. Data says which.
     """
@@ -45,6 +49,8 @@ class Question:
     time: str = "ignore"
     kind: str | None = None
     exposure: str | None = None
+    family: Any = None
+    amounts: str | None = None
     split: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -105,3 +111,32 @@ def listed(names: Any, part: str) -> tuple[Any, ...]:
     if twice:
         raise UsageError(f"{twice[0]!r} is named twice among the {part}; once is enough.")
     return found
+
+
+def resolved(question: Question, fine: Any, coarse: Any) -> Question:
+    """The question, once it is known which of the data has the exposure of a family."""
+    family = question.family
+    if family is None:
+        return question
+    name = getattr(family, family.amount)
+    kind = type(family).__name__
+    if name is None and family.amount == "trials":
+        raise UsageError(
+            f"dc.{kind} needs to know how many were tried: dc.{kind}(trials='tested'), a column of "
+            "the coarse data."
+        )
+    if name is None:
+        by_area = family.counts and family.amount == "exposure"
+        return replace(question, kind="sum" if by_area else question.kind)
+    every = fine if isinstance(fine, list | tuple) else [fine]
+    if (
+        family.amount == "exposure"
+        and any(hasattr(each, "data_vars") and name in each for each in every)
+    ) or any(getattr(each, "name", None) == name for each in every):
+        return replace(question, kind="sum", exposure=name)
+    if name in coarse:
+        return replace(question, amounts=name)
+    raise UsageError(
+        f"the {family.amount} {name!r} of dc.{kind} is neither a variable of the fine data nor one "
+        f"of the coarse data; correct dc.{kind}({family.amount}=...)."
+    )

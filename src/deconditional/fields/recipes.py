@@ -49,6 +49,12 @@ BASELINES: dict[str, Any] = {
 
 MODELS = ("mediated", *CONDITIONAL_MEAN, *BASELINES)
 NEED_MEDIATORS = ("mediated", *CONDITIONAL_MEAN)
+MOST_WHOLE = 100_000
+"""Points of all bags together that models of families take as they are."""
+
+OF_FAMILIES = ("vbagg", "bagg-gp")
+"""Models of observations of other families than the normal."""
+
 VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 
 SIMPLE_POINTS = 16
@@ -84,10 +90,13 @@ def check_model(model: Any, kernel: Any, mediator: Any) -> None:
         raise UsageError("mediator_kernel must be a GPJax kernel; it has no names.")
 
 
-def candidates(matching: str, n_bags: int, n_observations: int, simple: bool) -> tuple[str, ...]:
+def candidates(
+    matching: str, n_bags: int, n_observations: int, simple: bool, covariates: bool = True
+) -> tuple[str, ...]:
     """The models that "auto" compares, the fullest first.
 
-    `simple` says whether there are simple models of position to compare with.
+    `simple` says whether there are simple models of position to compare with. Without covariates
+    all models of matched data are the same.
 
     Examples
     --------
@@ -99,9 +108,16 @@ def candidates(matching: str, n_bags: int, n_observations: int, simple: bool) ->
     exact = max(n_bags, n_observations) <= EXACT_OBSERVATIONS
     if not exact:
         return ("vbagg",) if matching == "matched" else ("vbagg", "varcmp")
+    if matching == "matched" and not covariates:
+        return ("kriging",)
     if matching == "matched":
         return ("bagg-gp", *(("regression-kriging", "kriging") if simple else ()))
     return ("mediated", "bagg-gp", *(["kriging"] if simple else []))
+
+
+def family_size(n_points: int) -> int | None:
+    """Points that a bag is condensed to under a family; None for all: the cost is linear."""
+    return None if n_points <= MOST_WHOLE else 64
 
 
 def condensed_size(name: str, n_bags: int, in_time: bool = False) -> int:
@@ -120,7 +136,8 @@ class Recipe:
 
     Attributes
     ----------
-    kernel, mediator_kernel, trend, fine_noise, n_restarts, seed, options, model, points_per_bag
+    kernel, mediator_kernel, trend, fine_noise, n_restarts, seed, options, model, points_per_bag,
+    family
         As in :class:`~deconditional.Downscaler`.
     inputs, mediators
         Inputs of the kernel and of the mediator kernel.
@@ -144,6 +161,7 @@ class Recipe:
     model: Any = "auto"
     points_per_bag: int | str | None = "auto"
     steps: tuple[float, float] = (1.0, 1.0)
+    family: Any = None
     width: float = 1.0
     held: Mapping[str, Any] | None = None
 
@@ -177,9 +195,13 @@ class Recipe:
             **self.options,
             **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
+        if self.family is not None:
+            shared["family"] = self.family
         if isinstance(self.kernel, str):
             expected = self._priors(kernel, self.inputs, name == "mediated")
             shared["priors"] = expected | dict(shared.get("priors") or {}) or None
+        if name in BASELINES:
+            shared["trend"] = self._slopes(shared["trend"], self.inputs)
         try:
             if name == "mediated":
                 return models.MediatedGP(kernel, mediator, **shared)
@@ -200,6 +222,11 @@ class Recipe:
         usual = length_scale_prior if mediated else SplitLogNormal
         return scale_priors(kernel, inputs, steps, self.width, usual, "kernel")
 
+    def _slopes(self, trend: Any, inputs: Inputs) -> Any:
+        """The linear trend of "auto": of what is known besides position and time."""
+        is_ours = self.trend == "auto" and trend == "linear"
+        return tuple(inputs.others) if is_ours else trend
+
     def _simple(self, name: str, matched: bool) -> Any:
         """A model whose kernel is one of position alone."""
         if not self.inputs.n_position:
@@ -209,7 +236,7 @@ class Recipe:
         kernel = field_kernel(inputs, family)
         base = models.BaggGP(
             kernel,
-            trend=trend,
+            trend=self._slopes(trend, self.inputs),
             n_restarts=1,
             seed=self.seed,
             priors=self._priors(kernel, inputs) or None,

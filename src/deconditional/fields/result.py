@@ -16,7 +16,7 @@ from deconditional.fields.axes import Grid
 from deconditional.fields.predict import NOT_PREDICTED
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide
-from deconditional.fields.zones.grid import DIM
+from deconditional.fields.zones.grid import DIM, Zones
 
 __all__ = ["coarse_part", "fine_part", "history_line"]
 
@@ -83,6 +83,8 @@ def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
     elif isinstance(means, np.ndarray):  # of a series, whose bags are made window by window
         role += np.isfinite(means)
     out = xr.Dataset(coords=coords)
+    if isinstance(grid, Zones):
+        out = out.assign(_zone_facts(problem, grid))
     out["coarse_observed"] = (dims, pairing.target.reshape(shape))
     out["coarse_mean"] = (dims, means.reshape(shape))
     out["coarse_residual"] = out["coarse_observed"] - out["coarse_mean"]
@@ -93,6 +95,26 @@ def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
         "flag_meanings": ROLES,
     }
     return out
+
+
+def _zone_facts(problem: Problem, grid: Zones) -> dict[str, Any]:
+    """How much of each zone is covered, what is in it, and its borders in the fine coordinates."""
+    pairing, rings, on = problem.pairing, grid.rings, f"coarse_{DIM}"
+    amount = np.full(grid.n, np.nan)
+    if pairing.amount is not None and pairing.bag_unit.size:
+        amount[pairing.bag_unit % grid.n] = pairing.amount
+    said = {"long_name": "what is in a zone", "units": pairing.question.exposure or "km2"}
+    found: dict[str, Any] = {
+        "coarse_amount": (on, amount, said),
+        "coarse_node_x": ("coarse_node", rings.xy[:, 0]),
+        "coarse_node_y": ("coarse_node", rings.xy[:, 1]),
+        "coarse_ring_nodes": ("coarse_ring", rings.sizes),
+        "coarse_ring_zone": ("coarse_ring", rings.owner),
+    }
+    if pairing.cover is not None:
+        cover = pairing.cover.reshape(-1, grid.n)[0]
+        found["coarse_cover"] = (on, cover, {"long_name": "share of a zone with covariates"})
+    return found
 
 
 def with_area_means(coarse: xr.Dataset, found: Floats) -> xr.Dataset:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr
 
 from deconditional.errors import UsageError
+from deconditional.observations.links import link_of
 
 __all__ = ["InputScaling", "Spread", "TargetScaling", "clipped_moments", "local_frame"]
 
@@ -124,6 +125,8 @@ class TargetScaling:
         Whether the process is that of the logarithm.
     bounds
         Least and greatest physical value; infinite where there is none.
+    link
+        That of a family: observations stay as they are, and rates come from the process by it.
 
     Examples
     --------
@@ -136,12 +139,19 @@ class TargetScaling:
     scale: float
     log: bool
     bounds: tuple[float, float]
+    link: str | None = None
 
     @classmethod
     def of(
-        cls, z: Floats, transform: str | None, bounds: tuple[float | None, float | None] | None
+        cls,
+        z: Floats,
+        transform: str | None,
+        bounds: tuple[float | None, float | None] | None,
+        link: str | None = None,
     ) -> TargetScaling:
         """Scaling that standardises the observations; raises where they are outside the bounds."""
+        if link is not None:
+            return cls(0.0, 1.0, False, (-np.inf, np.inf), link)
         if transform not in (None, "log"):
             raise UsageError(f"transform must be 'log' or nothing, not {transform!r}.")
         try:
@@ -185,7 +195,9 @@ class TargetScaling:
     @property
     def distribution(self) -> str:
         """Name of the marginal distribution of the field."""
-        return f"{'rectified ' if self.bounded else ''}{'lognormal' if self.log else 'normal'}"
+        kinds = {"log": "lognormal", "logit": "logit-normal"}
+        name = kinds.get(str(self.link), "lognormal" if self.log else "normal")
+        return f"{'rectified ' if self.bounded else ''}{name}"
 
     def standardised(self, z: Floats) -> Floats:
         """Observations as the model sees them."""
@@ -194,12 +206,18 @@ class TargetScaling:
     def physical(self, f: Floats) -> Floats:
         """Values of the field from values of the process: for quantiles and samples."""
         values = self.centre + self.scale * f
+        if self.link is not None:
+            return np.asarray(link_of(self.link).rate(values))
         with np.errstate(over="ignore"):
             return np.clip(np.exp(values) if self.log else values, *self.bounds)
 
     def moments(self, means: Floats, variances: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the field, from components (S, m) of the process."""
         sd = np.sqrt(variances)
+        if self.link is not None:
+            link = link_of(self.link)
+            expected = link.expected(means, variances), link.expected_square(means, variances)
+            return _mixed(*map(np.asarray, expected))
         if self.log:
             mu = self.centre + self.scale * means
             return _mixed(*clipped_moments(mu, self.scale * sd, True, self.bounds))
@@ -207,6 +225,16 @@ class TargetScaling:
         ends = [(end - self.centre) / self.scale for end in self.bounds]
         mean, std = _mixed(*clipped_moments(means, sd, False, (ends[0], ends[1])))
         return np.clip(self.centre + self.scale * mean, *self.bounds), self.scale * std
+
+    def process(self, values: Any) -> Floats:
+        """Values of the process of values of the field; infinite beyond what it can be."""
+        if self.link is not None:
+            return np.asarray(link_of(self.link).eta(np.asarray(values, dtype=float)))
+        with np.errstate(divide="ignore"):
+            inner = np.log(values) if self.log else np.asarray(values, dtype=float)
+        low, high = self.bounds
+        found = (inner - self.centre) / self.scale
+        return np.where(values >= high, np.inf, np.where(np.less(values, low), -np.inf, found))
 
     def slope(self, means: Floats, variances: Floats) -> Floats:
         """Derivative of the field's mean by the mean of the process."""

@@ -19,7 +19,7 @@ from deconditional.fields.grids import check_names, find_grid, values_on
 from deconditional.fields.overlap import check_cells
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
-from deconditional.fields.question import Question
+from deconditional.fields.question import Question, resolved
 from deconditional.fields.regridding import together
 from deconditional.fields.units import Units, make_units
 from deconditional.fields.zones.grid import DIM
@@ -231,16 +231,20 @@ class CoarseSide:
     @classmethod
     def of_table(cls, table: Any, question: Question, fine: FineSide) -> CoarseSide:
         """The side of a table of polygons or points, seen in the frame of the fine cells."""
-        layer = Layer.of(table, question.coarse_names, fine.grid)
+        more = () if question.amounts is None else (question.amounts,)
+        layer = Layer.of(table, [*question.coarse_names, *more], fine.grid)
         said = list(layer.understood)
         if layer.grid.is_point:
             said.append(("points", "each stands for the fine cell that it lies in"))
-        elif question.kind is None:
+        elif question.kind is None and question.amounts is None:
             raise UsageError(
                 f"is {question.target!r} the mean over each polygon, or the sum? Say kind='mean' "
                 "(a temperature, a share) or kind='sum' (a total, such as a harvest); counts of "
                 "cases take family=dc.Poisson(exposure=...) instead."
             )
+        elif question.kind == "sum" and question.family is not None:
+            per = f"number of {question.exposure}" if question.exposure else "square kilometre"
+            said.append(("counts", f"{question.target} are sums: the map is their rate per {per}"))
         elif question.kind == "sum":
             per = question.exposure or "square kilometre"
             said.append(("sums", f"{question.target} is a total: the map is of it per {per}"))
@@ -274,6 +278,11 @@ class CoarseSide:
         name, dims = self.question.target, self.grid.spatial
         kept = xr.DataArray(cells.reshape([self.dataset.sizes[d] for d in dims]), dims=dims)
         return replace(self, dataset=self.dataset.assign({name: self.dataset[name].where(kept)}))
+
+    def amounts(self) -> Floats | None:
+        """What rates are multiplied by in every cell, where the coarse data has it."""
+        name = self.question.amounts
+        return None if name is None else values_on(self.grid, self.dataset, name)[0]
 
     def units(self, fine_times: np.ndarray | None) -> Units:
         """Target and mediators of all cells, or all cells at times."""
@@ -310,6 +319,7 @@ class CoarseSide:
 
 def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, CoarseSide]:
     """Both sides; raises where a dataset lacks what is asked for, or they are of two worlds."""
+    question = resolved(question, fine, coarse)
     there = {
         name
         for data in (fine, coarse)

@@ -39,6 +39,7 @@ PLAUSIBLE_GAP = 1.0
 
 WHERE = {
     "rmse": "of held-out coarse cells",
+    "crps": "of counts of held-out zones",
     "detail_rmse": "of coarse cells whose means over two by two are known",
 }
 """What errors are of, by their column."""
@@ -150,6 +151,10 @@ class Comparison:
         where they are calibrated.
     units
         Of the target, or of its logarithm.
+    opponent
+        The simple answer that has to be beaten.
+    judge
+        The column that counts; by default that of errors of detail, or else of held-out cells.
 
     Examples
     --------
@@ -171,6 +176,8 @@ class Comparison:
     how: str
     pit: Mapping[str, np.ndarray] = field(default_factory=dict)
     units: str = ""
+    opponent: str = BILINEAR
+    judge: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -180,6 +187,8 @@ class Comparison:
     @property
     def judged_by(self) -> str:
         """The column with the errors that count."""
+        if self.judge:
+            return self.judge
         return "detail_rmse" if "detail_rmse" in self.columns else "rmse"
 
     @property
@@ -190,22 +199,22 @@ class Comparison:
     def skill(self, model: str | None = None) -> str | None:
         """How a model, by default the chosen one, does beside bilinear interpolation, in words."""
         errors = self.errors
-        mine, theirs = errors.get(model or self.chosen), errors.get(BILINEAR)
+        mine, theirs = errors.get(model or self.chosen), errors.get(self.opponent)
         if mine is None or theirs is None:
             return None
         return (
-            f"RMSE {mine:.3g}{self._unit}, bilinear interpolation {theirs:.3g} "
+            f"{self._kind} {mine:.3g}{self._unit}, {self._theirs} {theirs:.3g} "
             f"({WHERE[self.judged_by]})"
         )
 
     def doubt(self, model: str | None = None) -> str | None:
         """A sentence where a model is no better than bilinear interpolation."""
         errors = self.errors
-        mine, theirs = errors.get(model or self.chosen), errors.get(BILINEAR)
+        mine, theirs = errors.get(model or self.chosen), errors.get(self.opponent)
         if mine is None or theirs is None or mine < theirs:
             return None
         return (
-            f"bilinear interpolation would have been as good: RMSE {theirs:.3g} against "
+            f"{self._theirs} would have been as good: {self._kind} {theirs:.3g} against "
             f"{mine:.3g}{self._unit} ({WHERE[self.judged_by]})."
         )
 
@@ -214,6 +223,14 @@ class Comparison:
         """A warning where there is a doubt."""
         found = self.doubt()
         return [] if found is None else [Caution(NoSkillWarning, found)]
+
+    @property
+    def _theirs(self) -> str:
+        return "bilinear interpolation" if self.opponent == BILINEAR else self.opponent
+
+    @property
+    def _kind(self) -> str:
+        return self.judged_by.removeprefix("detail_").upper()
 
     @property
     def _unit(self) -> str:

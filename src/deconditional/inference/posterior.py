@@ -22,6 +22,7 @@ from deconditional.errors import SampleWarning
 from deconditional.fitting.progress import tell
 from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
+from deconditional.inference.single import in_single
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
 from deconditional.kernels.tile_sizes import is_accelerator
 from deconditional.scores import mixture_cdf, mixture_quantile
@@ -146,6 +147,8 @@ class Posterior(Gaussians):
         The query points.
     support
         Least and greatest value of every covariate that was learnt from, if they are known.
+    may_round
+        Whether very many points may be predicted in single precision, where that is found as good.
 
     Examples
     --------
@@ -163,11 +166,13 @@ class Posterior(Gaussians):
         x: np.ndarray,
         fine_noise: bool = False,
         support: tuple[np.ndarray, np.ndarray] | None = None,
+        may_round: bool = False,
     ):
         self.fields = fields
         self.x = x
         self.fine_noise = fine_noise
         self.support = support
+        self.may_round = may_round
 
     def __repr__(self) -> str:
         averaged = f", averaged over {len(self.fields)} draws" if len(self.fields) > 1 else ""
@@ -184,7 +189,7 @@ class Posterior(Gaussians):
                 tell("points", (s + 1) * len(self.x), means.size)
                 continue
             extra = float(field.fine_noise_variance) if self.fine_noise else 0.0
-            quick = field.quick()
+            quick = (in_single(field, self.x) if self.may_round else field).quick()
             for rows, block in blocks(self.x):
                 mean, variance = quick.moments(block)
                 size = rows.stop - rows.start

@@ -19,6 +19,8 @@ class Trend(eqx.Module):
     ----------
     kind
         ``"none"``, ``"constant"`` or ``"linear"``.
+    columns
+        The covariates of a linear trend; None where it is linear in all.
     centre, scale
         Of the covariates.
     prior_std
@@ -29,10 +31,15 @@ class Trend(eqx.Module):
     centre: Array
     scale: Array
     prior_std: Float[Array, " q"]
+    columns: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     def __loaded__(self) -> Trend:
         """The trend itself, once its parts are known to have a size for each other."""
-        q = {"none": 0, "constant": 1, "linear": 1 + len(self.centre)}[self.kind]
+        d = len(self.centre)
+        chosen = range(d) if self.columns is None else self.columns
+        if not all(0 <= column < d for column in chosen):
+            raise ValueError("it is linear in covariates that are not there")
+        q = {"none": 0, "constant": 1, "linear": 1 + len(chosen)}[self.kind]
         if self.prior_std.shape != (q,) or self.centre.shape != self.scale.shape:
             raise ValueError(f"it has no {self.kind} trend")
         return self
@@ -46,7 +53,10 @@ class Trend(eqx.Module):
         if self.kind == "constant":
             return ones
         centre, scale = of.asarray(self.centre), of.asarray(self.scale)
-        return of.concatenate([ones, (x - centre) / scale], axis=1)
+        slopes = (x - centre) / scale
+        if self.columns is not None:
+            slopes = slopes[:, list(self.columns)]
+        return of.concatenate([ones, slopes], axis=1)
 
     def whitened(self, features: Float[Array, "m q"]) -> Float[Array, "m q"]:
         """Features whose coefficients have unit prior variance."""

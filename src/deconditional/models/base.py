@@ -99,7 +99,8 @@ class BagModel(Savable, BagOptions):
         if fine_noise and not self.fine_noise:
             raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
         support = self.bags_.points.min(0), self.bags_.points.max(0)
-        posterior = Posterior(self.fields(features), array, fine_noise, support)
+        may_round = self.precision == "auto"
+        posterior = Posterior(self.fields(features), array, fine_noise, support, may_round)
         families = getattr(self, "families_", None)
         return posterior if families is None else rates_of(posterior, families, source)
 

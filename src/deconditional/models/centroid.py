@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from deconditional.models.bagg import BaggGP
-from deconditional.models.data import Data
 
 __all__ = ["CentroidGP"]
 
@@ -30,4 +28,4 @@ class CentroidGP(BaggGP):
     True
     """
 
-    data_of: ClassVar[Callable[..., Data]] = Data.of_centroids
+    centroids: ClassVar[bool] = True

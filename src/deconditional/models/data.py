@@ -57,10 +57,18 @@ class Data:
         noise_std: npt.ArrayLike | None,
         noise_cov: npt.ArrayLike | None,
         options: BagOptions,
+        centroids: bool = False,
     ) -> Self:
-        """Bags and observations that nothing links yet."""
+        """Bags and observations that nothing links yet.
+
+        With `centroids` bags are single points, their weighted centroids. Predictions are asked for
+        at fine points, which spread wider: they set the priors.
+        """
         options.check_options()
         check_bags(bags)
+        whole = bags
+        if centroids:
+            bags = bags.centroids()
         if options.points_per_bag is not None:
             bags = bags.subsample(options.points_per_bag, seed=options.seed)
         array = observations(z)
@@ -71,26 +79,7 @@ class Data:
                 "learn_noise=False leaves the observations without noise; give noise_std or "
                 "noise_cov to fit, or let the noise be learnt."
             )
-        return cls(bags, array, known, learn, bags.points)
-
-    @classmethod
-    def of_centroids(
-        cls,
-        bags: Bags,
-        z: npt.ArrayLike,
-        noise_std: npt.ArrayLike | None,
-        noise_cov: npt.ArrayLike | None,
-        options: BagOptions,
-    ) -> Self:
-        """Data whose bags are single points, their weighted centroids.
-
-        Predictions are asked for at fine points, which spread wider: they set the priors.
-        """
-        options.check_options()
-        check_bags(bags)
-        return replace(
-            cls.of(bags.centroids(), z, noise_std, noise_cov, options), reach=bags.points
-        )
+        return cls(bags, array, known, learn, (whole if centroids else bags).points)
 
     def matched(self) -> Self:
         """Check that the data have one observation for every bag."""

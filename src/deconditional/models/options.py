@@ -26,7 +26,7 @@ class BagOptions(BaseEstimator):
     """What every model of bags takes; :class:`~deconditional.BaggGP` says what it means."""
 
     kernel: AbstractKernel | None = field(default=None, kw_only=False)
-    trend: str = "constant"
+    trend: str | tuple[int, ...] = "constant"
     fine_noise: bool = False
     learn_noise: bool | None = None
     fixed: Mapping[str, Any] | None = None
@@ -48,7 +48,8 @@ class BagOptions(BaseEstimator):
         }
         for name, allowed in choices.items():
             value = getattr(self, name)
-            if value not in allowed:
+            some = isinstance(value, tuple) and all(isinstance(v, int) for v in value)
+            if not (name == "trend" and some) and value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
         for name in ("n_restarts", "max_iter"):
             check_count(name, getattr(self, name))

@@ -168,8 +168,8 @@ def _overlap(bags: Bags) -> Any:
     return jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
 
 
-def prior_trend(kind: str, points: np.ndarray, z: np.ndarray) -> Trend:
-    """The trend, with a prior that is vague but sane.
+def prior_trend(trend: str | Sequence[int], points: np.ndarray, z: np.ndarray) -> Trend:
+    """The trend, with a prior that is vague but sane; linear in some covariates, or by its name.
 
     Any offset like those of z, slopes of a few spreads of z per spread of x. A slope that no coarse
     observation can see (a covariate whose bag means hardly vary) then stays near zero instead of
@@ -178,8 +178,11 @@ def prior_trend(kind: str, points: np.ndarray, z: np.ndarray) -> Trend:
     offset = 10.0 * float(np.sqrt(np.mean(z**2))) or 1.0
     slope = 3.0 * spread(z) or offset
     d = points.shape[1]
-    q = {"none": 0, "constant": 1, "linear": 1 + d}[kind]
+    kind, columns = (trend, None) if isinstance(trend, str) else ("linear", tuple(trend))
+    if columns is not None and not all(0 <= column < d for column in columns):
+        raise ValueError(f"trend names the covariates {columns}; there are {d}, counted from 0.")
+    q = {"none": 0, "constant": 1, "linear": 1 + (d if columns is None else len(columns))}[kind]
     scale = np.where(np.ptp(points, axis=0) > 0, points.std(0), 1.0)
     prior_std = np.array([offset, *[slope] * d])[:q]
     centre = jnp.asarray(points.mean(0))
-    return Trend(kind, centre, jnp.asarray(scale), jnp.asarray(prior_std))
+    return Trend(kind, centre, jnp.asarray(scale), jnp.asarray(prior_std), columns)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from deconditional.models.data import Data
 from deconditional.models.vbagg import VBagg
 
 __all__ = ["VarCentroidGP"]
@@ -30,4 +28,4 @@ class VarCentroidGP(VBagg):
     True
     """
 
-    data_of: ClassVar[Callable[..., Data]] = Data.of_centroids
+    centroids: ClassVar[bool] = True

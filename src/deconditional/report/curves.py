@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["coverage_curve", "draw_coverage", "time_series"]
+__all__ = ["against", "coverage_curve", "draw_coverage", "time_series"]
 
 LEVELS = np.array([0.05, *np.arange(0.1, 0.91, 0.1), 0.95, 0.99])
 
@@ -44,6 +44,20 @@ def coverage_curve(pit: npt.ArrayLike, title: str = "coverage of central interva
     """Share of PIT values inside central intervals against the intervals' probability."""
     figure = new_figure(4.8, 4.4)
     draw_coverage(figure.add_subplot(), pit, title)
+    return figure
+
+
+def against(x: npt.NDArray[Any], y: npt.NDArray[Any], x_name: str, y_name: str) -> Figure:
+    """Counts against what was expected of them, with the band of Poisson scatter."""
+    figure = new_figure(4.8, 4.4)
+    axes = figure.add_subplot()
+    line = np.linspace(0.0, float(max(x.max(initial=1.0), y.max(initial=1.0))), 200)
+    width = 2.0 * np.sqrt(line)
+    axes.fill_between(line, np.maximum(line - width, 0.0), line + width, color="0.9")
+    axes.plot(line, line, color="0.3", linewidth=1)
+    axes.plot(x, y, "o", ms=3, color=BLUE, alpha=0.7)
+    axes.set(xlabel=x_name, ylabel=y_name, title=f"{y_name} against {x_name}")
+    axes.grid(alpha=0.3)
     return figure
 
 

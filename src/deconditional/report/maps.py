@@ -7,7 +7,7 @@ rows from south to north. Cells without a value are grey.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from deconditional.fields.axes import Lattice
 from deconditional.report.grids import Plane, plane
+from deconditional.report.outlines import Outlines
 from deconditional.report.plots import (
     BLUE,
     DIVERGING,
@@ -56,6 +57,10 @@ class Panel:
         ``value``, ``spread`` (from zero up) or ``difference`` (centred on zero).
     limits
         Ends of the colour scale; left out, those of the field.
+    outlines
+        Borders of zones, drawn over the field.
+    of_zones
+        A value of every zone, drawn in place of the field, on its map.
     """
 
     field: Any
@@ -63,6 +68,8 @@ class Panel:
     label: str = ""
     kind: Kind = "value"
     limits: tuple[float, float] | None = None
+    outlines: Outlines | None = None
+    of_zones: Any = None
 
 
 def field_map(panel: Panel) -> Figure:
@@ -155,8 +162,17 @@ def demo_maps(
 
 def _draw(axes: Axes, drawn: Plane, panel: Panel) -> None:
     """A map with its title, and a colour bar as tall as the map beside it."""
-    low, high = panel.limits or _limits([drawn], panel.kind)
-    image = _mesh(axes, drawn, cmap=COLOURS[panel.kind], vmin=low, vmax=high)
+    if panel.outlines is not None and panel.of_zones is not None:
+        values = np.asarray(panel.of_zones, dtype=float)
+        low, high = panel.limits or _limits([replace(drawn, values=values)], panel.kind)
+        style = {"cmap": COLOURS[panel.kind], "vmin": low, "vmax": high}
+        image = panel.outlines.fill(axes, drawn, values, **style)
+        _frame(axes, drawn)
+    else:
+        low, high = panel.limits or _limits([drawn], panel.kind)
+        image = _mesh(axes, drawn, cmap=COLOURS[panel.kind], vmin=low, vmax=high)
+        if panel.outlines is not None:
+            panel.outlines.lines(axes, drawn)
     axes.set_title(plain_text(panel.title))
     place = axes.inset_axes((1.03, 0.0, 0.05, 1.0))
     axes.figure.colorbar(image, cax=place, label=plain_text(panel.label, 40), extend=_extend(image))
@@ -169,12 +185,17 @@ def _mesh(axes: Axes, drawn: Plane, **style: Any) -> Any:
         image: Any = axes.pcolormesh(x, y, values, rasterized=True, **style)
     else:
         image = _scattered(axes, drawn, **style)
+    _frame(axes, drawn)
+    return image
+
+
+def _frame(axes: Axes, drawn: Plane) -> None:
+    """What is around a map: names of its axes, and its shape."""
     axes.set_facecolor(GAP)
     axes.set(xlabel=plain_text(drawn.names[0], 40), ylabel=plain_text(drawn.names[1], 40))
     if 0.2 <= drawn.tallness <= 5.0:
         axes.set_aspect(drawn.aspect)
     axes.locator_params(nbins=6)
-    return image
 
 
 def _scattered(axes: Axes, drawn: Plane, **style: Any) -> Any:

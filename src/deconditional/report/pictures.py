@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from deconditional.fields.zones.grid import DIM
 from deconditional.report import curves, maps
 from deconditional.report.grids import area_weights, grid_of, plane, time_dim
 from deconditional.report.page import Picture, number, share
-from deconditional.report.result import ROLES, Result
+from deconditional.report.result import ROLES, Result, floats
 from deconditional.scores import pit_coverage
 
-__all__ = ["field", "held_out", "over_time", "roles"]
+__all__ = ["above", "field", "fitted", "held_out", "over_time", "roles", "share_of_zones"]
 
 SAMPLES_DRAWN = 20
 """Samples in the figure over time."""
@@ -26,7 +27,10 @@ def field(
     """A field as a map; an array stands for all fine cells."""
     if not isinstance(values, xr.DataArray):
         values = result.mean.copy(data=values)
-    drawn = plane(values).values
+    zones = None
+    if result.outlines is not None and f"coarse_{DIM}" in values.dims:
+        values, zones = result.mean, floats(values)
+    drawn = plane(values).values if zones is None else zones
     known = drawn[np.isfinite(drawn)]
     alt = "no cell has a value."
     if known.size:
@@ -35,9 +39,53 @@ def field(
             f"{result.with_units(known.mean())}, {number(known.size)} of {number(drawn.size)} "
             "cells with a value."
         )
+    own = result.is_of_counts and kind == "difference" and zones is not None
     limits, label = (result.limits, result.label) if kind == "value" else (None, result.units)
-    figure = maps.field_map(maps.Panel(values, title, label, kind, limits))
+    label = result.target if own else label
+    outlines = result.outlines
+    figure = maps.field_map(maps.Panel(values, title, label, kind, limits, outlines, zones))
     return Picture.of(figure, f"Map of {result.name}, {title}: {alt}", caption)
+
+
+def above(result: Result) -> list[Picture]:
+    """Maps of the probability that a level is exceeded."""
+    found = []
+    for k, level in enumerate(result.data["above"].values):
+        share_above = result.data["exceedance"].isel(above=k, drop=True)
+        title = f"probability of more than {number(level)}"
+        panel = maps.Panel(share_above, title, "", "value", (0.0, 1.0), result.outlines)
+        likely = int((share_above > 0.95).sum())
+        found.append(
+            Picture.of(
+                maps.field_map(panel),
+                f"Map of the {title}: above 95% in {number(likely)} cells.",
+                f"Probability that {result.quantity} is more than {result.with_units(level)}.",
+            )
+        )
+    return found
+
+
+def share_of_zones(result: Result, shares: xr.DataArray, title: str, caption: str) -> Picture:
+    """Zones by a share between zero and one."""
+    values = floats(shares)
+    panel = maps.Panel(result.mean, title, "", "value", (0.0, 1.0), result.outlines, values)
+    whole = int((values > 0.999).sum())
+    alt = f"Map of {result.noun} by {title}: {number(whole)} of {number(values.size)} whole."
+    return Picture.of(maps.field_map(panel), alt, caption)
+
+
+def fitted(result: Result) -> Picture:
+    """Observed against fitted values of zones."""
+    seen, mean = (floats(result.data[f"coarse_{name}"]).ravel() for name in ("observed", "mean"))
+    known = np.isfinite(seen) & np.isfinite(mean)
+    far = int((np.abs(seen - mean)[known] > 2 * np.sqrt(np.maximum(mean[known], 1e-12))).sum())
+    return Picture.of(
+        curves.against(mean[known], seen[known], "fitted", "observed"),
+        f"Observed against fitted values of {number(int(known.sum()))} {result.noun}; "
+        f"{number(far)} are more than two Poisson standard deviations from the line.",
+        "On the line the fit is what was observed; the band is two standard deviations of a "
+        "Poisson count.",
+    )
 
 
 def roles(result: Result, counts: list[int]) -> Picture:

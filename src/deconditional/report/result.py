@@ -12,7 +12,9 @@ import xarray as xr
 
 from deconditional.errors import shortened, visible
 from deconditional.fields import result as written
+from deconditional.fields.zones.grid import DIM
 from deconditional.report.grids import plane, time_dim
+from deconditional.report.outlines import Outlines
 from deconditional.report.page import number
 from deconditional.scores.marginals import Marginals
 
@@ -53,6 +55,31 @@ class Result:
         samples = self.data.get("samples")
         return samples if samples is not None and samples.sizes.get("sample", 0) else None
 
+    @cached_property
+    def outlines(self) -> Outlines | None:
+        """Borders of the zones that were observed, where these are polygons or points."""
+        return Outlines.of(self.data)
+
+    @property
+    def is_of_counts(self) -> bool:
+        """Whether the field is a rate, and what was observed are counts of it."""
+        return "rate" in self.data
+
+    @property
+    def observed(self) -> xr.DataArray | None:
+        """What was observed, on the scale of the field: counts over what they are counts of."""
+        found = self.data.get("coarse_observed")
+        if found is None or not self.is_of_counts or "coarse_amount" not in self.data:
+            return found
+        return found / self.data["coarse_amount"]
+
+    @property
+    def noun(self) -> str:
+        """What coarse cells are called."""
+        if self.outlines is None:
+            return "coarse cells"
+        return "points" if self.outlines.is_point else "polygons"
+
     @property
     def target(self) -> str:
         """Name of the target's variable."""
@@ -67,7 +94,8 @@ class Result:
     def units(self) -> str:
         """Units of the target; empty where it has none."""
         stored = self.mean.attrs.get("units", "")
-        return _short(self.facts.get("units") or (stored if isinstance(stored, str) else ""))
+        told = "" if self.is_of_counts else self.facts.get("units")
+        return _short(told or (stored if isinstance(stored, str) else ""))
 
     @property
     def label(self) -> str:
@@ -78,6 +106,15 @@ class Result:
     def with_units(self, value: Any, digits: int = 4) -> str:
         """A number of the target, never apart from its units."""
         return f"{number(value, digits)}\u00a0{self.units}".strip()
+
+    def seen(self, value: Any, digits: int = 4) -> str:
+        """A number of what was observed: of counts it has no units of the rate."""
+        return number(value, digits) if self.is_of_counts else self.with_units(value, digits)
+
+    @property
+    def quantity(self) -> str:
+        """What the field is, in a sentence."""
+        return f"the rate of {self.name}" if self.is_of_counts else self.name
 
     @property
     def distribution(self) -> str:
@@ -137,8 +174,8 @@ class Result:
     @cached_property
     def limits(self) -> tuple[float, float] | None:
         """Ends of the colour scale that coarse input, mean, sample and truth share."""
-        fields = [self.mean, self.truth, self.data.get("coarse_observed")]
-        values = np.concatenate([plane(each).values.ravel() for each in fields if each is not None])
+        fields = [self.mean, self.truth, self.observed]
+        values = np.concatenate([_drawn(each) for each in fields if each is not None])
         values = values[np.isfinite(values)]
         if not values.size or values.min() == values.max():
             return None
@@ -150,6 +187,11 @@ class Result:
             return None
         role = np.nan_to_num(floats(self.data["coarse_role"])).astype(int)
         return [int(np.sum(role == value)) for value in range(len(ROLES))]
+
+
+def _drawn(field: xr.DataArray) -> Floats:
+    """The values of a field that a map shows."""
+    return floats(field).ravel() if f"coarse_{DIM}" in field.dims else plane(field).values.ravel()
 
 
 def floats(values: xr.DataArray) -> Floats:

@@ -52,17 +52,19 @@ def summary(result: Result) -> Text:
     doubt = (result.facts.get("comparison") or {}).get("doubt")
     sentences = [f"Take care: {doubt}"] if doubt else []
     sentences += [
-        f"The model {f'{model} ' if model else ''}predicts {result.name} ({result.target}{units}) "
+        f"The model {f'{model} ' if model else ''}predicts {result.quantity} "
+        f"({result.target}{units}) "
         f"in {number(predicted)} of {number(result.mean.size)} {where}."
     ]
     roles = result.roles()
     if roles is not None:
-        sentences.append(_matching(roles))
+        sentences.append(_matching(roles, result.noun))
     rmse = result.residuals.get("rmse")
     if rmse is not None and np.isfinite(rmse):
         sentences.append(
-            "Averaged over coarse cells, the posterior mean differs from what was observed there "
-            f"by {result.with_units(rmse, 3)} (root mean square)."
+            f"{'Summed' if result.is_of_counts else 'Averaged'} over {result.noun}, the posterior "
+            f"mean differs from what was observed there by {result.seen(rmse, 3)} (root "
+            "mean square)."
         )
     if result.scores is not None:
         rmse, bias, crps = (
@@ -76,7 +78,7 @@ def summary(result: Result) -> Text:
     return Text(" ".join(sentences))
 
 
-def _matching(roles: list[int]) -> str:
+def _matching(roles: list[int], noun: str) -> str:
     """A sentence on how many cells gave what, and on whether they are the same."""
     _, covariates, target, both = roles
     bags, observations = covariates + both, target + both
@@ -87,8 +89,8 @@ def _matching(roles: list[int]) -> str:
     else:
         how = f"{number(both)} cells have both, so the data are matched in part."
     return (
-        f"It learnt from the fine covariates of {number(bags)} coarse cells (bags) and from "
-        f"observations in {number(observations)} coarse cells; {how}"
+        f"It learnt from the fine covariates of {number(bags)} {noun} (bags) and from "
+        f"observations in {number(observations)} {noun}; {how}"
     )
 
 
@@ -127,7 +129,11 @@ def _distribution(result: Result) -> str:
 def _coverage(result: Result) -> list[Block]:
     roles = result.roles()
     blocks: list[Block] = []
-    if roles is not None:
+    cover = result.data.get("coarse_cover")
+    if result.outlines is not None and cover is not None:
+        caption = f"Share of each of the {result.noun} that has fine covariates."
+        blocks.append(Pictures([pictures.share_of_zones(result, cover, "cover", caption)]))
+    elif roles is not None:
         blocks += [*_first_step(result), Pictures([pictures.roles(result, roles)])]
     understood = result.facts.get("understood") or []
     if understood:
@@ -153,10 +159,16 @@ def _posterior(result: Result) -> list[Block]:
             "spread",
         ),
     ]
-    if "coarse_observed" in result.data:
+    observed = result.observed
+    if observed is not None:
         caption = "The coarse observations; grey where there is none."
-        observed = result.data["coarse_observed"]
-        drawn.insert(0, pictures.field(result, observed, "coarse input", caption))
+        title = "coarse input"
+        if result.is_of_counts:
+            caption = f"Counts over what is in the {result.noun}: crude rates, as they were given."
+            title = "crude rate"
+        drawn.insert(0, pictures.field(result, observed, title, caption))
+    if "exceedance" in result.data and "above" in result.data.coords:
+        drawn += pictures.above(result)
     if result.samples is not None:
         caption = "One draw of the posterior: a field with the detail that the mean smooths away."
         sample = result.samples.isel(sample=0)
@@ -258,15 +270,18 @@ def _agreement(result: Result) -> list[Block]:
     if residuals:
         blocks.append(
             Text(
-                "A residual is a coarse observation minus the average of the posterior mean over "
+                "A residual is a coarse observation minus "
+                f"{'the sum' if result.is_of_counts else 'the average'} of the posterior mean over "
                 "its cell. Residuals as large as the noise of the observations are expected; a "
                 "pattern on the map is not."
             )
         )
         names = {"mean": "mean", "root mean square": "rmse", "largest in size": "largest"}
-        rows = [[name, result.with_units(residuals.get(key))] for name, key in names.items()]
+        rows = [[name, result.seen(residuals.get(key))] for name, key in names.items()]
         over = (
-            f" over {number(residuals['n'])} coarse cells" if residuals.get("n") is not None else ""
+            f" over {number(residuals['n'])} {result.noun}"
+            if residuals.get("n") is not None
+            else ""
         )
         blocks.append(Table(f"Residuals{over}", ("residual", "value"), rows))
     residual = result.data.get("coarse_residual")
@@ -274,7 +289,10 @@ def _agreement(result: Result) -> list[Block]:
         caption = "Residuals; grey where nothing was observed or no average can be formed."
         title = "observed minus predicted"
         picture = pictures.field(result, residual, title, caption, "difference")
-        blocks += [*_first_step(result), Pictures([picture])]
+        drawn = [picture]
+        if result.is_of_counts:
+            drawn.insert(0, pictures.fitted(result))
+        blocks += [*_first_step(result), Pictures(drawn)]
     return blocks or [
         Text(
             "No observed coarse cell has predictions of its fine cells to average, so there are no "

@@ -69,6 +69,8 @@ def open_raster(path: str, which: str, chunked: bool | None = False) -> xr.Datas
     said = [str(data[band].attrs.get("long_name") or "").strip() for band in bands]
     own = len(bands) > 1 and len(set(said)) == len(said) and all(said)
     plain = [stem] if len(bands) == 1 else [f"{stem}_{k + 1}" for k in range(len(bands))]
+    if data.rio.crs is not None:
+        data = data.rio.write_coordinate_system()  # names and units of x and y
     data = data.rename(dict(zip(bands, said if own else plain, strict=True)))
     return data if chunked else data.load()
 

@@ -233,7 +233,9 @@ def bands(dataset: xr.Dataset) -> xr.Dataset:
         if not extra:
             found[str(name)] = field
         for k in range(field.sizes[extra[0]] if extra else 0):
-            value = f"{100 * float(field[extra[0]][k]):g}" if extra[0] == "quantile" else f"{k + 1}"
+            value = f"{k + 1}"
+            if extra[0] in ("quantile", "above"):
+                value = f"{(100 if extra[0] == 'quantile' else 1) * float(field[extra[0]][k]):g}"
             found[f"{name}_{value}"] = field.isel({extra[0]: k}, drop=True)
     out = xr.Dataset({n: v.transpose(y, x).astype("float32") for n, v in found.items()})
     out = out.drop_vars(set(out.coords) - {x, y, "spatial_ref"}).rename({y: "y", x: "x"})
