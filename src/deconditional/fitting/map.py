@@ -29,6 +29,7 @@ from deconditional.errors import CheckpointError
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
+from deconditional.fitting.taming import tamed
 from deconditional.kernels.devices import side_by_side
 from deconditional.saving.resume import CheckpointSection
 
@@ -59,9 +60,6 @@ LINE_SEARCH_FAILED = 2
 
 HUGE = 1e25
 """The loss where the algebra breaks down."""
-
-FAR = 1e4
-"""Nats above its start from which a loss that a run is told of grows like a logarithm."""
 
 
 class Problem(Protocol):
@@ -130,13 +128,13 @@ class _Restart:
         self.success = False
         self.promise = np.inf
         self.iterations = 0
-        self.start: float | None = None
 
     def run(
         self, low: np.ndarray, high: np.ndarray, iterations: int, options: Mapping[str, Any]
     ) -> None:
         """So many iterations; fewer where the run is halted."""
-        self.success, self.promise, self.iterations, self.start = False, np.inf, 0, None
+        self.success, self.promise, self.iterations = False, np.inf, 0
+        self.start: float | None = None
         try:
             result = minimize(
                 self._loss,
@@ -164,7 +162,7 @@ class _Restart:
             self.best = _Best(vector.copy(), *found)
         self.objective.told()
         self.start = found[0] if self.start is None else self.start
-        return _tamed(*found, self.start)
+        return tamed(*found, self.start)
 
     def _next(self, xk: np.ndarray) -> None:
         self.iterations += 1
@@ -175,18 +173,6 @@ class _Restart:
             return False
         near = bool(np.abs(_downhill(self.best.vector, self.best.gradient, low, high)).max() < 0.02)
         return self.success or near or (single and self.promise < FLOAT32_PROMISE)
-
-
-def _tamed(loss: float, gradient: np.ndarray, start: float) -> tuple[float, np.ndarray]:
-    """A loss and its gradient, as a line search can use them.
-
-    The first step goes as far as the gradient, or to the bounds. A loss of 1e90 there makes the
-    interpolation that follows so short that the search ends where it began.
-    """
-    rise = loss - start
-    if start >= HUGE or rise <= FAR:
-        return loss, gradient
-    return start + FAR * (1.0 + float(np.log(rise / FAR))), gradient * (FAR / rise)
 
 
 @dataclass(frozen=True)
