@@ -22,6 +22,7 @@ from studies.first_files import FirstFiles
 from studies.frame import Study
 from studies.global_fields import GlobalFields
 from studies.mediation import Mediation
+from studies.mediation_checks import MediationCalibration, MediationSampler
 from studies.ridges import Ridges
 from studies.shrinkage import Shrinkage
 from studies.swiss_roll import SwissRoll
@@ -42,6 +43,8 @@ STUDIES: dict[str, type[Study]] = {
         GlobalFields,
         FirstFiles,
         Mediation,
+        MediationSampler,
+        MediationCalibration,
         Variational,
         DeepKernels,
         Counts,
