@@ -128,8 +128,9 @@ class BagModel(Savable, BagOptions):
         options
             After a fit to a family: ``exposure`` or ``trials`` of the new bags, by default
             ``bags.exposure``; ``kind``, ``"mean"`` or ``"sum"``; ``noise=True`` for counts as
-            they would be observed, with their own scatter and overdispersion; ``source``, of
-            several; ``n_draws`` (500) and ``seed`` (0). After a fit to several targets, ``task``.
+            they would be observed, with their own scatter and overdispersion;
+            ``effects=True`` for their means with overdispersion alone; ``source``, of several;
+            ``n_draws`` (500) and ``seed`` (0). After a fit to several targets, ``task``.
         """
         fitted = self.check_fitted()
         check_bags(bags)
