@@ -133,7 +133,7 @@ def test_sums_over_bags_are_kept_though_f_varies_within_them():
     fixed = {"kernel.lengthscale": 0.25, "kernel.variance": 1.0}
     counts = np.random.default_rng(4).poisson(100 * bags.means(np.exp(F))).astype(float)
     options = {"family": dc.Poisson(), "n_inducing": N, "fixed": fixed, **HELD}
-    nuts = {"num_warmup": 200, "num_samples": 600}
+    nuts = {"num_warmup": 300, "num_samples": 800}
     sampled = dc.VBagg(method="nuts", method_options=nuts, **options)
     oracle = sampled.fit(bags, counts, exposure=100.0)
     assert oracle.nuts_diagnostics_["divergences"] == 0

@@ -35,6 +35,7 @@ from deconditional.fitting.parameters import (
 )
 from deconditional.fitting.priors import Normal, Prior, SplitLogNormal
 from deconditional.kernels.radial import DeepKernel
+from deconditional.kernels.tasks import TaskKernel
 
 __all__ = ["KernelTemplate", "kernel_template", "typical_distance"]
 
@@ -207,6 +208,9 @@ def _typical_values(
     if isinstance(kernel, DeepKernel):
         features = np.asarray(kernel.features(jnp.asarray(inputs)))
         inner = _typical_values(kernel.base, features, variance)
+        return {f"base.{name}": value for name, value in inner.items()}
+    if isinstance(kernel, TaskKernel):
+        inner = _typical_values(kernel.base, inputs[:, :-1], variance)
         return {f"base.{name}": value for name, value in inner.items()}
     typical = {"variance": np.asarray(variance)}
     scale = getattr(kernel, "lengthscale", None)

@@ -60,6 +60,9 @@ from deconditional.observations.kinds import Observation
 
 __all__ = ["LATENT", "FamilyProblem", "JointProblem", "Solution", "Sources"]
 
+MOST_SPREAD = 30.0
+"""Variance of f at a point beyond which rates would overflow: factors of a million either way."""
+
 LATENT = ("latent", "effects")
 """Names of unknowns that NUTS draws with the hyper-parameters."""
 
@@ -251,7 +254,7 @@ class FamilyProblem(eqx.Module):
             views.append(
                 replace(
                     view,
-                    spread=jnp.maximum(variance, 0.0),
+                    spread=jnp.clip(variance, 0.0, MOST_SPREAD),
                     own_spread=own_spread if view.seen.family.overdispersion else jnp.zeros(m),
                 )
             )

@@ -26,7 +26,16 @@ from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.saving.resume import CheckpointPart, CheckpointSection
 
-__all__ = ["NO_HYPER", "Fitted", "Learning", "Stages", "learn", "most_probable", "sampled"]
+__all__ = [
+    "NO_HYPER",
+    "Fitted",
+    "Learning",
+    "Stages",
+    "averaged",
+    "learn",
+    "most_probable",
+    "sampled",
+]
 
 NO_HYPER = ("inducing", *LATENT)
 """Names of what is learnt with the hyper-parameters and is none."""
@@ -195,7 +204,7 @@ def learn(
             unit = "steps" if how.climb else "evaluations"
             return replace(fitted, interrupted=f"{fitted.optimum.evaluations} {unit}")
         if how.method == "draws":
-            return _averaged(fitted, how, others)
+            return averaged(fitted, how, others)
         return sampled(fitted, how, stages, stop, others) if how.method == "nuts" else fitted
 
 
@@ -238,7 +247,7 @@ def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
     return Fitted((problem,), best.vector[None], (pieces,), (field,), best, trace=trace)
 
 
-def _averaged(fitted: Fitted, how: Learning, others: Sequence[BagProblem]) -> Fitted:
+def averaged(fitted: Fitted, how: Learning, others: Sequence[BagProblem] = ()) -> Fitted:
     """The posterior at a few draws of the hyper-parameters, weighed about the most probable ones.
 
     Each of `others` has one of them, in an order that has nothing to do with theirs.

@@ -36,7 +36,6 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 import numpy as np
 import scipy.linalg as sl
-from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from deconditional.kernels.linalg import (
@@ -157,7 +156,8 @@ def condition(
         weights, covariance, means = jnp.eye(len(gram)), gram + noise, trend_means
     else:
         covariance, means = weights.T @ gram @ weights + noise, weights.T @ trend_means
-    log_evidence, root, *rest = _solved(covariance, means, z, trend_scale)
+    log_evidence, *held = _solved(covariance, means, z, trend_scale)
+    root, *rest = jax.lax.stop_gradient(held)
     return Conditioned(log_evidence, root, whiten(root, weights.T).T, *rest)
 
 
@@ -165,8 +165,8 @@ def condition(
 def _solved(covariance: Array, means: Array, z: Array, scale: Array) -> tuple[Array, ...]:
     r"""All of :class:`Conditioned` but the projection, from A, B, z and b.
 
-    The gradient of the evidence is written by hand, which halves what is compiled for it; that of
-    the rest nobody asks for. With :math:`\alpha = A^{-1}(z - B\hat\beta)` it is
+    The gradient of the evidence is written by hand, which halves what is compiled for it. The rest
+    is held: it has none. With :math:`\alpha = A^{-1}(z - B\hat\beta)` it is
 
     .. math:: \partial_A = \tfrac12(\alpha\alpha^\top - A^{-1} + A^{-1}B\Lambda^{-1}B^\top A^{-1}),
               \qquad \partial_B = \alpha\hat\beta^\top - A^{-1}B\Lambda^{-1}.
@@ -189,15 +189,13 @@ def _solved(covariance: Array, means: Array, z: Array, scale: Array) -> tuple[Ar
 
 
 def _solved_forward(*given: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    solved = _solved(*(each.value for each in given))  # type: ignore[attr-defined]
+    solved = _solved(*given)
     return solved, solved[1:]
 
 
 def _solved_backward(solved: tuple[Array, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
     root, misfit, trend, trend_root, white_trend = solved
-    slope, *others = cotangents
-    if not all(isinstance(each, SymbolicZero) for each in others):
-        raise NotImplementedError("of what conditioning gives, the evidence alone has a gradient.")
+    slope = cotangents[0]
     inverse = whiten(root, jnp.eye(len(root)))
     seen = whiten(trend_root, white_trend.T) @ inverse
     alpha = inverse.T @ misfit
@@ -207,4 +205,4 @@ def _solved_backward(solved: tuple[Array, ...], cotangents: tuple[Any, ...]) -> 
     return slope * by_covariance, slope * by_means, -slope * alpha, None
 
 
-_solved.defvjp(_solved_forward, _solved_backward, symbolic_zeros=True)
+_solved.defvjp(_solved_forward, _solved_backward)

@@ -227,7 +227,8 @@ def follow(likelihood: Likelihood, found: Unknowns) -> Unknowns:
         product,
         likelihood.expand(found).gradient(found),
         tol=1e-7,
-        maxiter=100,
+        atol=1e-9,
+        maxiter=40,
         M=lambda right: expansion.solve(curvature, right),
     )
     return Unknowns(found.v + step.v, found.e + step.e)

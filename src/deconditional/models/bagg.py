@@ -36,6 +36,8 @@ class BaggGP(BagModel, FamilyOptions):
         :class:`~deconditional.Binomial`, :class:`~deconditional.BetaBinomial`,
         :class:`~deconditional.Tweedie` or a family of one's own. Inference is in a basis then, with
         a function at each distinct point, 1000 at most.
+    rank
+        Where sources have a `task`: rank of the matrix that says how targets go together.
     trend
         ``"none"``, ``"constant"`` or ``"linear"`` in the covariates, integrated out. A tuple of
         their numbers, from 0, is linear in these alone.

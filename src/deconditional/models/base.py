@@ -22,11 +22,11 @@ from deconditional.inference.field import Field
 from deconditional.inference.learn import Fitted, Learning, Stages, learn
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.kernels.linalg import suitable_threads
-from deconditional.models.checks import check_bags, check_count, query_points
+from deconditional.models.checks import check_bags, check_count
 from deconditional.models.data import Data
 from deconditional.models.options import BagOptions
 from deconditional.models.problems import own_starts, problem_parts
-from deconditional.models.rates import over_bags, rates_of
+from deconditional.models.rates import asked_bags, asked_points, over_bags, rates_of
 from deconditional.models.report import learnt_attributes, reported
 from deconditional.models.solvers import Exact, Variational, solver_of
 from deconditional.observations.kinds import Mediated, Observation
@@ -69,6 +69,7 @@ class BagModel(Savable, BagOptions):
         features: int | None = None,
         *,
         source: int = 0,
+        task: int | None = None,
     ) -> Posterior:
         """Posterior of the fine field.
 
@@ -86,6 +87,8 @@ class BagModel(Savable, BagOptions):
             accuracy.
         source
             Of a fit to several sources, the one whose rate is predicted.
+        task
+            Of a fit to several targets, the one that is predicted, from 0.
 
         Returns
         -------
@@ -95,7 +98,7 @@ class BagModel(Savable, BagOptions):
             :class:`~deconditional.RatePosterior`, which has ``latent`` for f.
         """
         self.check_fitted()
-        array = query_points(x, self.n_features_in_)
+        array = asked_points(x, self.n_features_in_, getattr(self, "tasks_", None), task)
         if fine_noise and not self.fine_noise:
             raise ValueError("this model has no high-resolution noise; fit with fine_noise=True.")
         support = self.bags_.points.min(0), self.bags_.points.max(0)
@@ -126,10 +129,11 @@ class BagModel(Savable, BagOptions):
             After a fit to a family: ``exposure`` or ``trials`` of the new bags, by default
             ``bags.exposure``; ``kind``, ``"mean"`` or ``"sum"``; ``noise=True`` for counts as
             they would be observed, with their own scatter and overdispersion; ``source``, of
-            several; ``n_draws`` (500) and ``seed`` (0).
+            several; ``n_draws`` (500) and ``seed`` (0). After a fit to several targets, ``task``.
         """
         fitted = self.check_fitted()
         check_bags(bags)
+        bags = asked_bags(bags, getattr(self, "tasks_", None), options.pop("task", None))
         if bags.points.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"the model was fitted on {self.n_features_in_} covariates; the new bags have "
@@ -153,7 +157,7 @@ class BagModel(Savable, BagOptions):
         folds : (M,)
             The fold of every observation.
         """
-        fitted = self.check_fitted()
+        fitted = self._of_normal_errors()
         m, labels = len(fitted.z), np.asarray(folds)
         if labels.shape != (m,) or len(np.unique(labels)) < 2:
             raise ValueError(f"folds must divide the {m} observations into two parts or more.")
@@ -170,11 +174,20 @@ class BagModel(Savable, BagOptions):
         shares : (G, M)
             The weights of each mean.
         """
-        fitted = self.check_fitted()
+        fitted = self._of_normal_errors()
         m, weights = len(fitted.z), np.asarray(shares, dtype=float)
         if weights.ndim != 2 or weights.shape[1] != m:
             raise ValueError(f"shares must have a column for each of the {m} observations.")
         return Gaussians(*stacked(fitted.from_means(weights)))
+
+    def _of_normal_errors(self) -> Fitted:
+        """What was learnt; an error after a fit to a family or to several sources."""
+        if hasattr(self, "families_"):
+            raise ValueError(
+                "held-out predictions in closed form are for normal errors alone; hold "
+                "observations out of fit, and ask predict_bags for theirs."
+            )
+        return self.check_fitted()
 
     def log_marginal(self) -> float:
         """Log probability of the observations with hyper-parameters integrated out.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import gpjax.kernels as gk
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,14 +17,21 @@ from deconditional.bags import Bags
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
 from deconditional.inference.laplace import FamilyProblem
-from deconditional.inference.learn import Fitted, Stages, learn, sampled
+from deconditional.inference.learn import Fitted, Learning, Stages, averaged, learn, sampled
 from deconditional.inference.seen import Nearest, Seen
 from deconditional.kernels.devices import gathered
+from deconditional.kernels.tasks import TaskKernel
 from deconditional.models.base import learning, stages, take
+from deconditional.models.checks import check_count
 from deconditional.models.data import Data
 from deconditional.models.inducing import inducing_points
-from deconditional.models.problems import field_kernel, mediated, prior_trend
-from deconditional.models.sources import Given, Source
+from deconditional.models.problems import (
+    field_kernel,
+    mediated,
+    prior_trend,
+    with_length_scales,
+)
+from deconditional.models.sources import Given, Source, with_task
 from deconditional.observations.families import Family, Normal
 from deconditional.observations.kinds import Matched
 from deconditional.saving.resume import CheckpointPart, within
@@ -35,6 +43,12 @@ MOST_POINTS = 1_000
 
 ROUNDS = 4
 """Most fits, each about the solution of the last."""
+
+MANY_POINTS = 10_000
+"""Points beyond which hyper-parameters are learnt from representatives of every bag."""
+
+REPRESENTATIVES = 32
+"""Points that stand for a bag."""
 
 SETTLED = 0.05
 """Nats between two rounds that end them."""
@@ -67,42 +81,77 @@ def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | Non
     """The model, fitted to sources.
 
     A variational fit takes expectations under the solution of the last round; it ends where the
-    evidence changes no more.
+    evidence changes no more. Where there are many points, hyper-parameters are learnt from a few of
+    every bag that stand for it, and the posterior is that of all points.
     """
     began = time.perf_counter()
-    problem: Any
-    problem, details, notes = pose(model, sources)
+    tasks = [each.task for each in sources]
+    sources = [e if e.task is None else replace(e, bags=with_task(e.bags, e.task)) for e in sources]
+    posed: Any = pose(model, sources)
+    whole, details, notes = posed
+    problem = _condensed(whole, sources, model.seed)
     solver = InBasis()
     bags = sources[0].bags if len(sources) == 1 else _together([each.bags for each in sources])
 
     def at(number: int) -> Stages:
         part = within(kept, f"round {number}").get("checkpoint")
-        return stages(model, bags, problem, part)
+        return stages(model, bags, whole, part)
 
-    how = learning(model, problem, solver)  # type: ignore[arg-type]
-    first = replace(how, method="map", method_options=None)
-    direct = not problem.variational and model.method != "nuts"
-    fitted = learn(problem, how if direct else first, at(0))
-    rounds = 1
-    while problem.variational and rounds < ROUNDS and not fitted.interrupted:
-        before, vector = fitted.optimum.log_posterior, fitted.optimum.vector
-        problem = settle(problem, vector)
-        fitted = learn(problem, replace(first, n_restarts=0, starts=(vector,)), at(rounds))
-        rounds += 1
-        if abs(fitted.optimum.log_posterior - before) < SETTLED:
-            break
+    how = learning(model, whole, solver)  # type: ignore[arg-type]
+    fitted, rounds = _in_rounds(problem, how, at)
     if model.method == "nuts" and not fitted.interrupted:
         fitted = _sampled(fitted, how, at(ROUNDS))
-    elif problem.variational and not fitted.interrupted:
-        problem = settle(problem, fitted.optimum.vector)
-        fitted = learn(
-            problem, replace(how, n_restarts=1, starts=(fitted.optimum.vector,)), at(ROUNDS)
-        )
-    details |= {"rounds": str(rounds)} if problem.variational else {}
+    elif problem is not whole:
+        fitted = _of_all_points(fitted, whole)
+        details["learnt from"] = f"{_size(problem)} of {_size(whole)} points"
+    details |= {"rounds": str(rounds)} if whole.variational else {}
     told: Any = solver, (details, notes), at(ROUNDS), began
     learnt_model = take(model, bags, fitted, *told)
     learnt_model.families_ = tuple(each.family for each in sources)
+    if tasks[0] is not None:
+        learnt_model.tasks_ = max(t or 0 for t in tasks) + 1
     return learnt_model
+
+
+def _in_rounds(problem: Any, how: Learning, at: Callable[[int], Stages]) -> tuple[Fitted, int]:
+    """What was learnt, and in how many fits."""
+    first = replace(how, method="map", method_options=None)
+    if not problem.variational:
+        return learn(problem, first if how.method == "nuts" else how, at(0)), 1
+    fitted, rounds, evaluations, settled = learn(problem, first, at(0)), 1, 0, False
+    while rounds < ROUNDS and not settled and not fitted.interrupted:
+        before, evaluations = fitted.optimum, evaluations + fitted.optimum.evaluations
+        problem = settle(problem, before.vector)
+        again = replace(first, n_restarts=0, starts=(before.vector,))
+        fitted, rounds = learn(problem, again, at(rounds)), rounds + 1
+        settled = abs(fitted.optimum.log_posterior - before.log_posterior) < SETTLED
+    if how.method == "draws" and not fitted.interrupted:
+        fitted = averaged(fitted, how)
+    optimum = replace(fitted.optimum, evaluations=fitted.optimum.evaluations + evaluations)
+    return replace(fitted, optimum=optimum), rounds
+
+
+def _of_all_points(fitted: Fitted, whole: FamilyProblem) -> Fitted:
+    """The posterior of all points at hyper-parameters that were learnt from some."""
+    if whole.variational:
+        whole = settle(whole, fitted.optimum.vector, _solution)
+    solved = {v.tobytes(): _solution(whole, v) for v in np.unique(fitted.vectors, axis=0)}
+    pieces, found = zip(*(solved[v.tobytes()] for v in fitted.vectors), strict=True)
+    return replace(fitted, problems=(whole,) * len(pieces), pieces=pieces, fields=found)
+
+
+def _condensed(problem: FamilyProblem, sources: Sequence[Given], seed: int) -> FamilyProblem:
+    """The problem with a few points of every bag; itself where it has few."""
+    if _size(problem) <= MANY_POINTS:
+        return problem
+    few = [replace(each, bags=each.bags.condense(REPRESENTATIVES, seed)) for each in sources]
+    seen = [_seen(each, old.observation) for each, old in zip(few, problem.sources, strict=True)]
+    return replace(problem, sources=tuple(seen))
+
+
+def _size(problem: FamilyProblem) -> int:
+    """Points of all sources."""
+    return sum(int(np.count_nonzero(seen.layout.weights)) for seen in problem.sources)
 
 
 def _sampled(fitted: Fitted, how: Any, at: Any) -> Fitted:
@@ -121,11 +170,21 @@ def _sampled(fitted: Fitted, how: Any, at: Any) -> Fitted:
         return sampled(begun, how, at, stop)
 
 
-def settle(problem: FamilyProblem, vector: np.ndarray) -> Any:
+@eqx.filter_jit
+def _solution(problem: FamilyProblem, vector: Any) -> Any:
+    """The posterior alone: no gradient is compiled for problems that are solved and not learnt."""
+    return problem.evaluate(jnp.asarray(vector))[1]
+
+
+def settle(
+    problem: FamilyProblem,
+    vector: np.ndarray,
+    solve: Callable[..., Any] = FamilyProblem.solve,
+) -> Any:
     """The problem about its own solution, hyper-parameters held."""
     before = np.inf
     for _ in range(8):
-        solution, field = problem.solve(jnp.asarray(vector))
+        solution, field = solve(problem, jnp.asarray(vector))
         problem = problem.about(solution)
         now = float(field.log_evidence)
         if abs(now - before) < 0.1 * SETTLED:
@@ -139,6 +198,8 @@ def pose(
 ) -> tuple[FamilyProblem, dict[str, str], tuple[str, ...]]:
     """The problem, and what a report says of how it was posed: details by name, and notes."""
     _check(model)
+    n_tasks = max((each.task or 0) for each in sources) + 1
+    tasked = sources[0].task is not None
     points = np.concatenate([each.bags.points for each in sources])
     crude = np.concatenate([each.crude for each in sources])
     trend = prior_trend(model.trend, points, crude)
@@ -148,7 +209,13 @@ def pose(
         trend = eqx.tree_at(lambda t: t.prior_std, trend, floor)
     else:
         variance = float(np.var(crude)) or 1.0
-    template = field_kernel(model.kernel, points, variance)
+    kernel = model.kernel
+    if tasked:
+        check_count("rank", model.rank)
+        base = with_length_scales(gk.RBF, points.shape[1] - 1) if kernel is None else kernel
+        level = float(np.max(np.asarray(trend.prior_std), initial=1.0))
+        kernel = TaskKernel(base, n_tasks, model.rank, level)
+    template = field_kernel(kernel, points, variance)
     kinds = [_kind(model, each) for each in sources]
     parameters = [*template.parameters]
     for each, kind in zip(sources, kinds, strict=True):
@@ -179,9 +246,11 @@ def _check(model: Any) -> None:
     model.check_options()
     for name, usual in {"fine_noise": False, "learn_noise": None}.items():
         if getattr(model, name) != usual:
-            raise ValueError(
-                f"{name} is an option of normal observations of one kind; leave it out."
-            )
+            raise ValueError(f"{name} is for normal observations of one kind; leave it out.")
+    if getattr(model, "inference", "collapsed") == "stochastic":
+        raise ValueError(
+            "inference='stochastic' is for normal observations of one kind; leave it out."
+        )
     if getattr(model, "learn_inducing", False):
         raise ValueError("learn_inducing is for normal observations of one kind; leave it out.")
     if getattr(model, "uncertainty", False):

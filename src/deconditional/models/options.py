@@ -77,10 +77,11 @@ class MediationOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FamilyOptions:
-    """How observations scatter about their means; None is normal errors."""
+    """How observations scatter about their means, and how several targets go together."""
 
     kernel: AbstractKernel | None = field(default=None, kw_only=False)
     family: Family | None = None
+    rank: int = 1
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -32,6 +32,7 @@ __all__ = [
     "problem_parts",
     "spread",
     "tile_dtype",
+    "with_length_scales",
 ]
 
 FLOAT32_FROM = 3_000

@@ -13,17 +13,48 @@ from deconditional.bags import Bags
 from deconditional.inference.learn import Fitted
 from deconditional.inference.posterior import Posterior
 from deconditional.inference.rate_posterior import BagDraws, RatePosterior, bag_rates
+from deconditional.models.checks import query_points
+from deconditional.models.sources import with_task
 from deconditional.observations.families import OVERDISPERSION, Family, Normal
 
-__all__ = ["over_bags", "rates_of"]
+__all__ = ["asked_bags", "asked_points", "over_bags", "rates_of"]
+
+
+def asked_points(x: npt.ArrayLike, d: int, n_tasks: int | None, task: int | None) -> np.ndarray:
+    """Query points of d inputs, the index of their target last where there are several."""
+    _check_task(n_tasks, task)
+    if n_tasks is None:
+        return query_points(x, d)
+    points = query_points(x, d - 1)
+    return np.concatenate([points, np.full((len(points), 1), float(task or 0))], axis=1)
+
+
+def asked_bags(bags: Bags, n_tasks: int | None, task: int | None) -> Bags:
+    """New bags of one target."""
+    _check_task(n_tasks, task)
+    return bags if n_tasks is None else with_task(bags, task or 0)
+
+
+def _check_task(n_tasks: int | None, task: int | None) -> None:
+    if n_tasks is None and task is not None:
+        raise ValueError("the model has one target; leave task out.")
+    if n_tasks is not None and (task is None or not 0 <= task < n_tasks):
+        raise ValueError(
+            f"the model has {n_tasks} targets; say which with task=0 to {n_tasks - 1}."
+        )
 
 
 def rates_of(posterior: Posterior, families: tuple[Family, ...], source: int) -> Any:
     """The posterior on the scale of the rate of a source; f itself with an identity link."""
+    family = _family(families, source)
+    return posterior if family.link == "identity" else RatePosterior(posterior, family.g)
+
+
+def _family(families: tuple[Family, ...], source: int) -> Family:
+    """The family of a source."""
     if not 0 <= source < len(families):
         raise ValueError(f"source must be one of the {len(families)} of the fit, from 0.")
-    family = families[source]
-    return posterior if family.link == "identity" else RatePosterior(posterior, family.g)
+    return families[source]
 
 
 def over_bags(
@@ -40,7 +71,7 @@ def over_bags(
     seed: int = 0,
 ) -> BagDraws:
     """Joint draws over new bags; :meth:`~deconditional.BaggGP.predict_bags` says what of."""
-    family = families[source]
+    family = _family(families, source)
     amount = _amount(family, bags, exposure, trials)
     kind = ("mean" if amount is None else "sum") if kind is None else kind
     if kind not in ("mean", "sum"):

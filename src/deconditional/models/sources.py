@@ -15,7 +15,6 @@ from deconditional.models.checks import (
     known_covariance,
     mediators,
     observations,
-    query_points,
 )
 from deconditional.observations.families import Family, Normal, check_observed
 
@@ -272,9 +271,3 @@ def with_task(bags: Bags, task: int) -> Bags:
     """Bags whose points have the index of their task for a last covariate."""
     column = np.full((bags.n_points, 1), float(task))
     return replace(bags, points=np.concatenate([bags.points, column], axis=1))
-
-
-def points_of_task(x: npt.ArrayLike, d: int, task: int) -> np.ndarray:
-    """Query points of one task."""
-    points = query_points(x, d)
-    return np.concatenate([points, np.full((len(points), 1), float(task))], axis=1)

@@ -32,6 +32,8 @@ class VarCMP(CMP, VariationalModel, FamilyOptions):
         As in :class:`BaggGP`. A mean of rates has to be a rate, so that weights of the operator
         below zero are left out, and the others scaled to a sum of one, where the link is no
         identity.
+    rank
+        As in :class:`BaggGP`.
     n_inducing, inducing, learn_inducing, features, inference, trace, inference_options
         As in :class:`VBagg`.
     trend, fine_noise, learn_noise, fixed, priors

@@ -30,7 +30,7 @@ class VBagg(BaggGP, VariationalModel):
         Move them with the other parameters.
     features
         Use so many random Fourier features of the kernel in place of inducing points.
-    family
+    family, rank
         As in :class:`BaggGP`.
     inference
         ``"collapsed"`` integrates the inducing variables out in closed form; ``"stochastic"``

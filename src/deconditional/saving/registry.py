@@ -55,6 +55,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.inference.variational": ("BasisPieces", "VariationalProblem"),
     "deconditional.kernels.layout": ("BagSampler", "Layout"),
     "deconditional.kernels.radial": ("DeepKernel",),
+    "deconditional.kernels.tasks": ("TaskKernel",),
     "deconditional.kernels.repeats": ("Repeats",),
     "deconditional.kernels.within_bags": ("BagPairs",),
     # fields
