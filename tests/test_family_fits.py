@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import deconditional as dc
-from deconditional.fitting.map import evaluated
+from deconditional.fitting.evaluation import evaluated
 from deconditional.models.families import pose, settle
 from deconditional.models.sources import Source, given
 from tests.helpers import assert_close, finite_difference
