@@ -21,6 +21,7 @@ from studies.first_files import FirstFiles
 from studies.frame import Study
 from studies.global_fields import GlobalFields
 from studies.mediation import Mediation
+from studies.mediation_checks import MediationCalibration, MediationSampler
 from studies.ridges import Ridges
 from studies.shrinkage import Shrinkage
 from studies.swiss_roll import SwissRoll
@@ -41,6 +42,8 @@ STUDIES: dict[str, type[Study]] = {
         GlobalFields,
         FirstFiles,
         Mediation,
+        MediationSampler,
+        MediationCalibration,
         Variational,
         DeepKernels,
     )

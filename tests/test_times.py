@@ -1,6 +1,7 @@
 """Fields in time: inputs, windows, and what they must agree with."""
 
 import warnings
+from dataclasses import replace
 
 import cftime
 import numpy as np
@@ -17,6 +18,7 @@ from deconditional.errors import UsageError  # noqa: E402
 from deconditional.fields import series  # noqa: E402
 from deconditional.fields.clock import Clock, years  # noqa: E402
 from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
+from deconditional.fields.sides import two_sides  # noqa: E402
 from deconditional.kernels.repeats import repeats_of, separated  # noqa: E402
 from deconditional.kernels.sweeps import bag_cross, bag_gram  # noqa: E402
 
@@ -86,6 +88,84 @@ def test_repeated_bags_cost_what_distinct_ones_cost_and_agree():
     x = rng.normal(size=(5, 4))
     np.testing.assert_allclose(found.cross(kernel, x), bag_cross(kernel, x, bags), atol=1e-12)
     assert separated(gk.RBF(), (2,)) is None and repeats_of(bags, gk.RBF()) is None
+
+
+# --- windows of time ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def days():
+    """A field every five days of four months, itself the target, and its monthly means."""
+    every = np.arange("2001-01-01", "2001-05-01", 5, dtype="datetime64[D]").astype("datetime64[ns]")
+    fields = dc.datasets.synthetic_fields(8, 12, times=list(every), seed=2)
+    fine = fields[["cloud"]].assign(known=fields.cloud)
+    data = dc.datasets.split_cells(fine, "cloud", ["known"], [], block=4, matched=1.0)
+    months = data.coarse.cloud.resample(time="MS").mean()
+    starts = np.arange("2001-01", "2001-06", dtype="datetime64[M]").astype("datetime64[ns]")
+    bounds = ("time", "bnds"), np.stack([starts[:-1], starts[1:]], 1)
+    coarse = data.coarse[["lat_bnds", "lon_bnds"]].drop_vars("time", errors="ignore")
+    coarse = coarse.assign(cloud=months, time_bnds=bounds)
+    coarse.time.attrs["bounds"] = "time_bnds"
+    return data.fine, coarse
+
+
+@pytest.mark.parametrize("said", ["bounds", "month"])
+def test_a_monthly_mean_is_a_bag_of_points_in_space_and_time(days, said):
+    fine, coarse = days
+    if said == "month":  # dated at the end of the month
+        ends = coarse.time.values + np.timedelta64(26, "D")
+        coarse = coarse[["cloud"]].assign_coords(time=ends)
+    downscaler = dc.Downscaler("cloud", ["known"], window=None if said == "bounds" else said)
+    learner = downscaler.prepare(*two_sides(fine, coarse, downscaler.question()))
+    pairing, bags = learner.problem.pairing, learner.bags.make()
+    assert pairing.matching == "matched" and pairing.n_bags == len(pairing.z) == 4 * 6
+    values = bags.points[:, -2] + bags.points[:, -1]  # the deviation, and the mean over time
+    np.testing.assert_allclose(bags.means(values)[pairing.own_bag], pairing.z, rtol=1e-6)
+    assert "with 5 to 7 fine times; 4 of 4 windows" in dict(pairing.understood)["time"]
+
+
+def test_files_that_date_their_months_differently_meet(data):
+    expected = dc.Downscaler("tas", ["altitude"]).understand(data.fine, data.coarse)
+    cloud = data.fine.assign(cloud=dc.datasets.synthetic_fields(8, 12, times=MONTHS).cloud)
+    asked = dc.Downscaler("tas", ["altitude", "cloud"])
+    for day in ("01", "28"):
+        dates = np.array([f"{month[:7]}-{day}" for month in MONTHS], "datetime64[ns]")
+        found = asked.understand(cloud, data.coarse.assign_coords(time=dates))
+        assert found.matching == "matched" and found.n_bags == expected.n_bags
+        np.testing.assert_array_equal(found.z[np.argsort(found.own_bag)], expected.z)
+    none = dc.Downscaler("tas", ["altitude", "cloud"], window="none")
+    late = data.coarse.assign_coords(time=dates)
+    assert none.understand(cloud, late).matching == "unmatched"
+    one = asked.understand(cloud.isel(time=[2]), late.isel(time=[2]))
+    assert one.matching == "matched" and len(one.z) == 6
+    standard = [cftime.DatetimeGregorian(2001, m, 15) for m in range(1, 7)]
+    plain = asked.understand(cloud, data.coarse.assign_coords(time=standard))
+    assert plain.matching == "matched"
+
+
+def test_half_a_month_of_days_is_not_the_month(days):
+    fine, coarse = days
+    asked = dc.Downscaler("cloud", ["known"], min_cover=0.8)
+    found = asked.understand(fine.isel(time=slice(4, None)), coarse)
+    assert "3 of 4 windows" in dict(found.understood)["time"]
+    with pytest.raises(UsageError, match="window must be one of day, month, year, none"):
+        dc.Downscaler("cloud", ["known"], window="week").question()
+
+
+def test_windows_of_a_series_hold_whole_months(days, monkeypatch):
+    fine, coarse = days
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        together = dc.Downscaler("cloud", ["known"], **QUICK).fit(fine, coarse)
+        expected = together.predict(fine)
+        monkeypatch.setattr(series, "LEARNT", 18)
+        same = dc.Downscaler("cloud", ["known"], **parameters_held(together)).fit(fine, coarse)
+    assert same.learner_.series.reach == 4
+    learner = together.learner_
+    same.learner_ = replace(learner, recipe=same.learner_.recipe, series=same.learner_.series)
+    found = same.predict(fine)
+    for name in ("mean", "std", "coarse_mean", "coarse_observed"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-6)
 
 
 # --- covariates within places and between them ------------------------------------------------

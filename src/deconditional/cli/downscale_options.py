@@ -96,6 +96,8 @@ def _data(add: Add, of_estimator: Add) -> None:
     add("--id", metavar="COLUMN", help=text)
     add("--on", help="where to predict, if not where the fine covariates are known", **files)
     add("--time", metavar="T", help="use these times only: 2001-07, or 2001-06/2001-08")
+    text = "coarse values are means over a day, a month or a year (default: as time bounds say)"
+    of_estimator("--window", choices=("day", "month", "year", "none"), help=text)
     of_estimator("--mask", help="fine variable, share of a cell that counts (0 to 1)")
     text = "least share of a coarse cell that fine cells must cover (default: 0.5)"
     of_estimator("--min-cover", type=float, metavar="SHARE", help=text)

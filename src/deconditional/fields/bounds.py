@@ -16,6 +16,7 @@ from deconditional.fields.polygons import estimated_corners
 from deconditional.fields.surface import Surface
 
 __all__ = [
+    "bounds_name",
     "cell_bounds",
     "cell_centres",
     "inferred_bounds",
@@ -135,7 +136,7 @@ def _places(
 
 def _corners(dataset: xr.Dataset, name: str, dims: Sequence[Any], which: str) -> Floats | None:
     """The coordinate of the corners of every cell, one axis more than `dims`; None without any."""
-    found = _bounds_name(dataset, name)
+    found = bounds_name(dataset, name)
     if found is None:
         return None
     corners = dataset[found].transpose(*dims, ..., missing_dims="ignore")
@@ -185,7 +186,7 @@ def cell_bounds(
 
     Bounds that come with the dataset are checked; others lie half-way between the centres.
     """
-    found = _bounds_name(dataset, name)
+    found = bounds_name(dataset, name)
     if found is not None:
         bounds = _given(dataset, name, found, centres, kind, unit, which)
     elif len(centres) < 2:
@@ -200,7 +201,7 @@ def cell_bounds(
     return bounds, 2 * float(precision * np.abs(bounds).max())
 
 
-def _bounds_name(dataset: xr.Dataset, name: str) -> str | None:
+def bounds_name(dataset: xr.Dataset, name: str) -> str | None:
     """The variable with the bounds of a coordinate, by its attribute or by its usual name."""
     variable = dataset[name]
     named = [variable.attrs.get("bounds"), variable.encoding.get("bounds")]

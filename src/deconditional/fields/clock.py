@@ -16,9 +16,13 @@ import numpy.typing as npt
 
 from deconditional.errors import UsageError
 
-__all__ = ["MODES", "Clock", "check_mode", "comparable", "years"]
+__all__ = ["MODES", "Clock", "check_mode", "comparable", "is_dates", "time_places", "years"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+MOMENT = 1e-6
+"""A time that is too short to matter, in years: half a minute."""
 
 MODES = ("smooth", "independent", "ignore")
 """How times can hang together."""
@@ -54,6 +58,11 @@ class Clock:
         The median step between times, in years; one where times are numbered.
     known
         Times that are independent are numbered: these, in years and in order.
+    windows : (3, n)
+        Coarse times that are means over windows, in order, and the begin and end of each; None
+        where all coarse values are at their times.
+    said
+        What there is to say of windows.
 
     Examples
     --------
@@ -67,24 +76,53 @@ class Clock:
     season: bool = False
     step: float = 1.0
     known: Floats | None = None
+    windows: Floats | None = None
+    said: str = ""
 
     @classmethod
-    def of(cls, times: np.ndarray | None, mode: str) -> Clock:
+    def of(
+        cls, times: np.ndarray | None, mode: str, windows: Floats | None = None, said: str = ""
+    ) -> Clock:
         """The clock of some times; one that makes no inputs where there are none, or one."""
         if times is None or len(times) < 2 or mode == "ignore":
-            return cls()
+            return cls(windows=windows, said=said)
         at = np.sort(years(times))
         if mode == "independent":
-            return cls(mode, known=at)
+            return cls(mode, known=at, windows=windows, said=said)
         step = float(np.median(np.diff(at)))
         whole = at[-1] - at[0] + step >= YEARS_WITH_A_SEASON - 1e-2
         often = step <= 1.0 / TIMES_IN_A_YEAR + 1e-2
-        return cls(mode, _dates(times) and bool(whole and often), step)
+        seasonal = is_dates(times) and bool(whole and often)
+        return cls(mode, seasonal, step, windows=windows, said=said)
 
     @property
     def n_inputs(self) -> int:
         """Number of inputs that a time becomes."""
         return 0 if self.mode == "ignore" else 3 if self.season else 1
+
+    def spans(self, times: np.ndarray) -> tuple[Floats, Floats]:
+        """Begin and end of what values at some coarse times are means over, in years."""
+        at = years(times)
+        if self.windows is None:
+            return at, at
+        stamp, low, high = self.windows
+        k = np.abs(at[:, None] - stamp).argmin(1)
+        found = np.abs(at - stamp[k]) < MOMENT
+        return np.where(found, low[k], at), np.where(found, high[k] - MOMENT, at)
+
+    def places(self, times: np.ndarray, among: np.ndarray) -> Ints:
+        """For every time the coarse time among others that it belongs to; -1 where there is none.
+
+        It is in the window of that, or, without windows, equal.
+        """
+        if self.windows is None:
+            return time_places(times, among)
+        times, among = comparable(times, among)
+        low, high = self.spans(among)
+        order, at = np.argsort(low), years(times)
+        k = order[np.clip(np.searchsorted(low[order], at + 0.5 * MOMENT) - 1, 0, None)]
+        inside = (at >= low[k] - 0.5 * MOMENT) & (at <= high[k] + 0.5 * MOMENT)
+        return np.where(inside, k, -1)
 
     def __call__(self, times: np.ndarray) -> Floats:
         """The inputs, (times, inputs)."""
@@ -97,6 +135,18 @@ class Clock:
             return at[:, None]
         angle = 2.0 * np.pi * at
         return np.stack([at, np.cos(angle), np.sin(angle)], 1)
+
+
+def time_places(times: np.ndarray, among: np.ndarray) -> Ints:
+    """The place of every time among others; -1 where it is not one of them."""
+    times, among = comparable(times, among)
+    place = {key(t): k for k, t in enumerate(among)}
+    return np.array([place.get(key(t), -1) for t in times], dtype=np.int64)
+
+
+def key(time: Any) -> Any:
+    """A time as what can be looked up."""
+    return time.item() if isinstance(time, np.generic) else time
 
 
 def check_mode(mode: Any) -> None:
@@ -125,12 +175,16 @@ def years(times: np.ndarray) -> Floats:
     return np.asarray(days, dtype=float) / DAYS_PER_YEAR[calendar]
 
 
-def _dates(times: np.ndarray) -> bool:
+def is_dates(times: np.ndarray) -> bool:
+    """Whether times are dates, of NumPy or of a calendar."""
     return times.dtype.kind == "M" or hasattr(times.flat[0], "calendar")
 
 
 def comparable(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fine and coarse times in one type, so that equal ones are found to be equal."""
+    one, other = (
+        (_plain_dates(a) if b.dtype.kind == "M" else a) for a, b in ((one, other), (other, one))
+    )
     kinds = [_kind(times) for times in (one, other)]
     if kinds[0] != kinds[1]:
         raise UsageError(
@@ -141,6 +195,17 @@ def comparable(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarr
         common = np.promote_types(one.dtype, other.dtype)
         return one.astype(common), other.astype(common)
     return one, other
+
+
+def _plain_dates(times: np.ndarray) -> np.ndarray:
+    """Dates of the calendar of every day as those of NumPy; others as they are."""
+    if getattr(times.flat[0], "calendar", None) not in (
+        "standard",
+        "gregorian",
+        "proleptic_gregorian",
+    ):
+        return times
+    return np.array([time.isoformat() for time in times], dtype="datetime64[ns]")
 
 
 def _kind(times: np.ndarray) -> str:

@@ -93,6 +93,12 @@ class Downscaler(Savable, Options):
         polygons, an amount of each, as trials are. The field is a rate then.
     dims
         Names of dimensions, ``{"y": ..., "x": ..., "time": ...}``, where they cannot be found.
+    time
+        How times hang together: ``"smooth"``, ``"independent"``, or ``"ignore"``, which takes
+        means over them.
+    window
+        Which fine times a coarse value is the mean over: its ``"day"``, ``"month"``, ``"year"``, or
+        ``"none"``, its own time. By default what bounds of times say, or months that differ in day.
     folds
         Of the cross-validation behind ``"auto"``.
     n_restarts, seed

@@ -352,6 +352,11 @@ def _named_kind(variable: xr.DataArray) -> AxisKind | None:
 def _check_times(times: np.ndarray, name: str, which: str) -> None:
     if not len(times):
         raise UsageError(f"{which} data: {name!r} has no times at all; check how it was cut.")
+    if times.dtype.kind in "SU" or isinstance(times.flat[0], str):
+        raise UsageError(
+            f"{which} data: the times in {name!r} are texts, such as {str(times.flat[0])!r}; make "
+            f"dates of them, as in ds.assign_coords({name}=pandas.to_datetime(ds[{name!r}]))."
+        )
     if pd.isnull(times).any():
         raise UsageError(f"{which} data: the times in {name!r} have missing values; drop them.")
     try:

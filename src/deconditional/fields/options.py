@@ -50,6 +50,7 @@ class Options(BaseEstimator):
         seed: int = 0,
         progress: bool = False,
         time: str = "smooth",
+        window: str | None = None,
         kind: str | None = None,
         exposure: str | None = None,
         family: Any = None,
@@ -76,6 +77,7 @@ class Options(BaseEstimator):
         self.seed = seed
         self.progress = progress
         self.time = time
+        self.window = window
         self.kind = kind
         self.exposure = exposure
         self.family = family
@@ -98,6 +100,7 @@ class Options(BaseEstimator):
             min_cover=self.min_cover,
             dims=self.dims,
             time=self.time,
+            window=self.window,
             kind=self.kind,
             exposure=self.exposure,
             family=self._family(),

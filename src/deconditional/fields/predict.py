@@ -23,7 +23,6 @@ from deconditional.fields.parts import Parts
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.sides import FineSide
-from deconditional.fields.units import time_places
 from deconditional.inference.posterior import BLOCK, Gaussians, Paths, Posterior
 
 __all__ = [
@@ -190,7 +189,7 @@ def parts_of(side: FineSide, problem: Problem) -> Parts:
     if pairing.times is None:
         unit_time[:] = 0
     elif side.grid.times is not None:
-        unit_time = time_places(side.grid.times, pairing.times)
+        unit_time = pairing.clock.places(side.grid.times, pairing.times)
     return side.parts(pairing.coarse, unit_time, n_unit_times, pairing.clock, {})
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from deconditional.errors import UsageError
 from deconditional.fields.clock import check_mode
+from deconditional.fields.windows import check_window
 
 __all__ = ["Question", "listed", "resolved"]
 
@@ -31,6 +32,8 @@ class Question:
     exposure
         A fine variable, the amount in every cell (people, say): means are weighted by it, and sums
         are of it times the field.
+    window
+        Which times a coarse value is the mean over; see :mod:`deconditional.fields.windows`.
     family
         How observations scatter about their means; None is normal.
     amounts
@@ -49,6 +52,7 @@ class Question:
     time: str = "ignore"
     kind: str | None = None
     exposure: str | None = None
+    window: str | None = None
     family: Any = None
     amounts: str | None = None
     split: tuple[str, ...] = ()
@@ -63,6 +67,7 @@ class Question:
                         f"{part}=['a', 'b']."
                     )
         check_mode(self.time)
+        check_window(self.window)
         if self.target in self.covariates:
             raise UsageError(
                 f"{self.target!r} is both the target and a covariate; leave one of the two out."

@@ -23,13 +23,12 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import DeconditionalWarning
-from deconditional.fields.clock import years
+from deconditional.fields.clock import Clock, years
 from deconditional.fields.grids import values_on
 from deconditional.fields.learn import Learner
 from deconditional.fields.pair import Pairing, pair
 from deconditional.fields.predict import Wanted, parts_of, predicted
 from deconditional.fields.sides import CoarseSide, FineSide
-from deconditional.fields.units import time_places
 from deconditional.fitting.progress import tell
 from deconditional.saving.kinds import LeftBehind
 
@@ -98,8 +97,9 @@ class Series:
     def around(self, fine_times: np.ndarray) -> list[tuple[int, ...]]:
         """The coarse times on which every fine time is conditioned: the nearest ones."""
         assert self.coarse.times is not None
-        known = years(self.coarse.times[self.times])
-        apart = np.abs(years(fine_times)[:, None] - known)
+        at = years(fine_times)[:, None]
+        low, high = self.clock.spans(self.coarse.times[self.times])
+        apart = np.maximum(np.maximum(low - at, at - high), 0.0)
         near = np.argsort(apart, axis=1, kind="stable")[:, : self.reach]
         alone = self.fine.question.time == "independent"  # other times say nothing
         there = apart.min(1) == 0.0 if alone else np.ones(len(apart), dtype=bool)
@@ -107,6 +107,11 @@ class Series:
             tuple(np.sort(self.times[row]).tolist()) if known else ()
             for row, known in zip(near, there, strict=True)
         ]
+
+    @property
+    def clock(self) -> Clock:
+        """What times are, and which belong together."""
+        return self.coarse.clock or Clock()
 
     def window(self, places: Sequence[int]) -> tuple[FineSide, CoarseSide]:
         """Both sides at some of the coarse times."""
@@ -116,7 +121,7 @@ class Series:
     def _fine_places(self, places: Ints) -> Ints:
         """The fine times that belong to some coarse times."""
         assert self.coarse.times is not None and self.fine.grid.times is not None
-        among = time_places(self.fine.grid.times, self.coarse.times[places])
+        among = self.clock.places(self.fine.grid.times, self.coarse.times[places])
         return np.flatnonzero(among >= 0)
 
     def overview(self, pairing: Pairing) -> Pairing:
@@ -150,7 +155,9 @@ def series_of(fine: FineSide, coarse: CoarseSide) -> Series | None:
     if mode == "ignore" or fine.grid.times is None or times is None or len(times) < 2:
         return None
     values = np.isfinite(values_on(coarse.grid, coarse.dataset, fine.question.target)).sum(1)
-    common = (time_places(times, fine.grid.times) >= 0) & (values > 0)
+    clock = coarse.clock or Clock()
+    places = clock.places(fine.grid.times, times)
+    common = np.isin(np.arange(len(times)), places) & (values > 0)
     if values[common].sum() <= values.sum() / 2:  # not matched in time
         return None
     if mode == "smooth" and values.sum() <= LEARNT:
@@ -187,7 +194,7 @@ class Conditioner:
             stack, means = predicted(parts, model, learner.problem, wanted, lambda _: None)
         times = learner.problem.pairing.times
         assert times is not None and where.grid.times is not None
-        place = time_places(where.grid.times, times)
+        place = learner.problem.pairing.clock.places(where.grid.times, times)
         by_time = means.reshape(len(times), -1)
         return stack, np.where(place[:, None] >= 0, by_time[place], np.nan)
 
@@ -275,7 +282,9 @@ class Windows:
         found = np.full((self.where.grid.n_times, self.series.coarse.grid.n_cells), np.nan)
         for k in range(len(found)):
             side = self.where.at(np.array([k]))
-            here = replace(pairing, times=side.grid.times, target=np.zeros(found.shape[1]))
+            clock = replace(pairing.clock, windows=None)
+            target = np.zeros(found.shape[1])
+            here = replace(pairing, times=side.grid.times, target=target, clock=clock)
             problem = replace(self.conditioner.learner.problem, pairing=here)
             found[k] = parts_of(side, problem).area_means(mean[k : k + 1].values)
         return self._at_coarse_times(found)
@@ -288,8 +297,12 @@ class Windows:
     def _at_coarse_times(self, means: Floats) -> Floats:
         """Means (times of `where`, cells) at the times of the coarse side, in one row."""
         assert self.where.grid.times is not None
-        place = time_places(self._target_times, self.where.grid.times)
-        return np.where(place[:, None] >= 0, means[place], np.nan).ravel()
+        place = self.series.clock.places(self.where.grid.times, self._target_times)
+        known = np.isfinite(means) & (place >= 0)[:, None]
+        total, count = np.zeros((2, len(self._target_times), means.shape[1]))
+        np.add.at(total, place, np.where(known, means, 0.0))  # a window holds several times
+        np.add.at(count, place, known)
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan).ravel()
 
 
 def _in_task(*given: Any) -> Floats:

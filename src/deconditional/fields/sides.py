@@ -13,7 +13,7 @@ import xarray as xr
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
 from deconditional.fields.between import means_over_time, same_means
-from deconditional.fields.clock import Clock, comparable
+from deconditional.fields.clock import MOMENT, Clock, comparable, years
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.grids import check_names, find_grid, values_on
 from deconditional.fields.overlap import check_cells
@@ -22,6 +22,7 @@ from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question, resolved
 from deconditional.fields.regridding import together
 from deconditional.fields.units import Units, make_units
+from deconditional.fields.windows import windows_of
 from deconditional.fields.zones.grid import DIM
 from deconditional.fields.zones.layer import Layer, is_table, named_rows
 
@@ -347,9 +348,22 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
     met = met.repeated(other.grid)
     if met.grid.times is None:
         return met, other
-    every = np.concatenate(comparable(met.grid.times, other.times))
-    clock = Clock.of(np.unique(every), question.time)
+    clock = _clock(met, other)
     return met.split() if clock.mode == "smooth" else met, replace(other, clock=clock)
+
+
+def _clock(fine: FineSide, coarse: CoarseSide) -> Clock:
+    """What times of both sides are as inputs, and which belong together."""
+    assert fine.grid.times is not None and coarse.times is not None
+    times, others = comparable(fine.grid.times, coarse.times)
+    question, said, windows = fine.question, "", None
+    if not fine.lasting:
+        line, least = str(coarse.grid.time), question.min_cover
+        windows, said = windows_of(coarse.dataset, line, others, times, question.window, least)
+    if windows is not None:  # of a coarse time in a window the fine times say when it is
+        others = others[np.abs(years(others)[:, None] - windows[0]).min(1) > MOMENT]
+    every = np.unique(np.concatenate([times, others]))
+    return Clock.of(every, question.time, windows, said)
 
 
 def _meeting(fine: FineSide, coarse: CoarseSide) -> tuple[FineSide, CoarseSide]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from deconditional.fields.axes import Grid
-from deconditional.fields.clock import Clock, comparable
+from deconditional.fields.clock import Clock, comparable, time_places
 
-__all__ = ["Units", "make_units", "mean_over_times", "time_places"]
+__all__ = ["Units", "make_units", "mean_over_times"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -20,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Units:
-    """Cells, or cells at times: all times of either side, the fine ones first.
+    """Cells, or cells at times: all times of either side, a window in place of the times in it.
 
     Attributes
     ----------
@@ -87,39 +86,34 @@ def make_units(
             how,
         )
     fine_times, coarse_times = comparable(fine_times, coarse_times)
-    later = coarse_times[~np.isin(coarse_times, fine_times)]
-    times = np.concatenate([fine_times, later])
-    place = {_key(t): k for k, t in enumerate(times)}
+    clock = clock or Clock()
+    own = clock.places(fine_times, coarse_times)
+    both = (
+        f"{len(fine_times)} fine and {len(coarse_times)} coarse times, {(own >= 0).sum()} in common"
+    )
+    how = "; ".join(["a unit is a cell at a time: " + both, *([clock.said] if clock.said else [])])
+    if clock.windows is None:
+        times = np.concatenate(
+            [fine_times, coarse_times[time_places(coarse_times, fine_times) < 0]]
+        )
+        fine_time = np.arange(len(fine_times), dtype=np.int64)
+    else:
+        times, how = np.concatenate([coarse_times, fine_times[own < 0]]), clock.said
+        fine_time = np.where(own < 0, len(coarse_times) + np.cumsum(own < 0) - 1, own)
+    rows = time_places(coarse_times, times)
     n_cells = target.shape[1]
     all_target = np.full((len(times), n_cells), np.nan)
     all_mediator = np.full((len(times), n_cells, mediator.shape[-1]), np.nan)
-    rows = [place[_key(t)] for t in coarse_times]
     all_target[rows], all_mediator[rows] = target, mediator
     all_mediator[..., lasting] = mediator[0][:, lasting]
-    both = len(fine_times) + len(coarse_times) - len(times)
-    how = (
-        f"a unit is a cell at a time: {len(fine_times)} fine and {len(coarse_times)} coarse times, "
-        f"{both} in common"
-    )
     return Units(
         all_target.reshape(-1),
         all_mediator.reshape(len(times) * n_cells, mediator.shape[-1]),
         times,
-        clock or Clock(),
-        np.arange(len(fine_times), dtype=np.int64),
+        clock,
+        fine_time,
         how,
     )
-
-
-def time_places(times: np.ndarray, among: np.ndarray) -> Ints:
-    """The place of every time among others; -1 where it is not one of them."""
-    times, among = comparable(times, among)
-    place = {_key(t): k for k, t in enumerate(among)}
-    return np.array([place.get(_key(t), -1) for t in times], dtype=np.int64)
-
-
-def _key(time: Any) -> Any:
-    return time.item() if isinstance(time, np.generic) else time
 
 
 def mean_over_times(values: Floats) -> Floats:
