@@ -202,7 +202,7 @@ def test_a_model_of_a_family_is_saved_whole(tmp_path):
     assert_close(again.predict_bags(bags).draws, model.predict_bags(bags).draws)
 
 
-@pytest.mark.parametrize("name", ["poisson", "binomial"])
+@pytest.mark.parametrize("name", ["poisson", "binomial", "negative binomial"])
 def test_calibration_by_simulation(name):
     """Where f is drawn from its prior, its quantile under the posterior is uniform."""
     family, bags, n = FAMILIES[name], dc.Bags.from_points(X, np.arange(N) // 4), 200
