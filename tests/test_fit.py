@@ -12,7 +12,8 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, LogNormal
-from deconditional.fitting.map import loss_and_gradient, maximise
+from deconditional.fitting.evaluation import loss_and_gradient
+from deconditional.fitting.map import maximise
 from deconditional.fitting.parameters import ParameterSet, positive
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,

@@ -38,8 +38,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from deconditional.fitting.evaluation import evaluated
 from deconditional.fitting.kernel_parameters import KernelTemplate
-from deconditional.fitting.map import evaluated
 from deconditional.fitting.parameters import IDENTITY, Parameter, ParameterSet
 from deconditional.fitting.priors import Normal
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
