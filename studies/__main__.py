@@ -16,6 +16,7 @@ from deconditional.saving.outputs import output_folder, write_atomically
 from studies.climate import Climate
 from studies.command import Parser, add_options, answer, made, positive, require
 from studies.convergence import Convergence
+from studies.counts import Counts
 from studies.deep_kernel import DeepKernels
 from studies.first_files import FirstFiles
 from studies.frame import Study
@@ -46,6 +47,7 @@ STUDIES: dict[str, type[Study]] = {
         MediationCalibration,
         Variational,
         DeepKernels,
+        Counts,
     )
 }
 """Name on the command line -> the study."""

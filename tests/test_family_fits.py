@@ -46,6 +46,7 @@ def observed(family, bags, rng):
 FAMILIES = {
     "poisson": dc.Poisson(),
     "overdispersed": dc.Poisson(overdispersion=True),
+    "effects of points": dc.Poisson(overdispersion="points"),
     "negative binomial": dc.NegativeBinomial(),
     "binomial": dc.Binomial(),
     "beta-binomial": dc.BetaBinomial(overdispersion=True),

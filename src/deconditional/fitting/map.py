@@ -24,6 +24,7 @@ from deconditional.fitting.evaluation import Problem, loss_and_gradient
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
+from deconditional.fitting.taming import tamed
 from deconditional.kernels.devices import side_by_side
 from deconditional.saving.resume import CheckpointSection
 
@@ -99,6 +100,7 @@ class _Restart:
     ) -> None:
         """So many iterations; fewer where the run is halted."""
         self.success, self.promise, self.iterations = False, np.inf, 0
+        self.start: float | None = None
         try:
             result = minimize(
                 self._loss,
@@ -125,7 +127,8 @@ class _Restart:
         if found[0] <= self.best.loss:
             self.best = _Best(vector.copy(), *found)
         self.objective.told()
-        return found
+        self.start = found[0] if self.start is None else self.start
+        return tamed(*found, self.start)
 
     def _next(self, xk: np.ndarray) -> None:
         self.iterations += 1

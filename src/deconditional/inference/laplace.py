@@ -207,13 +207,14 @@ class FamilyProblem(eqx.Module):
         for k, seen in enumerate(self.sources):
             m, n = len(seen.y), len(seen.layout.points)
             own = jnp.array([1.0 * (k == other) for other in offsets]) * seen.offset_std
+            points = FinePoints.of(basis, self.trend, seen.layout)
             views.append(
                 View(
                     seen,
-                    FinePoints.of(basis, self.trend, seen.layout),
+                    points,
                     seen.weights(values),
                     seen.of_family(values),
-                    seen.effect_std(values),
+                    seen.effect_std(values, points),
                     jnp.zeros(n),
                     jnp.zeros(m),
                     None,
