@@ -29,6 +29,7 @@ from benchmarks.out_of_core import OutOfCore
 from benchmarks.predict import Predict
 from benchmarks.scaling import Scaling
 from benchmarks.unmatched import Unmatched
+from benchmarks.zones import Zones
 from deconditional.errors import UsageError
 from deconditional.report import plots
 from studies.command import Parser, add_options, answer, made
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, type[Benchmark]] = {
         AgainstDense,
         AgainstGPyTorch,
         OutOfCore,
+        Zones,
         Check,
     )
 }
