@@ -20,6 +20,7 @@ from benchmarks.against_gpytorch import AgainstGPyTorch
 from benchmarks.check import Check
 from benchmarks.climate_size import ClimateSize
 from benchmarks.cores import Cores
+from benchmarks.counts import Counts
 from benchmarks.first_minute import FirstMinute
 from benchmarks.fit import Fit
 from benchmarks.frame import Benchmark, markdown
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, type[Benchmark]] = {
         Fit,
         Predict,
         Unmatched,
+        Counts,
         ClimateSize,
         Scaling,
         AgainstDense,
