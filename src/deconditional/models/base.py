@@ -145,7 +145,8 @@ class BagModel(Savable, BagOptions):
             return cast(CoarsePosterior, over_bags(fitted, families, bags, **options))
         if options:
             raise TypeError(f"{next(iter(options))} is an option of models that have a family.")
-        return CoarsePosterior(*stacked([field.bag_moments(bags) for field in fitted.fields]))
+        moments = fitted.by_draw(lambda _, __, ___, field: field.bag_moments(bags))
+        return CoarsePosterior(*stacked(moments))
 
     def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
         """Predict every observation from those of the other folds, noise included.
