@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import gpjax.kernels as gk
 import jax
@@ -35,6 +36,7 @@ from benchmarks.frame import Benchmark, Result, Row, shown
 from benchmarks.problems import start
 from benchmarks.timing import available_cores, in_own_process, peak_bytes
 from deconditional.fitting import map as fitting
+from deconditional.fitting.evaluation import loss_and_gradient
 from studies import plots
 from studies.command import known, option, require
 
@@ -308,18 +310,14 @@ def _ratio(theirs: float | None, ours: float | None) -> float | None:
 @contextmanager
 def _traced(trace: list[tuple[float, float, np.ndarray]]) -> Iterator[None]:
     """Note the moment, the log evidence and the vector of every evaluation of a fit."""
-    plain = fitting.loss_and_gradient
 
     def traced(problem: Any, vector: Any) -> tuple[Any, Any]:
-        value, gradient = jax.block_until_ready(plain(problem, vector))
+        value, gradient = jax.block_until_ready(loss_and_gradient(problem, vector))
         trace.append((time.perf_counter(), -float(value), np.array(vector)))
         return value, gradient
 
-    fitting.loss_and_gradient = traced
-    try:
+    with patch.object(fitting, "loss_and_gradient", traced):
         yield
-    finally:
-        fitting.loss_and_gradient = plain
 
 
 def _fits(problem: Any, count: int) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional import CMP, Bags
-from deconditional.fitting.map import loss_and_gradient
+from deconditional.fitting.evaluation import loss_and_gradient
 from deconditional.models.data import Data
 from deconditional.models.problems import mediated, problem_parts
 from deconditional.models.solvers import Exact, Posed, Variational

@@ -16,11 +16,13 @@ from deconditional.saving.outputs import output_folder, write_atomically
 from studies.climate import Climate
 from studies.command import Parser, add_options, answer, made, positive, require
 from studies.convergence import Convergence
+from studies.counts import Counts
 from studies.deep_kernel import DeepKernels
 from studies.first_files import FirstFiles
 from studies.frame import Study
 from studies.global_fields import GlobalFields
 from studies.mediation import Mediation
+from studies.mediation_checks import MediationCalibration, MediationSampler
 from studies.ridges import Ridges
 from studies.shrinkage import Shrinkage
 from studies.swiss_roll import SwissRoll
@@ -41,8 +43,11 @@ STUDIES: dict[str, type[Study]] = {
         GlobalFields,
         FirstFiles,
         Mediation,
+        MediationSampler,
+        MediationCalibration,
         Variational,
         DeepKernels,
+        Counts,
     )
 }
 """Name on the command line -> the study."""

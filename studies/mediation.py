@@ -125,7 +125,8 @@ def _hilly() -> Setting:
 
 def _few_observations(data: Any, rng: np.random.Generator) -> Any:
     some = np.sort(rng.permutation(len(data.z))[: max(len(data.z) // 4, 8)])
-    return replace(data, z=data.z[some], mediator=data.mediator[some])
+    seen = data.observed_bags.select(some)
+    return replace(data, z=data.z[some], mediator=data.mediator[some], observed_bags=seen)
 
 
 def _few_bags(data: Any, rng: np.random.Generator) -> Any:
@@ -154,10 +155,16 @@ def _heavy_tails(data: Any, rng: np.random.Generator) -> Any:
 
 
 def _flat_covariate(data: Any, rng: np.random.Generator) -> Any:
-    column = rng.standard_normal(data.bags.n_points)
-    column = column - data.bags.means(column)[data.bags.bag]
-    bags = replace(data.bags, points=np.column_stack([data.bags.points, column]))
-    return replace(data, bags=bags, x=np.column_stack([data.x, rng.standard_normal(len(data.x))]))
+    bags = _with_flat_column(data.bags, rng)
+    x = np.column_stack([data.x, rng.standard_normal(len(data.x))])
+    return replace(data, bags=bags, x=x, observed_bags=_with_flat_column(data.observed_bags, rng))
+
+
+def _with_flat_column(bags: dc.Bags, rng: np.random.Generator) -> dc.Bags:
+    """Bags with one more covariate, whose mean is the same in all of them."""
+    column = rng.standard_normal(bags.n_points)
+    column = column - bags.means(column)[bags.bag]
+    return replace(bags, points=np.column_stack([bags.points, column]))
 
 
 VARIATIONS: dict[str, Callable[[Any, np.random.Generator], Any]] = {

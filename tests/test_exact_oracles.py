@@ -1,6 +1,7 @@
 """Exact models with all parameters held, against the paper's n x n formulas and each other."""
 
 import gpjax.kernels as gk
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -455,3 +456,24 @@ def test_conditioning_alone():
     precision = np.diag(b**-2.0) + trend.T @ np.linalg.solve(a, trend)
     assert_close(c.trend_root @ c.trend_root.T, precision)
     assert_close(c.projection @ c.misfit, w @ np.linalg.solve(a, z - trend @ beta))
+
+
+def test_gradients_of_evidence_and_trend_are_differences():
+    """By the covariance of observations, their trend and themselves."""
+    rng = np.random.default_rng(0)
+    root, trend = rng.normal(size=(6, 6)), rng.normal(size=(6, 2))
+    given = [root @ root.T, trend, rng.normal(size=6)]
+
+    def mixed(gram, trend, z):
+        found = condition_exactly(gram, None, 0.3 * jnp.eye(6), z, trend, jnp.array([1.3, 0.7]))
+        return 0.7 * found.log_evidence + jnp.sin(found.trend @ jnp.array([0.4, -1.1]))
+
+    gradients = jax.grad(mixed, (0, 1, 2))(*map(jnp.asarray, given))
+    for k, gradient in enumerate(gradients):
+        step = 1e-6 * rng.normal(size=given[k].shape)
+        step = step + step.T if k == 0 else step
+        up, down = (
+            mixed(*(each + sign * step if i == k else each for i, each in enumerate(given)))
+            for sign in (1, -1)
+        )
+        np.testing.assert_allclose(0.5 * (up - down), np.sum(gradient * step), rtol=1e-5)

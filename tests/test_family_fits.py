@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import deconditional as dc
-from deconditional.fitting.map import evaluated
+from deconditional.fitting.evaluation import evaluated
 from deconditional.models.families import pose, settle
 from deconditional.models.sources import Source, given
 from tests.helpers import assert_close, finite_difference
@@ -42,6 +42,7 @@ def observed(family, bags, rng):
 FAMILIES = {
     "poisson": dc.Poisson(),
     "overdispersed": dc.Poisson(overdispersion=True),
+    "effects of points": dc.Poisson(overdispersion="points"),
     "negative binomial": dc.NegativeBinomial(),
     "binomial": dc.Binomial(),
     "beta-binomial": dc.BetaBinomial(overdispersion=True),

@@ -12,7 +12,8 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, LogNormal
-from deconditional.fitting.map import loss_and_gradient, maximise
+from deconditional.fitting.evaluation import loss_and_gradient
+from deconditional.fitting.map import maximise
 from deconditional.fitting.parameters import ParameterSet, positive
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
@@ -275,6 +276,22 @@ def test_rounding_of_tiles_ends_a_fit_where_little_is_left_to_gain(error, dtype,
     assert found.iterations < 200  # the line search ended it
     if converged:
         np.testing.assert_allclose(found.vector, 0.7, atol=0.25)
+
+
+class Cliff(eqx.Module):
+    """A quadratic with its optimum at 3, and a loss beyond all measure from 4 on."""
+
+    parameters: ParameterSet
+
+    def evaluate(self, vector):
+        x = vector[0]
+        return -(80.0 * (x - 3.0) ** 2 + jnp.where(x > 4.0, 1e90, 0.0)), None
+
+
+def test_a_first_step_off_a_cliff_does_not_end_a_fit():
+    problem = Cliff(ParameterSet.of([positive("a", 1.0, 1.0, reach=9.0)]))
+    found = maximise(problem, n_restarts=1)
+    assert found.converged and found.vector[0] == pytest.approx(3.0, abs=1e-3)
 
 
 def test_a_parameter_on_its_bound_warns():

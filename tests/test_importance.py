@@ -12,6 +12,7 @@ import deconditional as dc
 from deconditional.fitting.draws import PROPOSALS, WeightedDraws, weighted_draws
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
+from deconditional.inference.learn import Fitted
 
 
 class Density(eqx.Module):
@@ -114,3 +115,10 @@ def test_the_marginal_is_that_of_quadrature():
     expected = logsumexp(density) + np.log(6 / 120)
     assert model.log_marginal() == pytest.approx(expected, abs=0.02)
     assert model.log_marginal() < model.log_evidence_
+
+
+def test_draws_that_came_up_twice_are_asked_once():
+    one, other, asked = object(), object(), []
+    draws = Fitted((None,) * 3, np.zeros((3, 1)), (None,) * 3, (one, other, one), optimum=None)
+    assert draws.by_draw(lambda *draw: asked.append(draw[3]) or draw[3]) == [one, other, one]
+    assert asked == [one, other]

@@ -1,6 +1,7 @@
 """The comparison of mediated models."""
 
 import importlib.util
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 from rich.console import Console
 from scipy.stats import norm
 
+import deconditional as dc
 from studies import mediation as study
 from studies.data import noisy_mediator
 from studies.frame import Task
 from studies.mediation import Mediation
+from studies.mediation_checks import LENGTHS, MediationCalibration, from_the_prior
 from studies.records import Results
 
 
@@ -105,3 +108,49 @@ def test_shifted_fields_have_no_cell_and_no_month_in_common():
     covered = data.fine["rain"].notnull().squeeze().coarsen(lat=12, lon=12).max().values
     assert not (covered.astype(bool) & observed.isel(time=1).values).any()
     assert data.coarse["water_vapour"].notnull().mean() > 0.9
+
+
+def test_truths_from_the_prior_have_its_scales():
+    """Of thirty: the mean square of mediators is one, and fields have their variance."""
+    drawn = [from_the_prior(seed, n_cells=8, points_per_cell=3) for seed in range(30)]
+    again = from_the_prior(7, n_cells=8, points_per_cell=3)
+    np.testing.assert_array_equal(again.f, drawn[7].f)
+    assert drawn[0].bags.n_bags == len(drawn[0].z) == 4
+    np.testing.assert_allclose(
+        drawn[3].observed_bags.means(drawn[3].f[12:]), drawn[3].z, atol=0.5 * drawn[3].f.std()
+    )
+    y = np.concatenate([each.mediator.ravel() for each in drawn])
+    assert np.mean(y**2) == pytest.approx(1.0, abs=0.4)
+    logs = [np.log(np.mean(each.f**2)) for each in drawn]
+    assert abs(np.mean(logs)) < 1.0  # the median of the prior of the variance is one
+
+
+def test_calibration_notes_the_probability_below_the_truth(tmp_path):
+    asked = MediationCalibration(draws=1, cells=12)
+    results = asked.run(tmp_path, console=Console(quiet=True))
+    assert not results.failures
+    (record,) = results.records
+    data = from_the_prior(0, 12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        model = dc.MediatedGP(priors={"kernel.lengthscale": LENGTHS})
+        post = model.fit(data.bags, data.z, data.mediator).predict(data.x[:1])
+    rng = np.random.default_rng(0)
+    which = rng.integers(len(post.component_means), size=20_000)
+    sd = np.sqrt(post.component_variances[which, 0])
+    draws = rng.normal(post.component_means[which, 0], sd)
+    assert record["in a bag"] == pytest.approx(np.mean(draws < data.f[0]), abs=0.02)
+    assert "| in a bag | 1 |" in (tmp_path / "table.md").read_text()
+
+
+def test_variations_vary_the_cells_that_the_oracle_sees():
+    data = small_field(0)
+    rng = np.random.default_rng(0)
+    few = study.VARIATIONS["few observations"](data, rng)
+    assert few.observed_bags.n_bags == len(few.z) < len(data.z)
+    np.testing.assert_allclose(
+        few.observed_bags.means(), data.observed_bags.means()[np.isin(data.z, few.z)]
+    )
+    flat = study.VARIATIONS["flat covariate"](data, rng)
+    assert flat.x.shape[1] == flat.observed_bags.points.shape[1] == 3
+    np.testing.assert_allclose(flat.observed_bags.means()[:, 2], 0.0, atol=1e-12)

@@ -21,7 +21,7 @@ from deconditional import (
     VarCMP,
     VBagg,
 )
-from deconditional.fitting.map import loss_and_gradient
+from deconditional.fitting.evaluation import loss_and_gradient
 from helpers import assert_close, condition, gram, ragged_bags, weight_matrix
 
 BAGS = ragged_bags([3, 1, 7, 4, 9, 2, 5, 6], d=2, weighted=True)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, PseudoTarget, VarCMP
-from deconditional.fitting.map import loss_and_gradient
+from deconditional.fitting.evaluation import loss_and_gradient
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from deconditional import CMP, BaggGP, Bags, FitWarning, VarCentroidGP, VarCMP, VBagg
-from deconditional.fitting.map import Optimum, loss_and_gradient
+from deconditional.fitting.evaluation import loss_and_gradient
+from deconditional.fitting.map import Optimum
 from deconditional.inference.residual import AllPairs, SampledPairs
 from deconditional.models.inducing import inducing_points
 from helpers import TanhKernel, assert_close, posed, problem_of, ragged_bags

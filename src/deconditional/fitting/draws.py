@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import chi2, norm, qmc
 
+from deconditional.fitting.evaluation import Problem, loss_and_gradient
 from deconditional.fitting.interrupts import current
-from deconditional.fitting.map import Problem, loss_and_gradient
 from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
 

@@ -1,9 +1,5 @@
 """The most probable parameters of a problem, by L-BFGS with restarts.
 
-A problem offers ``parameters`` (a :class:`~deconditional.fitting.parameters.ParameterSet`) and
-``evaluate(vector)``; nothing here knows what the model is. Problems are pytrees, so one
-compilation serves every data set of the same shape.
-
 L-BFGS has a memory that SciPy does not hand out. A checkpoint keeps the best parameters of every
 restart, and a fit that goes on begins each anew from there.
 """
@@ -16,28 +12,25 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event, Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import minimize
 
 from deconditional.errors import CheckpointError
+from deconditional.fitting.evaluation import Problem, loss_and_gradient
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.fitting.progress import tell
+from deconditional.fitting.taming import tamed
 from deconditional.kernels.devices import side_by_side
 from deconditional.saving.resume import CheckpointSection
 
 __all__ = [
     "Optimum",
-    "Problem",
     "Standing",
-    "evaluated",
-    "loss_and_gradient",
     "maximise",
 ]
 
@@ -59,32 +52,6 @@ LINE_SEARCH_FAILED = 2
 
 HUGE = 1e25
 """The loss where the algebra breaks down."""
-
-
-class Problem(Protocol):
-    """What can be fitted."""
-
-    parameters: ParameterSet
-
-    def evaluate(self, vector: Any) -> tuple[Any, Any]:
-        """Log evidence plus log prior of an unconstrained vector, and what else is known there."""
-
-
-@eqx.filter_jit
-def evaluated(problem: Problem, vector: Any) -> tuple[Any, Any, Any]:
-    """The negative log posterior, its gradient, and what else is known there: compiled as one."""
-
-    def negative(vector: Any) -> tuple[Any, Any]:
-        value, known = problem.evaluate(vector)
-        return -value, known
-
-    (value, known), gradient = jax.value_and_grad(negative, has_aux=True)(vector)
-    return value, gradient, known
-
-
-def loss_and_gradient(problem: Problem, vector: Any) -> tuple[Any, Any]:
-    """The negative log posterior, and its gradient."""
-    return evaluated(problem, vector)[:2]
 
 
 class _Stopped(Exception):
@@ -133,6 +100,7 @@ class _Restart:
     ) -> None:
         """So many iterations; fewer where the run is halted."""
         self.success, self.promise, self.iterations = False, np.inf, 0
+        self.start: float | None = None
         try:
             result = minimize(
                 self._loss,
@@ -159,7 +127,8 @@ class _Restart:
         if found[0] <= self.best.loss:
             self.best = _Best(vector.copy(), *found)
         self.objective.told()
-        return found
+        self.start = found[0] if self.start is None else self.start
+        return tamed(*found, self.start)
 
     def _next(self, xk: np.ndarray) -> None:
         self.iterations += 1

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float
 from numpyro.diagnostics import effective_sample_size, gelman_rubin, split_gelman_rubin
 from numpyro.infer import NUTS
 
+from deconditional.fitting.evaluation import Problem
 from deconditional.fitting.interrupts import Stop, current
-from deconditional.fitting.map import Problem
 from deconditional.fitting.progress import show, tell
 from deconditional.saving.resume import CheckpointSection
 

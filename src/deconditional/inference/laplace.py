@@ -38,8 +38,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from deconditional.fitting.evaluation import evaluated
 from deconditional.fitting.kernel_parameters import KernelTemplate
-from deconditional.fitting.map import evaluated
 from deconditional.fitting.parameters import IDENTITY, Parameter, ParameterSet
 from deconditional.fitting.priors import Normal
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
@@ -207,13 +207,14 @@ class FamilyProblem(eqx.Module):
         for k, seen in enumerate(self.sources):
             m, n = len(seen.y), len(seen.layout.points)
             own = jnp.array([1.0 * (k == other) for other in offsets]) * seen.offset_std
+            points = FinePoints.of(basis, self.trend, seen.layout)
             views.append(
                 View(
                     seen,
-                    FinePoints.of(basis, self.trend, seen.layout),
+                    points,
                     seen.weights(values),
                     seen.of_family(values),
-                    seen.effect_std(values),
+                    seen.effect_std(values, points),
                     jnp.zeros(n),
                     jnp.zeros(m),
                     values[f"{seen.prefix}scale"] if seen.affine else jnp.ones(()),

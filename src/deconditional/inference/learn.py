@@ -8,7 +8,7 @@ predict from and report on.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,32 +152,38 @@ class Fitted:
         ]
         return [{k: np.asarray(v) for k, v in each.items() if k not in NO_HYPER} for each in every]
 
+    def by_draw(self, ask: Callable[[Any, Any, Any, Any], Any]) -> list[Any]:
+        """What problem, vector, pieces and field of every draw answer; equal draws answer once."""
+        found: dict[int, Any] = {}
+        for draw in zip(self.problems, self.vectors, self.pieces, self.fields, strict=True):
+            if id(draw[3]) not in found:
+                found[id(draw[3])] = ask(*draw)
+        return [found[id(field)] for field in self.fields]
+
     def through_features(self, n_features: int, key: Any) -> list[Field]:
         """The posteriors in which random Fourier features take the place of k."""
-        draws = zip(self.problems, self.vectors, self.pieces, strict=True)
-        return [
-            problem.fourier_field(jnp.asarray(v), each.weights, each.noise, n_features, key)
-            for problem, v, each in draws
-        ]
+        return self.by_draw(
+            lambda problem, vector, its, _: problem.fourier_field(
+                jnp.asarray(vector), its.weights, its.noise, n_features, key
+            )
+        )
 
     def conditional_means(self, mediator: np.ndarray) -> list[tuple[Any, Any]]:
         """Mean and covariance of conditional means at new mediators, by draw."""
         y = jnp.asarray(mediator)
-        draws = zip(self.problems, self.vectors, self.pieces, self.fields, strict=True)
-        return [
-            problem.conditional_means(jnp.asarray(v), pieces, field, y)
-            for problem, v, pieces, field in draws
-        ]
+        return self.by_draw(
+            lambda problem, vector, its, field: problem.conditional_means(
+                jnp.asarray(vector), its, field, y
+            )
+        )
 
     def held_out(self, folds: np.ndarray) -> list[tuple[Any, Any]]:
         """Mean and variance of every observation from those of the other folds, by draw."""
-        draws = zip(self.problems, self.pieces, strict=True)
-        return [problem.held_out(pieces, folds) for problem, pieces in draws]
+        return self.by_draw(lambda problem, _, its, __: problem.held_out(its, folds))
 
     def from_means(self, shares: np.ndarray) -> list[tuple[Any, Any]]:
         """Mean and variance of every observation from weighted means of all of them, by draw."""
-        draws = zip(self.problems, self.pieces, strict=True)
-        return [problem.from_means(pieces, shares) for problem, pieces in draws]
+        return self.by_draw(lambda problem, _, its, __: problem.from_means(its, shares))
 
 
 def learn(

@@ -156,20 +156,26 @@ def condition(
         weights, covariance, means = jnp.eye(len(gram)), gram + noise, trend_means
     else:
         covariance, means = weights.T @ gram @ weights + noise, weights.T @ trend_means
-    log_evidence, *held = _solved(covariance, means, z, trend_scale)
-    root, *rest = jax.lax.stop_gradient(held)
-    return Conditioned(log_evidence, root, whiten(root, weights.T).T, *rest)
+    log_evidence, trend, *held = _solved(covariance, means, z, trend_scale)
+    root, misfit, *rest = jax.lax.stop_gradient(held)
+    return Conditioned(log_evidence, root, whiten(root, weights.T).T, misfit, trend, *rest)
 
 
 @jax.custom_vjp
 def _solved(covariance: Array, means: Array, z: Array, scale: Array) -> tuple[Array, ...]:
     r"""All of :class:`Conditioned` but the projection, from A, B, z and b.
 
-    The gradient of the evidence is written by hand, which halves what is compiled for it. The rest
-    is held: it has none. With :math:`\alpha = A^{-1}(z - B\hat\beta)` it is
+    Gradients of the evidence and of the trend are written by hand, which halves what is compiled
+    for them. The rest is held: it has none. With :math:`\alpha = A^{-1}(z - B\hat\beta)`, that of
+    the evidence is
 
     .. math:: \partial_A = \tfrac12(\alpha\alpha^\top - A^{-1} + A^{-1}B\Lambda^{-1}B^\top A^{-1}),
-              \qquad \partial_B = \alpha\hat\beta^\top - A^{-1}B\Lambda^{-1}.
+              \qquad \partial_B = \alpha\hat\beta^\top - A^{-1}B\Lambda^{-1},
+
+    and that of :math:`c^\top\hat\beta`, with :math:`m = A^{-1}B\Lambda^{-1}c`,
+
+    .. math:: \partial_A = -\tfrac12(m\alpha^\top + \alpha m^\top), \qquad
+              \partial_B = \alpha (\Lambda^{-1}c)^\top - m\hat\beta^\top, \qquad \partial_z = m.
     """
     root = stable_cholesky(covariance)
     white_z, white_trend = whiten(root, z), whiten(root, means)
@@ -185,7 +191,7 @@ def _solved(covariance: Array, means: Array, z: Array, scale: Array) -> tuple[Ar
         + 2.0 * jnp.sum(jnp.log(scale))
         + len(z) * jnp.log(2.0 * jnp.pi)
     )
-    return log_evidence, root, white_z - white_trend @ trend, trend, trend_root, white_trend
+    return log_evidence, trend, root, white_z - white_trend @ trend, trend_root, white_trend
 
 
 def _solved_forward(*given: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
@@ -194,15 +200,23 @@ def _solved_forward(*given: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]
 
 
 def _solved_backward(solved: tuple[Array, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-    root, misfit, trend, trend_root, white_trend = solved
-    slope = cotangents[0]
+    trend, root, misfit, trend_root, white_trend = solved
+    slope, of_trend, *_ = cotangents
     inverse = whiten(root, jnp.eye(len(root)))
     seen = whiten(trend_root, white_trend.T) @ inverse
     alpha = inverse.T @ misfit
     by_covariance = 0.5 * (jnp.outer(alpha, alpha) - inverse.T @ inverse + seen.T @ seen)
     backwards = jsl.solve_triangular(trend_root, seen, lower=True, trans=1).T
     by_means = jnp.outer(alpha, trend) - backwards
-    return slope * by_covariance, slope * by_means, -slope * alpha, None
+    moved = backwards @ of_trend
+    both = jnp.outer(moved, alpha)
+    scaled = jsl.cho_solve((trend_root, True), of_trend)
+    return (
+        slope * by_covariance - 0.5 * (both + both.T),
+        slope * by_means + jnp.outer(alpha, scaled) - jnp.outer(moved, trend),
+        moved - slope * alpha,
+        None,
+    )
 
 
 _solved.defvjp(_solved_forward, _solved_backward)

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float
 
+from deconditional.fitting.evaluation import evaluated
 from deconditional.fitting.kernel_parameters import KernelTemplate
-from deconditional.fitting.map import evaluated
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.inference.basis import FourierBasis
 from deconditional.inference.basis_field import BasisField
@@ -31,6 +31,9 @@ from deconditional.kernels.linalg import NoiseRoot, add_covariances, as_matrix
 from deconditional.observations.kinds import Matched, Mediated, Observation
 
 __all__ = ["BagProblem"]
+
+SMALL = 1024
+"""Points of a small problem: an evaluation takes a few milliseconds."""
 
 
 class BagProblem(eqx.Module):
@@ -53,6 +56,11 @@ class BagProblem(eqx.Module):
     mediation: Observation
     parameters: ParameterSet
     dtype: Any = eqx.field(static=True)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a hundred evaluations are made sooner than one is compiled."""
+        return len(self.layout.points) <= SMALL
 
     @property
     def is_local(self) -> bool:

@@ -6,9 +6,11 @@ A source has bags of its own and sees their mean rates,
           \mu_m = E_m\, g^{-1}(\eta_m),
 
 with a and b its bias against the others (zero and one where there is none) and :math:`s e_m` the
-effect of its own that overdispersion gives an observation. W is the identity for bags that were
-observed themselves. A conditional mean operator has weights of either sign; since a mean of rates
-has to be a rate, those below zero are left out there, and the others scaled to a sum of one.
+effect of its own that overdispersion gives an observation; of effects of points it is that of
+their mean, less :math:`s^2/2` (:mod:`~deconditional.inference.point_effects`). W is the identity
+for bags that were observed themselves. A conditional mean operator has weights of either sign;
+since a mean of rates has to be a rate, those below zero are left out there, and the others scaled
+to a sum of one.
 """
 
 from __future__ import annotations
@@ -88,11 +90,23 @@ class Seen(eqx.Module):
         names = [p.name for p in self.family.parameters]
         return {name: values[f"{self.prefix}{name}"] for name in names}
 
-    def effect_std(self, values: Mapping[str, Any]) -> Float[Array, " M"]:
-        """s, zero without overdispersion."""
+    def effect_std(self, values: Mapping[str, Any], points: FinePoints) -> Float[Array, " M"]:
+        """s, zero without overdispersion; of effects of points, that of their mean."""
         if not self.family.overdispersion:
             return jnp.zeros(len(self.y))
-        return jnp.full(len(self.y), values[f"{self.prefix}{OVERDISPERSION}"])
+        std = jnp.full(len(self.y), values[f"{self.prefix}{OVERDISPERSION}"])
+        if self.family.overdispersion != "points":
+            return std
+        return jnp.sqrt(jnp.log1p(jnp.expm1(std**2) * self.crowding(values, points)))
+
+    def crowding(self, values: Mapping[str, Any], points: FinePoints) -> Float[Array, " M"]:
+        """h, the sum of squared shares of points in an observation, about the last solution."""
+        slopes = jax.lax.stop_gradient(self.nearest.slopes)  # with a log link, the rates
+        squares = points.bag_means(self.layout.weights * slopes**2)
+        rates, weights = points.bag_means(slopes), self.weights(values)
+        if weights is None:
+            return squares / rates**2
+        return (weights.T**2 @ squares) / (weights.T @ rates) ** 2
 
     def weights(self, values: Mapping[str, Any]) -> Float[Array, "N M"] | None:
         """W as means of rates need it; None for the identity."""
@@ -135,6 +149,8 @@ class View(eqx.Module):
         f = self.points.values_at(v[n:])
         r = self._mixed(self.points.bag_means(g.expected(f, self.spread)))
         eta = self.scale * g.eta(r) + self.offsets @ v[:n] + self.effect_std * e
+        if self.seen.family.overdispersion == "points":
+            eta = eta - 0.5 * self.effect_std**2
         return f, r, eta
 
     def log_likelihood(self, eta: Array) -> Float[Array, ""]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float
 
-from deconditional.fitting.map import loss_and_gradient
+from deconditional.fitting.evaluation import loss_and_gradient
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
 from deconditional.inference.basis_field import BasisField
 from deconditional.inference.collapsed import least_noise, regress

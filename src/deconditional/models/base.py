@@ -128,8 +128,9 @@ class BagModel(Savable, BagOptions):
         options
             After a fit to a family: ``exposure`` or ``trials`` of the new bags, by default
             ``bags.exposure``; ``kind``, ``"mean"`` or ``"sum"``; ``noise=True`` for counts as
-            they would be observed, with their own scatter and overdispersion; ``source``, of
-            several; ``n_draws`` (500) and ``seed`` (0). After a fit to several targets, ``task``.
+            they would be observed, with their own scatter and overdispersion;
+            ``effects=True`` for their means with overdispersion alone; ``source``, of several;
+            ``n_draws`` (500) and ``seed`` (0). After a fit to several targets, ``task``.
         """
         fitted = self.check_fitted()
         check_bags(bags)
@@ -144,7 +145,8 @@ class BagModel(Savable, BagOptions):
             return cast(CoarsePosterior, over_bags(fitted, families, bags, **options))
         if options:
             raise TypeError(f"{next(iter(options))} is an option of models that have a family.")
-        return CoarsePosterior(*stacked([field.bag_moments(bags) for field in fitted.fields]))
+        moments = fitted.by_draw(lambda _, __, ___, field: field.bag_moments(bags))
+        return CoarsePosterior(*stacked(moments))
 
     def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
         """Predict every observation from those of the other folds, noise included.

@@ -14,6 +14,7 @@ from deconditional.inference.learn import Fitted
 from deconditional.inference.posterior import Posterior
 from deconditional.inference.rate_posterior import BagDraws, RatePosterior, bag_rates
 from deconditional.models.checks import query_points
+from deconditional.models.point_draws import own_values, point_draws
 from deconditional.models.sources import with_task
 from deconditional.observations.families import OVERDISPERSION, Family, Normal
 
@@ -67,6 +68,7 @@ def over_bags(
     trials: npt.ArrayLike | None = None,
     kind: str | None = None,
     noise: bool = False,
+    effects: bool = False,
     n_draws: int = 500,
     seed: int = 0,
 ) -> BagDraws:
@@ -84,9 +86,14 @@ def over_bags(
     if n_draws < 2:
         raise ValueError(f"n_draws must be at least 2, not {n_draws}.")
     amount = np.ones(bags.n_bags) if amount is None else amount
-    draws, which = bag_rates(fitted.fields, family.g, bags, n_draws, seed)
-    if noise:
-        draws = _observed(fitted, family, source, draws, which, amount, seed)
+    if effects and not family.overdispersion:
+        raise ValueError("there are no effects without overdispersion; leave effects=True out.")
+    if family.overdispersion == "points" and (noise or effects):
+        draws, which = point_draws(fitted, family, source, bags, n_draws, seed)
+    else:
+        draws, which = bag_rates(fitted.fields, family.g, bags, n_draws, seed)
+    if noise or effects:
+        draws = _observed(fitted, family, source, draws, which, amount, seed, noise)
         return BagDraws(draws / amount if kind == "mean" else draws)
     return BagDraws(draws * amount if kind == "sum" else draws)
 
@@ -120,8 +127,12 @@ def _observed(
     which: np.ndarray,
     amount: np.ndarray,
     seed: int,
+    noise: bool,
 ) -> np.ndarray:
-    """Observations of rates, with the parameters of their draw and effects of their own."""
+    """Observations of rates, with the parameters of their draw and effects of their own.
+
+    Without `noise`, their means. Effects of points are in the rates already.
+    """
     seen = fitted.problem.sources[source]
     observed = np.empty_like(rates)
     if isinstance(family, Normal) and not seen.learns_noise:
@@ -131,14 +142,15 @@ def _observed(
     keys = jax.random.split(jax.random.key(seed), len(fitted.fields))
     for k in np.unique(which):
         rows = which == k
-        values = fitted.problems[k].parameters.unpack(jnp.asarray(fitted.vectors[k]))
-        own = {p.name: values[f"{seen.prefix}{p.name}"] for p in family.own_parameters()}
+        own = own_values(fitted, family, seen.prefix, k)
         spread = own.pop(OVERDISPERSION, 0.0)
+        spread = 0.0 if family.overdispersion == "points" else spread
         if isinstance(family, Normal):
             own = {"variance": own["noise_std"] ** 2}
         effect_key, key = jax.random.split(keys[k])
         eta = family.g.eta(jnp.asarray(rates[rows]))
         eta = eta + spread * jax.random.normal(effect_key, eta.shape)
         mean = amount * family.g.rate(eta)
-        observed[rows] = np.asarray(family.simulate(key, mean, jnp.asarray(amount), **own))
+        drawn = family.simulate(key, mean, jnp.asarray(amount), **own) if noise else mean
+        observed[rows] = np.asarray(drawn)
     return observed

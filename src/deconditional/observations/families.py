@@ -10,7 +10,7 @@ equal ones share what is compiled. :mod:`~deconditional.observations.counts` and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -43,7 +43,9 @@ class Family:
     overdispersion
         Give every observation an effect of its own, normal with the standard deviation
         ``overdispersion_std``, that is added to f throughout its bag. It is reported apart and is
-        no part of the fine map.
+        no part of the fine map. With ``"points"`` it is every fine point that has one, with a mean
+        of one on the scale of the rate: effects average out in large bags, and what is predicted of
+        a single place scatters in full. It needs a log link.
 
     Examples
     --------
@@ -71,7 +73,7 @@ class Family:
 
     link: str = ""
     exposure: str | None = None
-    overdispersion: bool = False
+    overdispersion: bool | Literal["points"] = False
 
     usual_link: ClassVar[str] = "log"
     support: ClassVar[str] = "real"
@@ -82,6 +84,15 @@ class Family:
     def __post_init__(self) -> None:
         object.__setattr__(self, "link", self.link or self.usual_link)
         link_of(self.link)
+        if self.overdispersion not in (False, True, "points"):
+            raise ValueError(
+                f"overdispersion must be True, False or 'points', not {self.overdispersion!r}."
+            )
+        if self.overdispersion == "points" and self.link != "log":
+            raise ValueError(
+                f"overdispersion='points' needs a log link, and this is a {self.link} link; "
+                "overdispersion=True has effects of observations for any link."
+            )
 
     def log_density(self, y: Any, mean: Any, exposure: Any, *_: Any, **values: Any) -> Array:
         """Log density of observations y, or log probability of counts."""
