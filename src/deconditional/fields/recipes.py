@@ -233,9 +233,10 @@ class Recipe:
         return tuple(inputs.others) if is_ours else trend
 
     def _averaging(self, name: str) -> dict[str, Any]:
-        """How hyper-parameters are taken where that is not the model's own default."""
+        """How hyper-parameters are taken: averaged, unless they are held or options say how."""
         plain = self.held is not None or self.family is not None or name not in AVERAGED
-        return {} if plain else {"method": "draws"}
+        asked = {k: v for k, v in self.options.items() if k in ("method", "method_options")}
+        return asked if plain else {"method": "draws", **asked}
 
     def _simple(self, name: str, matched: bool) -> Any:
         """A model whose kernel is one of position alone."""
