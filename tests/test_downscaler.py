@@ -27,6 +27,7 @@ from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E
 from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.meanings import parameter_meanings  # noqa: E402
 from deconditional.fields.predict import Wanted  # noqa: E402
+from deconditional.fields.problem import FitData  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
 from deconditional.fields.sides import FineSide, two_sides  # noqa: E402
@@ -943,7 +944,7 @@ def test_logarithmic_fields_keep_their_area_means(rainfall, monkeypatch):
 def test_correction_of_the_logarithm_where_data_is_not_matched(skewed):
     """Per observation it is that of its own bag, or an average of bags with similar mediators."""
     bags = Bags.from_list([[[0.0]], [[1.0]], [[2.0]]], mediator=[[0.0], [1.0], [5.0]])
-    data = learn.FitData(
+    data = FitData(
         bags, np.zeros(3), np.array([[1.0], [5.0], [0.5]]), np.array([2, -1, -1]), None, None
     )
     found = data.at_observations(np.array([1.0, 2.0, 4.0]))

@@ -134,6 +134,23 @@ def test_kriging_equals_dense_algebra(answers):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_regression_interpolates_what_is_left():
+    """Where the field is linear in a covariate it has no error, and its error is a doubt."""
+    rng = np.random.default_rng(3)
+    known = rng.standard_normal((ROWS * BLOCK, COLUMNS * BLOCK))
+    both = fields(target=2.0 + 3.0 * known, known=known)
+    coarse = dc.datasets.coarsen(both[["target"]], BLOCK)
+    fixed = {"model_options": {"fixed": {"noise_std": 30.0}}, "trend": "constant"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dc.DeconditionalWarning)
+        asked = dc.Downscaler("target", ["known"], model="bagg-gp", n_restarts=1, **fixed)
+        table = asked.fit(both[["known"]], coarse).comparison_
+    (row,) = (row for row in table.rows if row["model"] == "regression")
+    assert row["rmse"] < 1e-9 and row["detail_rmse"] < 1e-9 and row["coverage95"] is None
+    assert table.doubt().startswith("a linear regression, its residuals interpolated, would have")
+    assert "bilinear interpolation" in table.skill()
+
+
 def test_a_covariate_that_is_all_prefers_the_regression(answers):
     both, _, downscaler = answers["told"]
     table = downscaler.comparison_
@@ -179,4 +196,4 @@ def test_no_skill_is_said_everywhere():
     assert result.attrs["doubt"].startswith("bilinear interpolation would have been as good")
     table = json.loads(result.attrs["deconditional"])["comparison"]
     assert table["doubt"] == result.attrs["doubt"] and table["skill"] == result.attrs["skill"]
-    assert [row[0] for row in table["rows"]] == ["bagg-gp", "bilinear"]
+    assert [row[0] for row in table["rows"]] == ["bagg-gp", "regression", "bilinear"]

@@ -121,7 +121,7 @@ def test_a_monthly_mean_is_a_bag_of_points_in_space_and_time(days, said):
     assert pairing.matching == "matched" and pairing.n_bags == len(pairing.z) == 4 * 6
     values = bags.points[:, -2] + bags.points[:, -1]  # the deviation, and the mean over time
     np.testing.assert_allclose(bags.means(values)[pairing.own_bag], pairing.z, rtol=1e-6)
-    assert "with 5 to 7 fine times; 4 of 4 windows" in dict(pairing.understood)["time"]
+    assert "with 5 to 7 fine time(s) in each; 4 of 4 windows" in dict(pairing.understood)["time"]
 
 
 def test_files_that_date_their_months_differently_meet(data):

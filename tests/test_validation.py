@@ -33,6 +33,7 @@ from deconditional.fields.validation import (  # noqa: E402
 from pairs import pair  # noqa: E402
 
 ROLES = ("tas", ["cloud"], ["water_vapour"])
+SLOPES = tuple(range(3, 3 + len(ROLES[1])))  # the covariates follow position
 KERNEL, LINK = gk.RBF(lengthscale=jnp.ones(4)), gk.RBF(lengthscale=jnp.ones(4))
 FIXED = {"kernel.lengthscale": [0.7, 0.7, 0.7, 1.5], "kernel.variance": 1.3, "noise_std": 0.1}
 
@@ -227,7 +228,7 @@ def test_refitting_is_a_loop_over_folds(matched):
     assert np.bincount(fold).tolist() == [16, 16]
     data = downscaler.data("bagg-gp")
     seen, unseen = np.flatnonzero(fold == 1), np.flatnonzero(fold == 0)
-    model = dc.BaggGP(KERNEL, trend="linear", fixed=free, n_restarts=1)
+    model = dc.BaggGP(KERNEL, trend=SLOPES, fixed=free, n_restarts=1)
     model.fit(data.bags.select(seen), data.z[seen])
     predicted = model.predict_bags(data.bags.select(unseen))
     variance = predicted.variance + model.parameters_["noise_std"] ** 2
@@ -244,7 +245,7 @@ def test_without_refitting_parameters_are_held(matched):
     downscaler = arrays_of(matched)
     data = downscaler.data("bagg-gp")
     fold = folds_of(downscaler.problem.pairing, "space", 5, seed=0).fold
-    model = dc.BaggGP(KERNEL, trend="linear", fixed=FIXED, n_restarts=1).fit(data.bags, data.z)
+    model = dc.BaggGP(KERNEL, trend=SLOPES, fixed=FIXED, n_restarts=1).fit(data.bags, data.z)
     predicted = model.predict_held_out(fold)
     expected = standardised_pit(predicted.mean, predicted.variance, data.z)
     np.testing.assert_allclose(found.pit["bagg-gp"], expected, rtol=1e-9)
@@ -260,7 +261,7 @@ def test_times_are_held_out():
     options = settings(FIXED, models=["bagg-gp"], by="time", folds=2, time="ignore")
     found = dc.cross_validate(data.fine, data.coarse, *ROLES, **options)
     parts = arrays_of(data, time="ignore").data("bagg-gp")
-    model = dc.BaggGP(KERNEL, trend="linear", fixed=FIXED, n_restarts=1)
+    model = dc.BaggGP(KERNEL, trend=SLOPES, fixed=FIXED, n_restarts=1)
     first, second = np.arange(16), np.arange(16, 32)
     predicted = model.fit(parts.bags.select(first), parts.z[:16]).predict_bags(
         parts.bags.select(second)

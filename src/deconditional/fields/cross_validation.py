@@ -19,7 +19,8 @@ from deconditional.errors import FitWarning, tell_of
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.downscaling import new_downscaler
 from deconditional.fields.fine_bags import FineBags
-from deconditional.fields.learn import STAGED, FitData, Learner, final_stage
+from deconditional.fields.learn import STAGED, Learner, final_stage
+from deconditional.fields.problem import FitData
 from deconditional.fields.sides import two_sides
 from deconditional.fields.validation import (
     Comparison,

@@ -87,11 +87,16 @@ class FineBags:
         """The exposure of some bags, all of it however few points stand for it."""
         return self.table.amount[place] if self.parts.reader.question.exposure else None
 
+    @property
+    def means(self) -> Floats:
+        """Mean of the points of every bag."""
+        return self.table.weighted / self.table.amount[:, None]
+
     def _centroids(self, place: Ints) -> Bags:
         """For models that take the centroid of a bag: all points would be too many to gather."""
         n = len(place)
         return Bags(
-            points=(self.table.weighted / self.table.amount[:, None])[place],
+            points=self.means[place],
             bag=np.arange(n),
             weights=np.ones(n),
             ids=tuple(self.table.unit[place].tolist()),

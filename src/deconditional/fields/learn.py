@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import clone
-from sklearn.neighbors import KNeighborsRegressor
 
 from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, UsageError, shortened, visible
 from deconditional.fields.count_comparison import compared_counts
 from deconditional.fields.fine_bags import FineBags
-from deconditional.fields.opponents import BILINEAR, Trial, detail, interpolated, others
-from deconditional.fields.problem import Problem
+from deconditional.fields.opponents import BILINEAR, REGRESSION, Trial, detail, interpolated, others
+from deconditional.fields.problem import FitData, Problem
 from deconditional.fields.recipes import (
     OF_FAMILIES,
     SIMPLICITY,
@@ -50,7 +49,7 @@ from deconditional.models.variational import VariationalModel
 from deconditional.saving.kinds import LeftBehind
 from deconditional.saving.resume import CheckpointPart, within
 
-__all__ = ["STAGED", "FitData", "Learner", "Learnt", "final_stage", "interrupted"]
+__all__ = ["STAGED", "Learner", "Learnt", "final_stage", "interrupted"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -63,44 +62,6 @@ LOG_PASSES = 6
 
 LOG_TOLERANCE = 0.01
 """Change of the logarithms of the observations that is worth another fit."""
-
-
-@dataclass(frozen=True)
-class FitData:
-    """What a model is fitted to, in standardised units.
-
-    Attributes
-    ----------
-    used, bag_of
-        The observations and the bags it takes.
-    amounts
-        What rates are multiplied by, and what the model calls it.
-    """
-
-    bags: Bags
-    z: Floats
-    mediator: Floats | None
-    own_bag: Ints | None
-    used: Ints
-    bag_of: Ints
-    amounts: tuple[str, Floats] | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of ``fit`` beyond bags and z."""
-        found: dict[str, Any] = {} if self.mediator is None else {"mediator": self.mediator}
-        if self.amounts is not None:
-            found[self.amounts[0]] = self.amounts[1]
-        return found if self.own_bag is None else {**found, "own_bag": self.own_bag}
-
-    def at_observations(self, per_bag: Floats) -> Floats:
-        """A property of bags at the observations: their own bag's, or that of similar mediators."""
-        if self.mediator is None:
-            return per_bag
-        near = KNeighborsRegressor(min(5, len(per_bag)), weights="distance")
-        found = near.fit(self.bags.mediator, per_bag).predict(self.mediator)
-        if self.own_bag is None:
-            return found
-        return np.where(self.own_bag >= 0, per_bag[self.own_bag], found)
 
 
 @dataclass(frozen=True)
@@ -321,6 +282,8 @@ class Learner:
             spent, gap = seconds[f"learning {name}"], _gap(models, name, its)
             simple = SIMPLICITY.get(name, 0)
             tried.append(Tried(name, kept, spent, Predicted.joined(seen), gap, simple))
+        if grouped and self.problem.pairing.question.covariates:
+            tried.append(self.interpolated(used, self.folds, trials, REGRESSION))
         return self.judged([*tried, self.interpolated(used, self.folds, trials)])
 
     def judged(self, tried: Sequence[Tried]) -> Comparison:
@@ -330,18 +293,24 @@ class Learner:
         named = f"log {units}".strip() if target.log else units
         return compared(tried, target.scale, self.folds.how, named)
 
-    def interpolated(self, used: Ints, folds: Folds, trials: Sequence[Trial] = ()) -> Tried:
-        """Bilinear interpolation of some observations, in the other folds and in trials."""
+    def interpolated(
+        self, used: Ints, folds: Folds, trials: Sequence[Trial] = (), name: str = BILINEAR
+    ) -> Tried:
+        """A simple answer for some observations, in the other folds and in trials."""
         began, pairing, z = time.perf_counter(), self.problem.pairing, self.problem.z[used]
+        x = None
+        if name == REGRESSION:
+            columns = pairing.n_position + pairing.n_time
+            x = self.bags.means[pairing.own_bag[used], columns:]
 
         def tried(trials: Iterable[Trial]) -> Predicted | None:
             return Predicted.joined(
-                [Predicted(interpolated(pairing, used, z, t), z[t.asked]) for t in trials]
+                [Predicted(interpolated(pairing, used, z, t, x), z[t.asked]) for t in trials]
             )
 
         held_out, seen = tried(others(folds.fold[used])), tried(trials)
         assert held_out is not None
-        return Tried(BILINEAR, held_out, time.perf_counter() - began, seen)
+        return Tried(name, held_out, time.perf_counter() - began, seen)
 
     def corrected(
         self, name: str, model: Any, data: FitData, kept: CheckpointPart | None = None

@@ -1,4 +1,4 @@
-r"""Where models are compared with the simplest answer, and that answer: linear interpolation.
+r"""Where models are compared with simple answers, and these: linear interpolation, regression.
 
 Both kinds of :class:`Trial` say some linear functions of the observations and ask for others.
 
@@ -24,7 +24,7 @@ from deconditional.fields.axes import Lattice
 from deconditional.fields.interpolation import scattered
 from deconditional.fields.pair import Pairing
 
-__all__ = ["BILINEAR", "Trial", "detail", "interpolated", "others"]
+__all__ = ["BILINEAR", "REGRESSION", "Trial", "detail", "interpolated", "others"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -32,6 +32,9 @@ Flags = npt.NDArray[np.bool_]
 
 BILINEAR = "bilinear"
 """What linear interpolation is called among models."""
+
+REGRESSION = "regression"
+"""What a linear regression on covariates, its residuals interpolated, is called."""
 
 SIDE = 2
 """Coarse cells of a group along both axes."""
@@ -85,11 +88,19 @@ def detail(pairing: Pairing, used: Ints, regions: int, seed: int) -> Iterator[Tr
             yield Trial(np.concatenate([shares[inside], single[~inside[group]]]), asked)
 
 
-def interpolated(pairing: Pairing, used: Ints, z: Floats, trial: Trial) -> Floats:
+def interpolated(
+    pairing: Pairing, used: Ints, z: Floats, trial: Trial, covariates: Floats | None = None
+) -> Floats:
     """What is asked for, interpolated linearly between what is known, each time by itself.
 
-    Of a time at which nothing is known, cells have their mean over all times.
+    Of a time at which nothing is known, cells have their mean over all times. With means of
+    `covariates`, (M, c), what a linear regression on them leaves is interpolated.
     """
+    if covariates is not None:
+        x = np.column_stack([np.ones(len(z)), covariates])
+        slopes = np.linalg.lstsq(trial.shares @ x, trial.shares @ z, rcond=None)[0]
+        left = interpolated(pairing, used, z - x @ slopes, trial)
+        return np.asarray(x[trial.asked] @ slopes + left)
     grid, unit = pairing.coarse, pairing.observed_unit[used]
     time, cell = np.divmod(unit, grid.n_cells)
     places = grid.positions[cell]

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from sklearn.neighbors import KNeighborsRegressor
 
+from deconditional.bags import Bags
 from deconditional.fields.pair import Pairing
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
 
-__all__ = ["Problem"]
+__all__ = ["FitData", "Problem"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -97,3 +100,41 @@ class Problem:
     def support(self) -> tuple[Floats, Floats]:
         """Least and greatest value of every input over all points of the bags, standardised."""
         return self.inputs.box(self.pairing.spread.low, self.pairing.spread.high)
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What a model is fitted to, in standardised units.
+
+    Attributes
+    ----------
+    used, bag_of
+        The observations and the bags it takes.
+    amounts
+        What rates are multiplied by, and what the model calls it.
+    """
+
+    bags: Bags
+    z: Floats
+    mediator: Floats | None
+    own_bag: Ints | None
+    used: Ints
+    bag_of: Ints
+    amounts: tuple[str, Floats] | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``fit`` beyond bags and z."""
+        found: dict[str, Any] = {} if self.mediator is None else {"mediator": self.mediator}
+        if self.amounts is not None:
+            found[self.amounts[0]] = self.amounts[1]
+        return found if self.own_bag is None else {**found, "own_bag": self.own_bag}
+
+    def at_observations(self, per_bag: Floats) -> Floats:
+        """A property of bags at the observations: their own bag's, or that of similar mediators."""
+        if self.mediator is None:
+            return per_bag
+        near = KNeighborsRegressor(min(5, len(per_bag)), weights="distance")
+        found = near.fit(self.bags.mediator, per_bag).predict(self.mediator)
+        if self.own_bag is None:
+            return found
+        return np.where(self.own_bag >= 0, per_bag[self.own_bag], found)

@@ -20,7 +20,7 @@ from sklearn.cluster import KMeans
 
 from deconditional.errors import Caution, NoSkillWarning, UsageError
 from deconditional.fields.fine_bags import FineBags
-from deconditional.fields.opponents import BILINEAR
+from deconditional.fields.opponents import BILINEAR, REGRESSION
 from deconditional.fields.pair import Pairing
 from deconditional.inference.posterior import Gaussians
 from deconditional.scores import mae, rmse, score
@@ -36,6 +36,12 @@ SCORES = ("rmse", "crps", "nll", "coverage95", "coverage50")
 REGIONS_PER_FOLD = 4
 PLAUSIBLE_GAP = 1.0
 """Bag means are off a regression by one standard deviation at most if both are right."""
+
+SIMPLE = {
+    BILINEAR: "bilinear interpolation",
+    REGRESSION: "a linear regression, its residuals interpolated,",
+}
+"""Simple answers in words, by their names."""
 
 WHERE = {
     "rmse": "of held-out coarse cells",
@@ -208,13 +214,15 @@ class Comparison:
         )
 
     def doubt(self, model: str | None = None) -> str | None:
-        """A sentence where a model is no better than bilinear interpolation."""
+        """A sentence where a model is no better than the best of the simple answers."""
         errors = self.errors
-        mine, theirs = errors.get(model or self.chosen), errors.get(self.opponent)
-        if mine is None or theirs is None or mine < theirs:
+        simple = [name for name in (self.opponent, REGRESSION) if name in errors]
+        mine = errors.get(model or self.chosen)
+        best = min(simple, key=lambda name: errors[name], default=None)
+        if mine is None or best is None or mine < (theirs := errors[best]):
             return None
         return (
-            f"{self._theirs} would have been as good: {self._kind} {theirs:.3g} against "
+            f"{SIMPLE.get(best, best)} would have been as good: {self._kind} {theirs:.3g} against "
             f"{mine:.3g}{self._unit} ({WHERE[self.judged_by]})."
         )
 
@@ -226,7 +234,7 @@ class Comparison:
 
     @property
     def _theirs(self) -> str:
-        return "bilinear interpolation" if self.opponent == BILINEAR else self.opponent
+        return SIMPLE.get(self.opponent, self.opponent)
 
     @property
     def _kind(self) -> str:

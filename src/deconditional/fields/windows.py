@@ -75,8 +75,8 @@ def windows_of(
     some = inside[kept]
     many = f"{some.min()}" if np.ptp(some) == 0 else f"{some.min()} to {some.max()}"
     return windows, (
-        f"a coarse value is the mean over its window of time ({source}), with {many} fine times; "
-        f"{kept.sum()} of {len(times)} windows have enough of them"
+        f"a coarse value is the mean over its window of time ({source}), with {many} fine time(s) "
+        f"in each; {kept.sum()} of {len(times)} windows have enough of them"
     )
 
 
