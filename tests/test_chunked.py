@@ -278,6 +278,7 @@ def test_noise_of_single_values_in_samples():
     assert abs(np.corrcoef(noise[:, :-1].ravel(), noise[:, 1:].ravel())[0, 1]) < 0.04
 
 
+@pytest.mark.filterwarnings("ignore::deconditional.errors.DegenerateFitWarning")
 def test_times():
     _, data = example(times=DAYS)
     downscaler = dc.Downscaler(*ROLES, model="gpr", n_restarts=1).fit(data.fine, data.coarse)
