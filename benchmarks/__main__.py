@@ -20,6 +20,7 @@ from benchmarks.against_gpytorch import AgainstGPyTorch
 from benchmarks.check import Check
 from benchmarks.climate_size import ClimateSize
 from benchmarks.cores import Cores
+from benchmarks.counts import Counts
 from benchmarks.first_minute import FirstMinute
 from benchmarks.fit import Fit
 from benchmarks.frame import Benchmark, markdown
@@ -28,6 +29,7 @@ from benchmarks.out_of_core import OutOfCore
 from benchmarks.predict import Predict
 from benchmarks.scaling import Scaling
 from benchmarks.unmatched import Unmatched
+from benchmarks.zones import Zones
 from deconditional.errors import UsageError
 from deconditional.report import plots
 from studies.command import Parser, add_options, answer, made
@@ -43,11 +45,13 @@ BENCHMARKS: dict[str, type[Benchmark]] = {
         Fit,
         Predict,
         Unmatched,
+        Counts,
         ClimateSize,
         Scaling,
         AgainstDense,
         AgainstGPyTorch,
         OutOfCore,
+        Zones,
         Check,
     )
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,9 +91,14 @@ def rain(folder: Path, hour: int) -> Cells:
     return cells(needed(folder, RAIN).rain().rain.isel(time=hour))
 
 
-def tweedie(given: Cells, seed: int) -> Draws:
-    """Sums over coarse cells as Tweedie amounts, each of as many fine ones as it has."""
-    size = np.bincount(given.block)
+def tweedie(given: Cells, seed: int, independent: bool = False) -> Draws:
+    """Rain as a Tweedie amount.
+
+    The fine cells of a coarse one rain together, so that its mean scatters as each of them does;
+    or, if they are `independent`, their sum is one of so many amounts. Rain is in between, and
+    coarse cells alone do not tell where.
+    """
+    size = np.bincount(given.block) if independent else np.ones(len(given.means))
     model = dc.VBagg(gk.Matern32(), family=dc.Tweedie(), n_inducing=300, n_restarts=2, seed=seed)
     model.fit(given.bags, given.means * size, exposure=size)
     found: Any = model.predict_bags(given.fine, exposure=1.0, noise=True, n_draws=DRAWS, seed=seed)
@@ -117,7 +124,12 @@ def _gaussian(given: Cells, z: Floats, seed: int) -> Floats:
     return post.mean + post.std * noise
 
 
-RAIN_MODELS = {"Tweedie": tweedie, "log transform": log_transform, "normal": normal}
+RAIN_MODELS: dict[str, Callable[[Cells, int], Draws]] = {
+    "Tweedie": tweedie,
+    "Tweedie, independent cells": partial(tweedie, independent=True),
+    "log transform": log_transform,
+    "normal": normal,
+}
 
 
 def rain_scores(folder: Path, model: str, hour: int, seed: int) -> Record:

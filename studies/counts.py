@@ -32,6 +32,7 @@ PROBLEMS = ("simulated", "tables", "counties", "rain", "stations")
 NEED_FILES = PROBLEMS[2:]
 ON_GRIDS = "pycnophylactic"
 HOURS = 22
+QUICK = ("field", "areal weighting", "Poisson regression", "dasymetric by regression")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Counts(Study):
     problems: tuple[str, ...] = option(
         PROBLEMS, "some of the problems", quick=("simulated",), metavar="NAME"
     )
-    models: tuple[str, ...] = option((), "some of the models (default: all)", metavar="NAME")
+    models: tuple[str, ...] = option(
+        (), "some of the models (default: all)", quick=QUICK, metavar="NAME"
+    )
     seeds: int = option(5, "draws of simulated problems and of stations", quick=1)
     points: int = option(28_892, "points of a simulated problem", quick=1200)
     zones: int = option(109, "zones of a simulated problem", quick=24)

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from deconditional.observations.measurements import Population, measured, measured_apart
+from deconditional.observations.measurements import (
+    Population,
+    measured,
+    measured_apart,
+    with_level,
+)
 
 SIZE = 7
 POPULATION = Population(mean=0.4, variance=2.0, size=40)
@@ -91,3 +96,21 @@ def test_bag_by_bag_values_are_the_same_where_bags_have_nothing_in_common():
     share = 1 - effect / POPULATION.variance
     unknown = 1 / (1 / posterior - 1 / (prior + effect))
     np.testing.assert_allclose(apart.noise, effect / share + unknown / share**2, rtol=1e-9)
+
+
+def test_the_level_is_one_more_observation_of_the_bags():
+    """Two Gaussian updates of any prior of bag means, or one by measurements that took it in."""
+    mean, prior, posterior, effect = regression()
+    found = measured(mean, prior, posterior, effect, POPULATION)
+    taken_in = with_level(found, POPULATION)
+    of_bags = 1.3 * np.exp(-np.abs(np.subtract.outer(np.arange(SIZE), np.arange(SIZE))))
+    seen = np.vstack([np.eye(SIZE), np.full((1, SIZE), 1 / SIZE)])
+    noise = np.zeros((SIZE + 1, SIZE + 1))
+    noise[:SIZE, :SIZE] = found.noise
+    noise[SIZE, SIZE] = POPULATION.variance * (1 / SIZE + 1 / POPULATION.size)
+    gain = of_bags @ seen.T @ np.linalg.inv(seen @ of_bags @ seen.T + noise)
+    both = gain @ np.append(found.values, POPULATION.mean)
+    one = of_bags @ np.linalg.inv(of_bags + taken_in.noise)
+    np.testing.assert_allclose(one @ taken_in.values, both, rtol=1e-8)
+    left = of_bags - one @ of_bags
+    np.testing.assert_allclose(left, of_bags - gain @ seen @ of_bags, rtol=1e-7, atol=1e-9)

@@ -127,6 +127,22 @@ def test_simple_answers_are_in_the_table(fitted):
     assert len(fitted.comparison_.pit["vbagg"]) == 24
 
 
+@pytest.mark.filterwarnings("ignore::deconditional.DeconditionalWarning")
+def test_cross_validation_of_counts(example, fitted):
+    """With parameters held it is the table of the fit."""
+    fine, zones, _ = example
+    family = dc.Poisson(exposure="people")
+    options = {**OPTIONS, "family": family, "refit": False}
+    found = dc.cross_validate(fine, zones, "cases", ["slope"], **options)
+    mine, theirs = (next(iter(table.rows)) for table in (found, fitted.comparison_))
+    assert mine["crps"] == pytest.approx(theirs["crps"], rel=1e-6)
+    assert found.how.endswith("parameters held")
+    with pytest.raises(UsageError, match="those of counts can be compared"):
+        dc.cross_validate(
+            fine, zones, "cases", ["slope"], family=dc.Tweedie(), kind="mean", **OPTIONS
+        )
+
+
 def test_areal_weighting_of_hidden_zones_is_one_rate(example, fitted):
     """The common rate of the other fold, times people: by hand."""
     _, zones, _ = example

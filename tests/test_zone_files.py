@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import geopandas as gpd
 import numpy as np
@@ -12,6 +13,8 @@ import shapely
 import xarray as xr
 from pyproj import Transformer
 
+from deconditional import datasets
+from deconditional.cli import demo_counts
 from deconditional.cli import main as cli
 from deconditional.errors import FitWarning, UsageError
 from deconditional.fields.grids import find_grid
@@ -176,6 +179,24 @@ def test_cases_from_files_to_a_report(folder):
     assert (table["count_q95"] > table["sum_q95"]).all()
     page = (folder / "risk.html").read_text()
     assert "crude rate" in page and "probability of more than 0.05" in page
+
+
+def test_counts_of_hidden_counties_add_up_to_those_of_their_region():
+    """Given the totals, and with the mean that a dasymetric map of the same rates has."""
+    data = datasets.north_carolina(regions=8, step=0.4)
+    expected = np.ones((3, 100))
+    made = SimpleNamespace(draws=expected, table=data.truth.assign(amount=data.truth["births"]))
+    found = demo_counts.split(made, data, 0)
+    for region, total in data.zones["deaths"].items():
+        inside = (data.truth["region"] == region).to_numpy()
+        np.testing.assert_array_equal(found[:, inside].sum(1), total)
+    many = SimpleNamespace(draws=np.ones((4000, 100)), table=made.table)
+    births = data.truth["births"]
+    share = births / births.groupby(data.truth["region"]).transform("sum")
+    mean = share * data.zones["deaths"].loc[data.truth["region"]].to_numpy()
+    # Four thousand draws: five standard errors of a binomial mean.
+    error = 5 * np.sqrt(mean / 4000)
+    assert (np.abs(demo_counts.split(many, data, 1).mean(0) - mean) < error + 1e-9).all()
 
 
 BAD = {

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rich.table import Table
 
 import deconditional
 from deconditional import datasets
 from deconditional.cli.console import new_console, say
 from deconditional.errors import DeconditionalWarning
-from deconditional.fields.aggregation import aggregate
+from deconditional.fields.aggregation import Aggregate, aggregate
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.grids import find_grid
 from deconditional.fields.io import write_fields
@@ -70,7 +71,7 @@ def run(out: str | Path, seed: int = 0, command: str = "") -> dict[str, dict[str
     return scores
 
 
-def fitted(data: datasets.CountsExample, seed: int) -> Downscaler:
+def fitted(data: datasets.CountsExample, seed: int, n_inducing: int = 80) -> Downscaler:
     """The rate of deaths, learnt from the regions."""
     family = deconditional.Poisson(exposure="births", overdispersion=True)
     model = Downscaler(
@@ -80,7 +81,7 @@ def fitted(data: datasets.CountsExample, seed: int) -> Downscaler:
         n_restarts=1,
         seed=seed,
         progress=True,
-        model_options={"n_inducing": 80},
+        model_options={"n_inducing": n_inducing},
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconditionalWarning)  # notes are in the report
@@ -112,12 +113,17 @@ def compare(
 
 
 def draws(model: Downscaler, data: datasets.CountsExample, seed: int) -> Draws:
-    """Draws of the counts of all counties, given the total of their region.
+    """Draws of the counts of all counties, given the total of their region."""
+    found = aggregate(model, data.truth, kind="sum", samples=1000, seed=seed, min_cover=0.1)
+    return Draws(split(found, data, seed))
+
+
+def split(found: Aggregate, data: datasets.CountsExample, seed: int) -> npt.NDArray[np.float64]:
+    """Totals of regions shared out among their counties, (n, counties).
 
     Counts that are independent and Poisson are multinomial once their total is known, with shares
     in proportion to what is expected of each.
     """
-    found = aggregate(model, data.truth, kind="sum", samples=1000, seed=seed, min_cover=0.1)
     expected = found.draws * found.table["amount"].to_numpy()
     rng, region = np.random.default_rng(seed), data.truth["region"].to_numpy()
     out = np.empty_like(expected)
@@ -125,7 +131,7 @@ def draws(model: Downscaler, data: datasets.CountsExample, seed: int) -> Draws:
         inside = region == name
         share = expected[:, inside] / expected[:, inside].sum(1, keepdims=True)
         out[:, inside] = rng.multinomial(int(total), share)
-    return Draws(out)
+    return out
 
 
 def table(scores: dict[str, dict[str, float]]) -> Table:

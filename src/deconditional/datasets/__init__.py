@@ -9,9 +9,9 @@ from deconditional.datasets.surfaces import CutSurface, s_curve, swiss_roll
 
 if TYPE_CHECKING:
     from deconditional.datasets.cells import FieldsExample, coarsen, split_cells
+    from deconditional.datasets.infant_deaths import CountsExample, north_carolina
     from deconditional.datasets.itu import global_fields
     from deconditional.datasets.made_up import synthetic_fields
-    from deconditional.datasets.north_carolina import CountsExample, north_carolina
 
 __all__ = [
     "CountsExample",
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 FIELDS = {
-    "CountsExample": "north_carolina",
+    "CountsExample": "infant_deaths",
     "FieldsExample": "cells",
     "coarsen": "cells",
     "global_fields": "itu",
-    "north_carolina": "north_carolina",
+    "north_carolina": "infant_deaths",
     "split_cells": "cells",
     "synthetic_fields": "made_up",
 }

@@ -34,15 +34,22 @@ NOBODY = 1e-9
 COLUMNS = ("rmse", "crps", "nll", "coverage95", "coverage50")
 
 
-def compared_counts(learner: Any, models: Mapping[str, Any], data: Mapping[str, Any]) -> Comparison:
-    """Fitted models, their parameters held, beside simple answers, in blocks of zones."""
+def compared_counts(
+    learner: Any, models: Mapping[str, Any], data: Mapping[str, Any], refit: bool = False
+) -> Comparison:
+    """Fitted models beside simple answers, in blocks of zones; parameters held, or learnt anew."""
     folds: Folds = learner.folds
     first = next(iter(data.values()))
     fold, z = folds.fold[first.used], first.z
     rows, pit = [], {}
     for name, model in models.items():
         began = time.perf_counter()
-        held = replace(learner, recipe=replace(learner.recipe, held=model.fitted_.values()[0]))
+        known = None if refit else model.fitted_.values()[0]
+        given = learner.recipe.model
+        recipe = replace(learner.recipe, held=known)
+        if isinstance(given, str):
+            recipe = replace(recipe, model=name)
+        held = replace(learner, recipe=recipe)
         found: Any = Draws(_of_model(held, name, data[name], fold))
         rows.append(_row(name, found, z, time.perf_counter() - began))
         pit[name] = found.pit(z).draw(learner.recipe.seed)

@@ -15,7 +15,8 @@ import xarray as xr
 from scipy.sparse import csr_array
 from sklearn.base import clone
 
-from deconditional.errors import FitWarning, tell_of
+from deconditional.errors import FitWarning, UsageError, tell_of
+from deconditional.fields.count_comparison import compared_counts
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.downscaling import new_downscaler
 from deconditional.fields.fine_bags import FineBags
@@ -99,6 +100,8 @@ def cross_validate(
     pairing, bags = learner.problem.pairing, learner.bags
     assert isinstance(bags, FineBags)  # as it is of data that is at hand
     divided = folds_of(pairing, by, folds, first.seed)
+    if pairing.question.family is not None:
+        return _of_counts(first, replace(learner, folds=divided), models, refit, progress)
     shared = sharing(pairing, bags, divided.fold)
     found, used, leaks = [], [], []
     with show(progress) as stage:
@@ -128,6 +131,29 @@ def cross_validate(
     tell_of(leaking(max(leaks), len(pairing.z)))
     divided = replace(divided, how=divided.how + how)
     return replace(learner, folds=divided).judged([*tried, learner.interpolated(common, divided)])
+
+
+def _of_counts(
+    downscaler: Downscaler,
+    learner: Learner,
+    models: Sequence[str] | None,
+    refit: bool,
+    progress: bool,
+) -> Comparison:
+    """The comparison of models of a family, beside what a user has without them."""
+    assert learner.folds is not None
+    if not learner.problem.pairing.question.family.counts:
+        raise UsageError("of families, those of counts can be compared; amounts cannot as yet.")
+    found, data = {}, {}
+    with show(progress) as stage:
+        for name, one in _learners(downscaler, learner, models).items():
+            stage(f"learning {name}")
+            data[name] = one.data(name)
+            found[name] = None if refit else one.fit(name, data[name], data[name].z)
+        stage("comparing")
+        how = f"{learner.folds.how}, parameters {'learnt without the fold' if refit else 'held'}"
+        learner = replace(learner, folds=replace(learner.folds, how=how))
+        return compared_counts(learner, found, data, refit)
 
 
 def _learners(

@@ -334,6 +334,11 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"{role}=...), or leave it out."
             )
     met = FineSide.of(fine, question)
+    if isinstance(coarse, list | tuple):
+        raise UsageError(
+            "the coarse data must be one dataset or table; several sources of one field are taken "
+            "by dc.VBagg().fit([dc.Source(...), ...]), with bags of dc.Bags.from_points."
+        )
     if hasattr(coarse, "crs") and not hasattr(coarse, "data_vars") and not is_table(coarse):
         raise UsageError(
             "the coarse data must be an xarray Dataset or a GeoDataFrame with the target as a "

@@ -10,16 +10,16 @@ For :math:`f = \gamma^\top v` with v standard normal (and effects of observation
 the sum of a bag is flat there, while f itself varies, and :math:`\mathrm{E}e^f > e^{\mathrm{E}f}`.
 So the posterior mean of the sum of a bag lies above what was observed of it.
 
-*Variational.* Rates are expectations under q: :math:`g^{-1}(f)` becomes
-:math:`\mathrm{E}_q g^{-1}(f)`, with :math:`\mathrm{Var}_q f(x)` at every point. The formula above
-is then the evidence lower bound
+*Variational.* Rates and log likelihoods are expectations under q, with :math:`\mathrm{Var}_q f(x)`
+at points and :math:`\mathrm{Var}_q\eta_m` of observations, and m is the stationary point of
 
 .. math:: \mathrm{E}_q \ell - \mathrm{KL}(q \,\Vert\, p)
-          \approx \ell(\mathrm{E}_q\mu) - \tfrac12\mathrm{tr}(\Lambda J\Sigma J^\top)
-          - \mathrm{KL}(q \,\Vert\, p),
+          = \mathrm{E}_q\ell + \tfrac12\mathrm{tr}(\Lambda J\Sigma J^\top)
+          - \tfrac12\lVert m\rVert^2 - \tfrac12\log\det(I + J^\top\tilde\Lambda J) .
 
-because the trace cancels that of KL; and sums over bags have the posterior mean that was observed.
-For counts at points and a log link the bound is exact.
+Given its mean over a bag, g of a mean rate is the link of that of expected rates less half its
+variance (to second order; exact for a log link and normal f). Sums over bags have the posterior
+mean that was observed, up to the pull of the prior.
 
 The variance at the points is that of the linear problem *nearest* to the last solution
 (:class:`~deconditional.inference.seen.Nearest`) at the present hyper-parameters: an explicit
@@ -217,6 +217,7 @@ class FamilyProblem(eqx.Module):
                     seen.effect_std(values, points),
                     jnp.zeros(n),
                     jnp.zeros(m),
+                    None,
                     values[f"{seen.prefix}scale"] if seen.affine else jnp.ones(()),
                     own.reshape(len(offsets)),
                 )
@@ -238,28 +239,24 @@ class FamilyProblem(eqx.Module):
         return linear, linear.curvature()
 
     def spread(self, sources: Sources, linear: Expansion, curvature: Curvature) -> Sources:
-        """The sources with rates that are expectations under the linear problem."""
+        """The sources with expectations under the linear problem."""
         explained, n = curvature.explained(), len(self.offsets)
-        s, information = linear.effect_std, linear.information
-        level = jnp.sum(linear.jacobian**2, 1) - jnp.sum((linear.jacobian @ explained) ** 2, 1)
-        share = s**2 * information / (1.0 + s**2 * information)
-        own = ((1.0 - share) ** 2 - 1.0) * level + s**2 * (1.0 - share)
+        own = linear.spread_of_links(explained)
         views, at = [], 0
         for view in sources.views:
-            m = len(view.seen.y)
-            points = view.points
-            variance = points.prior_variance() - points.squares(explained[n:])
-            own_spread = own[at : at + m]
-            if view.seen.family.link != "log":  # whose mean is known for what is less than nothing
-                own_spread = jnp.maximum(own_spread, 0.0)
+            rows = slice(at, at + len(view.seen.y))
+            at = rows.stop
+            variance = view.points.prior_variance() - view.points.squares(explained[n:])
+            of_field = linear.jacobian[rows, n:] / view.scale
+            level = jnp.sum(of_field**2, 1) - jnp.sum((of_field @ explained[n:]) ** 2, 1)
             views.append(
                 replace(
                     view,
                     spread=jnp.clip(variance, 0.0, MOST_SPREAD),
-                    own_spread=own_spread if view.seen.family.overdispersion else jnp.zeros(m),
+                    level=jnp.clip(level, 0.0, MOST_SPREAD),
+                    own_spread=jnp.clip(own[rows], 0.0, MOST_SPREAD),
                 )
             )
-            at += m
         return Sources(tuple(views))
 
     def posed(self, values: Mapping[str, Any], basis: Basis) -> tuple[Sources, Unknowns]:
@@ -284,6 +281,9 @@ class FamilyProblem(eqx.Module):
         log_prior = -0.5 * (at.v @ at.v + at.e @ at.e)
         volume = expansion.log_volume(curvature, self.has_effects)
         evidence = expansion.log_likelihood + log_prior - 0.5 * volume
+        if self.variational:  # the trace in KL, which Laplace's formula has not
+            own = expansion.spread_of_links(curvature.explained())
+            evidence = evidence + 0.5 * jnp.sum(expansion.information * own)
         coefficients = curvature.coefficients(at.v, len(self.offsets))
         field = BasisField(basis, self.trend, coefficients, evidence, jnp.zeros(()))
         solution = Solution(

@@ -86,6 +86,12 @@ class Expansion(NamedTuple):
         v = curvature.solve(right.v - (cross * right.e / own) @ self.jacobian)
         return Unknowns(v, (right.e - cross * (self.jacobian @ v)) / own)
 
+    def spread_of_links(self, explained: Float[Array, "D k"]) -> Float[Array, " M"]:
+        """Variance of every η, its effect included, where v has the covariance I - EEᵀ."""
+        level = jnp.sum(self.jacobian**2, 1) - jnp.sum((self.jacobian @ explained) ** 2, 1)
+        left = 1.0 / (1.0 + self.effect_std**2 * self.information)
+        return left**2 * level + self.effect_std**2 * left
+
     def log_volume(self, curvature: Curvature, has_effects: bool) -> Float[Array, ""]:
         """Log determinant of the whole precision."""
         own = jnp.log1p(self.effect_std**2 * self.information)

@@ -15,12 +15,13 @@ to a sum of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from deconditional.inference.rates import FinePoints
@@ -29,6 +30,11 @@ from deconditional.observations.families import OVERDISPERSION, Family, Normal
 from deconditional.observations.kinds import Observation
 
 __all__ = ["Nearest", "Seen", "View"]
+
+
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
+NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
+"""Of Gauss and Hermite, for expectations of log likelihoods."""
 
 
 class Nearest(eqx.Module):
@@ -124,10 +130,12 @@ class View(eqx.Module):
     ----------
     spread
         Variances of f at the points that rates are expectations over; zero for Laplace's method.
+    level
+        Variance of g(r), the same for every point of an observation.
     own_spread
-        The same of η, beside that of f.
-    bias_column
-        Which of the unknowns is the offset, and its prior standard deviation.
+        Variance of η, that the log likelihood is an expectation over; None for Laplace's method.
+    scale, offsets
+        b, and the prior standard deviation of a in the place of this source.
     """
 
     seen: Seen
@@ -136,7 +144,8 @@ class View(eqx.Module):
     values: dict[str, Any]
     effect_std: Float[Array, " M"]
     spread: Float[Array, " n"]
-    own_spread: Float[Array, " M"]
+    level: Float[Array, " M"]
+    own_spread: Float[Array, " M"] | None
     scale: Float[Array, ""]
     offsets: Float[Array, " B"]
 
@@ -148,27 +157,40 @@ class View(eqx.Module):
         g, n = self.seen.family.g, len(self.offsets)
         f = self.points.values_at(v[n:])
         r = self._mixed(self.points.bag_means(g.expected(f, self.spread)))
-        eta = self.scale * g.eta(r) + self.offsets @ v[:n] + self.effect_std * e
+        # r is a mean over what f may be; its link, less half of this, is the mean of the link.
+        mean_of_link = g.eta(r) + 0.5 * g.bend(r) * self.level
+        eta = self.scale * mean_of_link + self.offsets @ v[:n] + self.effect_std * e
         if self.seen.family.overdispersion == "points":
             eta = eta - 0.5 * self.effect_std**2
         return f, r, eta
 
     def log_likelihood(self, eta: Array) -> Float[Array, ""]:
-        """Log density of all observations."""
-        mean = self.seen.amount * self.seen.family.g.expected(eta, self.own_spread)
-        return jnp.sum(self._log_density(mean))
+        """Log density of all observations, the mean over what η may be."""
 
-    def _log_density(self, mean: Array) -> Array:
-        seen = self.seen
-        return seen.family.log_density(seen.y, mean, seen.amount, **self.values)
+        def at(eta: Array) -> Array:
+            family, amount = self.seen.family, self.seen.amount
+            mean = amount * family.g.rate(eta)
+            return family.log_density(self.seen.y, mean, amount, **self.values)
+
+        return jnp.sum(self._average(at, eta))
 
     def slopes(self, eta: Array) -> tuple[Array, Array]:
         """Derivative of the log likelihood by η, and Fisher's information of it."""
         family, amount = self.seen.family, self.seen.amount
-        mean = amount * family.g.expected(eta, self.own_spread)
-        along = amount * family.g.expected_slope(eta, self.own_spread)
-        score = jax.grad(lambda mu: jnp.sum(self._log_density(mu)))(mean)
-        return score * along, family.information(mean, amount, **self.values) * along**2
+
+        def information(eta: Array) -> Array:
+            along = amount * family.g.slope(eta)
+            return family.information(amount * family.g.rate(eta), amount, **self.values) * along**2
+
+        return jax.grad(self.log_likelihood)(eta), self._average(information, eta)
+
+    def _average(self, function: Callable[[Array], Array], eta: Array) -> Array:
+        """The mean of a function of η."""
+        if self.own_spread is None:
+            return function(eta)
+        std = jnp.sqrt(jnp.maximum(self.own_spread, 1e-24))
+        each = jax.vmap(lambda node: function(eta + std * node))(jnp.asarray(NODES))
+        return jnp.asarray(NODE_WEIGHTS) @ each
 
     def jacobian(self, factors: Array, gain: Array) -> Float[Array, "M D"]:
         """Derivative of η by the unknowns, offsets first."""
@@ -179,5 +201,9 @@ class View(eqx.Module):
     def at(self, f: Array, r: Array) -> tuple[Array, Array]:
         """Slopes of rates by f, and gains of η by mean rates."""
         g = self.seen.family.g
-        gain = self.scale * jax.grad(lambda rate: jnp.sum(g.eta(rate)))(r)
+
+        def link(rate: Array) -> Array:
+            return jnp.sum(g.eta(rate) + 0.5 * g.bend(rate) * self.level)
+
+        gain = self.scale * jax.grad(link)(r)
         return g.expected_slope(f, self.spread), gain

@@ -20,6 +20,7 @@ from deconditional.observations.measurements import (
     Population,
     measured,
     measured_apart,
+    with_level,
 )
 
 __all__ = ["Unmatched", "bag_gap", "explained_share"]
@@ -135,8 +136,11 @@ class Unmatched(NamedTuple):
         effect = float(problem.parameters.unpack(vector).get("noise_std", 0.0)) ** 2
         population = Population.of(self.z, float(variances.mean()))
         mean, prior, posterior = map(np.asarray, (_apart_at if apart else _together_at)(field, y))
-        by = measured_apart if apart else measured
-        found = by(mean, prior, posterior, effect, population)
+        if apart:
+            found = measured_apart(mean, prior, posterior, effect, population)
+        else:
+            found = measured(mean, prior, posterior, effect, population)
+            found = with_level(found, population)
         return found if self.own_bag is None else self._with_own(found, variances)
 
     def _with_own(self, found: Measurements, variances: np.ndarray) -> Measurements:

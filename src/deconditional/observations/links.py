@@ -38,6 +38,10 @@ class Link:
         """Derivative of the rate by f."""
         return jax.jvp(self.rate, (eta,), (jnp.ones_like(eta),))[1]
 
+    def bend(self, rate: Any) -> Array:
+        r""":math:`g'' / g'^2`: what the mean of g loses, twice, of each unit of its variance."""
+        raise NotImplementedError
+
     def expected(self, mean: Any, variance: Any) -> Array:
         """The mean rate where f is normal."""
         return self._average(self.rate, mean, variance)
@@ -80,6 +84,10 @@ class IdentityLink(Link):
         """One."""
         return jnp.ones_like(eta)
 
+    def bend(self, rate: Any) -> Array:
+        """None."""
+        return jnp.zeros_like(rate)
+
     def expected(self, mean: Any, variance: Any) -> Array:
         """The mean."""
         return jnp.asarray(mean)
@@ -114,6 +122,10 @@ class LogLink(Link):
     def slope(self, eta: Any) -> Array:
         """The exponential."""
         return jnp.exp(eta)
+
+    def bend(self, rate: Any) -> Array:
+        """Minus one, whatever the rate."""
+        return -jnp.ones_like(rate)
 
     def expected(self, mean: Any, variance: Any) -> Array:
         """The mean of a log-normal variable."""
@@ -151,6 +163,10 @@ class LogitLink(Link):
         """P (1 - p)."""
         share = jax.nn.sigmoid(eta)
         return share * (1.0 - share)
+
+    def bend(self, rate: Any) -> Array:
+        """Zero at one half."""
+        return 2.0 * rate - 1.0
 
 
 LINKS: dict[str, Link] = {"identity": IdentityLink(), "log": LogLink(), "logit": LogitLink()}

@@ -2,7 +2,7 @@ r"""Mediators as measurements of bag means: W = I and S of what a regression say
 
 Observations and bags are draws of one population. Under the regression of z on its mediator y the
 mean of a bag is :math:`\bar f = g(y) + \epsilon`, with a bag effect of variance :math:`\rho^2` that
-is each bag's own. Three steps lead from there to observations of bag means.
+is each bag's own. Four steps lead from there to observations of bag means.
 
 **What a mediator measures, given g.** Bayes' rule in the population, where bag means are
 :math:`N(m, v)` before their mediators are looked at:
@@ -34,6 +34,16 @@ g' less its level, and on the rest,
 
 .. math:: t = m + (g' - m) / b, \qquad t = \bar f + e, \quad
           e \sim N\Bigl(0,\ \frac{\rho^2}{b} I + J U' J^\top\Bigr).
+
+**The level.** Bayes' rule took N(m, v) out of what mediators say, for the field to put in its own.
+How much bag means vary it has from z (:class:`~deconditional.inference.exact.SpreadPrior`), and so
+it should have their level: M observations and N bags are samples of one population,
+
+.. math:: \bar z = \frac1N \sum_j \bar f_j + \eta, \quad
+          \eta \sim N\Bigl(0,\ v\Bigl(\frac1M + \frac1N\Bigr)\Bigr),
+
+one more measurement, which t and its noise take in. Without it a field whose mediators say little
+has its level from values that are stretched by 1/b.
 """
 
 from __future__ import annotations
@@ -44,7 +54,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg as sl
 
-__all__ = ["Measurements", "Population", "measured", "measured_apart"]
+__all__ = ["Measurements", "Population", "measured", "measured_apart", "with_level"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -128,8 +138,8 @@ def measured_apart(
     """Bag means as their mediators measure them, errors of the regression taken bag by bag.
 
     For more bags than matrices can hold: `prior` and `posterior` are variances, and so is the noise
-    of what comes back, all of them (N,). What bags have in common is left out, which is little
-    where observations are many.
+    of what comes back, all of them (N,). What bags have in common is left out, their level with it,
+    which is little where observations are many.
 
     Examples
     --------
@@ -146,6 +156,26 @@ def measured_apart(
     open_still = 1.0 + posterior / told
     noise = (posterior * open_still / share + bag_effect) / share
     return Measurements(m + (mean - m) * open_still / share, noise)
+
+
+def with_level(found: Measurements, population: Population) -> Measurements:
+    """Measurements that have taken in the mean of all observations.
+
+    Examples
+    --------
+    Mediators that say nothing leave the level and its two sampling errors, here 1/4 and 1/12.
+
+    >>> nothing = Measurements(np.zeros(4), 1e9 * np.eye(4))
+    >>> told = with_level(nothing, Population(2.0, 3.0, 12))
+    >>> bool(np.isclose(told.values.mean(), 2.0)), bool(np.isclose(told.noise.mean(), 1.0))
+    (True, True)
+    """
+    size = len(found.values)
+    with_mean = found.noise.mean(1)
+    variance = with_mean.mean() + population.variance * (1.0 / population.size + 1.0 / size)
+    gain = with_mean / variance
+    values = found.values + gain * (population.mean - found.values.mean())
+    return Measurements(values, found.noise - np.outer(gain, with_mean))
 
 
 def _stretch(deviation: Floats, share: float) -> Floats:
