@@ -710,10 +710,11 @@ def test_a_file_of_one_time_beside_files_of_several(forms, tmp_path, monkeypatch
 
 def test_predicts_on_another_grid(forms, tmp_path, monkeypatch, at_once):
     monkeypatch.chdir(forms)
-    region = synthetic_fields(20, 30, times=["2000-01-03"], extent=(30, 60, 0, 60))
+    days = ["2000-01-03", "2000-01-04"]  # of a single time the mean over time is not known
+    region = synthetic_fields(20, 30, times=days, extent=(30, 60, 0, 60))
     region[["altitude", "cloud", "lat_bnds", "lon_bnds"]].to_netcdf(tmp_path / "on.nc")
     out = asked(FILES, tmp_path / "out.nc", "--on", tmp_path / "on.nc")
-    assert out["mean"].sizes == {"time": 1, "lat": 20, "lon": 30}
+    assert out["mean"].sizes == {"time": 2, "lat": 20, "lon": 30}
     assert bool(out["mean"].notnull().all())
     for name in ("time", "lat", "lon"):
         np.testing.assert_array_equal(out[name], region[name])

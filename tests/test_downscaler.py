@@ -451,9 +451,9 @@ ESTIMATORS = {
     "s-cmp": dc.CMP(KERNEL, LINK, cmo="shrinkage", **CENTRED),
     "u-cmp": dc.CMP(KERNEL, LINK, uncertainty=True, **CENTRED),
     "varcmp": VarCMP(KERNEL, LINK, uncertainty=True, n_inducing=60, **CENTRED),
-    "bagg-gp": BaggGP(KERNEL, **GIVEN),
+    "bagg-gp": BaggGP(KERNEL, method="draws", **GIVEN),
     "vbagg": VBagg(KERNEL, n_inducing=60, **GIVEN),
-    "gpr": CentroidGP(KERNEL, **GIVEN),
+    "gpr": CentroidGP(KERNEL, method="draws", **GIVEN),
     "vargpr": VarCentroidGP(KERNEL, n_inducing=20, **GIVEN),
 }
 

@@ -47,7 +47,10 @@ def answers():
     for name, truth, known in (("told", told, covariate), ("smooth", waves(rng), noise)):
         both = fields(target=truth, known=known)
         coarse = dc.datasets.coarsen(both[["target"]], BLOCK)
-        asked = dc.Downscaler("target", ["known"], n_restarts=1, points_per_bag=None)
+        asked = dc.Downscaler(
+            *("target", ["known"]),
+            **{"n_restarts": 1, "points_per_bag": None, "model_options": {"method": "map"}},
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DegenerateFitWarning)  # nothing is left for some parts
             found[name] = both, coarse, asked.fit(both[["known"]], coarse)

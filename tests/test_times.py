@@ -25,7 +25,7 @@ from deconditional.kernels.sweeps import bag_cross, bag_gram  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore::deconditional.errors.DeconditionalWarning")
 
 MONTHS = [f"2001-{month:02d}-15" for month in range(1, 7)]
-QUICK = {"model": "bagg-gp", "n_restarts": 1, "model_options": {"max_iter": 5}}
+QUICK = {"model": "bagg-gp", "n_restarts": 1, "model_options": {"max_iter": 5, "method": "map"}}
 
 
 @pytest.fixture(scope="module")

@@ -219,7 +219,7 @@ def standardised_pit(mean, variance, z):
 def test_refitting_is_a_loop_over_folds(matched):
     """All but the noise is held, which is learnt anew without each fold."""
     free = {name: value for name, value in FIXED.items() if name != "noise_std"}
-    options = settings(free)
+    options = settings(free, model_options={"fixed": free, "method": "map"})
     found = dc.cross_validate(
         matched.fine, matched.coarse, *ROLES, models=["bagg-gp"], folds=2, **options
     )

@@ -57,6 +57,10 @@ OF_FAMILIES = ("vbagg", "bagg-gp")
 
 VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 
+AVERAGED = ("bagg-gp", "gpr", *SIMPLE)
+"""Models whose hyper-parameters are averaged: a few coarse values leave them open, and intervals
+that take them for known are too narrow."""
+
 SIMPLE_POINTS = 16
 """Most points of a bag for simple models, four by four as is usual for kriging of blocks: their
 kernel has no covariates, which is what more points are for."""
@@ -192,6 +196,7 @@ class Recipe:
             "fine_noise": self.fine_noise,
             "n_restarts": self.n_restarts,
             "seed": self.seed,
+            **self._averaging(name),
             **self.options,
             **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
@@ -227,6 +232,12 @@ class Recipe:
         is_ours = self.trend == "auto" and trend == "linear"
         return tuple(inputs.others) if is_ours else trend
 
+    def _averaging(self, name: str) -> dict[str, Any]:
+        """How hyper-parameters are taken: averaged, unless they are held or options say how."""
+        plain = self.held is not None or self.family is not None or name not in AVERAGED
+        asked = {k: v for k, v in self.options.items() if k in ("method", "method_options")}
+        return asked if plain else {"method": "draws", **asked}
+
     def _simple(self, name: str, matched: bool) -> Any:
         """A model whose kernel is one of position alone."""
         if not self.inputs.n_position:
@@ -241,6 +252,7 @@ class Recipe:
             seed=self.seed,
             priors=self._priors(kernel, inputs) or None,
             fixed=self.held,
+            **self._averaging(name),
         )
         if matched:
             return base
