@@ -187,7 +187,9 @@ def _inputs(pairing: Pairing, n_others: int) -> Inputs:
     """The inputs of a kernel, with so many beside position and time."""
     clock = pairing.clock
     apart = _steps(pairing)[0] if clock.mode == "independent" else None
-    directed = not pairing.coarse.spherical or local_frame(pairing.spread.mean) is not None
+    directed = not pairing.coarse.spherical
+    if pairing.n_position and not directed:
+        directed = local_frame(pairing.spread.mean) is not None
     return Inputs(pairing.n_position, n_others, clock.n_inputs, apart, directed)
 
 

@@ -34,10 +34,13 @@ class Problem(Protocol):
 def evaluated(problem: Problem, vector: Any) -> tuple[Any, Any, Any]:
     """The negative log posterior, its gradient, and what else is known there: compiled as one.
 
-    Of a problem that says it `is_small`, an evaluation takes less than compiling it well.
+    Of a problem that says it `is_small`, an evaluation takes less than compiling it well. Inside
+    what is compiled as a whole, how is settled there.
     """
-    compiled = _compiled_quickly() if getattr(problem, "is_small", False) else _compiled
-    return compiled(problem, vector)
+    inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((problem, vector)))
+    if getattr(problem, "is_small", False) and not inside:
+        return _compiled_quickly()(problem, vector)
+    return _compiled(problem, vector)
 
 
 def _evaluate(problem: Problem, vector: Any) -> tuple[Any, Any, Any]:
