@@ -35,8 +35,9 @@ CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
 SIMPLE = {"kriging": "constant", "regression-kriging": "linear"}
 """Models of position alone beside a trend, and that trend: the covariates are in it or nowhere."""
 
-SIMPLICITY = {"kriging": 2, "regression-kriging": 1}
-"""Which models are simpler than the others, and how much."""
+SIMPLICITY = {"kriging": 2, "regression-kriging": 1, "mediated": 1}
+"""Which models are taken where scores do not tell: the simpler ones, and of unmatched data the one
+that knows what its mediators leave open, for held-out coarse values cannot see within cells."""
 
 BASELINES: dict[str, Any] = {
     "bagg-gp": models.BaggGP,
@@ -243,6 +244,11 @@ class Recipe:
         """A model whose kernel is one of position alone."""
         if not self.inputs.n_position:
             raise UsageError(f"{name} needs position; leave position=False out.")
+        other = sorted(set(self.options) - {"method", "method_options"})
+        if other and self.model == name:
+            raise UsageError(
+                f"model_options for {name} are method and method_options, not {', '.join(other)}."
+            )
         family = self.kernel if isinstance(self.kernel, str) else "rough"
         inputs, trend = replace(self.inputs, n_others=0), SIMPLE[name]
         kernel = field_kernel(inputs, family)
