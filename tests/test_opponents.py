@@ -8,7 +8,7 @@ import pytest
 from scipy.interpolate import RegularGridInterpolator
 
 import deconditional as dc
-from deconditional.errors import DegenerateFitWarning, NoSkillWarning
+from deconditional.errors import DegenerateFitWarning, NoSkillWarning, UsageError
 from deconditional.inference.held_out import from_means, held_out
 
 xr = pytest.importorskip("xarray")
@@ -55,6 +55,12 @@ def answers():
             warnings.simplefilter("ignore", DegenerateFitWarning)  # nothing is left for some parts
             found[name] = both, coarse, asked.fit(both[["known"]], coarse)
     return found
+
+
+def test_other_options_of_simple_models_are_refused(answers):
+    both, coarse, _ = answers["told"]
+    with pytest.raises(UsageError, match="for kriging are method and method_options, not trend"):
+        dc.downscale(both, coarse, "target", model="kriging", model_options={"trend": "none"})
 
 
 def test_means_over_single_observations_are_the_others():

@@ -35,8 +35,9 @@ CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
 SIMPLE = {"kriging": "constant", "regression-kriging": "linear"}
 """Models of position alone beside a trend, and that trend: the covariates are in it or nowhere."""
 
-SIMPLICITY = {"kriging": 2, "regression-kriging": 1}
-"""Which models are simpler than the others, and how much."""
+SIMPLICITY = {"kriging": 2, "regression-kriging": 1, "mediated": 1}
+"""Which models are taken where scores do not tell: the simpler ones, and of unmatched data the one
+that knows what its mediators leave open, for held-out coarse values cannot see within cells."""
 
 BASELINES: dict[str, Any] = {
     "bagg-gp": models.BaggGP,
@@ -58,8 +59,8 @@ OF_FAMILIES = ("vbagg", "bagg-gp")
 VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 
 AVERAGED = ("bagg-gp", "gpr", *SIMPLE)
-"""Models whose hyper-parameters are averaged: a few coarse values leave them open, and intervals
-that take them for known are too narrow."""
+"""Models of matched data whose hyper-parameters are averaged: a few coarse values leave them open,
+and intervals that take them for known are too narrow."""
 
 SIMPLE_POINTS = 16
 """Most points of a bag for simple models, four by four as is usual for kriging of blocks: their
@@ -196,7 +197,7 @@ class Recipe:
             "fine_noise": self.fine_noise,
             "n_restarts": self.n_restarts,
             "seed": self.seed,
-            **self._averaging(name),
+            **self._averaging(name, matched),
             **self.options,
             **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
@@ -232,9 +233,10 @@ class Recipe:
         is_ours = self.trend == "auto" and trend == "linear"
         return tuple(inputs.others) if is_ours else trend
 
-    def _averaging(self, name: str) -> dict[str, Any]:
+    def _averaging(self, name: str, matched: bool) -> dict[str, Any]:
         """How hyper-parameters are taken: averaged, unless they are held or options say how."""
-        plain = self.held is not None or self.family is not None or name not in AVERAGED
+        plain = self.held is not None or self.family is not None
+        plain = plain or not matched or name not in AVERAGED
         asked = {k: v for k, v in self.options.items() if k in ("method", "method_options")}
         return asked if plain else {"method": "draws", **asked}
 
@@ -242,6 +244,11 @@ class Recipe:
         """A model whose kernel is one of position alone."""
         if not self.inputs.n_position:
             raise UsageError(f"{name} needs position; leave position=False out.")
+        other = sorted(set(self.options) - {"method", "method_options"})
+        if other and self.model == name:
+            raise UsageError(
+                f"model_options for {name} are method and method_options, not {', '.join(other)}."
+            )
         family = self.kernel if isinstance(self.kernel, str) else "rough"
         inputs, trend = replace(self.inputs, n_others=0), SIMPLE[name]
         kernel = field_kernel(inputs, family)
@@ -252,7 +259,7 @@ class Recipe:
             seed=self.seed,
             priors=self._priors(kernel, inputs) or None,
             fixed=self.held,
-            **self._averaging(name),
+            **self._averaging(name, matched),
         )
         if matched:
             return base

@@ -187,7 +187,7 @@ def _skill(result: Result) -> list[Block]:
         doubts.append("The fit did not converge: take the result with care.")
     doubts += [str(note) for note in fit.get("notes") or []]
     flagged = (result.facts.get("extrapolation") or {}).get("share")
-    if isinstance(flagged, float) and flagged > 0.0:
+    if isinstance(flagged, float) and round(flagged, 3) > 0.0:  # not a doubt of 0.0%
         doubts.append(f"{share(flagged)} of the cells lie far from the data (see extrapolation).")
     said = comparison.get("skill") or "not known, as there were too few observations to compare."
     blocks: list[Block] = [Text(f"Skill beside the simplest answer: {said}")]
