@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -59,7 +60,9 @@ def test_processes_end_with_the_one_that_began_them(tmp_path):
     file = tmp_path / "parent.py"
     file.write_text(script)
     command = [sys.executable, str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    root = str(Path(__file__).parents[1])  # studies are not installed
+    where = os.environ | {"PYTHONPATH": root}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=where) as parent:
         children = [int(number) for number in parent.stdout.readline().split()]
         parent.terminate()
     assert children
