@@ -14,12 +14,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 from numpyro.diagnostics import effective_sample_size, gelman_rubin, split_gelman_rubin
 from numpyro.infer import NUTS
 
 from deconditional.fitting.evaluation import Problem
-from deconditional.fitting.interrupts import Stop, current
+from deconditional.fitting.interrupts import current
 from deconditional.fitting.progress import show, tell
 from deconditional.saving.resume import CheckpointSection
 
@@ -57,42 +57,23 @@ def sample_posterior(
     if num_samples < 4 or num_warmup < 1 or num_chains < 1:
         raise ValueError("NUTS needs at least 4 samples, 1 warm-up step and 1 chain.")
     chain = Chain(problem, num_warmup, max_tree_depth)
-    chains = _Chains(chain, np.asarray(start), seed, num_samples, num_chains)
     with show(progress_bar) as stage:
         stage("NUTS")
-        chains.run(section, current())
-    draws, diverging, potential = chains.collected()
-    if draws.shape[1] < min(ENOUGH_DRAWS, num_samples):
+        at = _sampled(chain, np.asarray(start), seed, num_samples, num_chains, section)
+    n, each = (at.chain, num_samples) if at.chain else (1, len(at.draws))
+    draws, diverging, potential = (
+        part[: n * each].reshape(n, each, *part.shape[1:])
+        for part in (at.draws, at.diverging, at.potential)
+    )
+    if each < min(ENOUGH_DRAWS, num_samples):
         return draws.reshape(-1, draws.shape[-1])[:0], {}
-    rhat = gelman_rubin(draws) if len(draws) > 1 else split_gelman_rubin(draws)
+    rhat = gelman_rubin(draws) if n > 1 else split_gelman_rubin(draws)
     return draws.reshape(-1, draws.shape[-1]), {
         "divergences": int(np.sum(diverging)),
         "r_hat": float(np.max(rhat)),
         "effective_samples": float(np.min(effective_sample_size(draws))),
         "log_posterior": float(-np.min(potential)),
     }
-
-
-class Place(NamedTuple):
-    """Where sampling stands.
-
-    Attributes
-    ----------
-    chain, done
-        The chain, and how many steps it has taken.
-    state
-        NumPyro's state of the chain, in a checkpoint its arrays in order; None before the first
-        step.
-    draws, diverging, potential
-        What was drawn so far, in all chains.
-    """
-
-    chain: int
-    done: int
-    state: Any
-    draws: Float[np.ndarray, "n size"]
-    diverging: Bool[np.ndarray, " n"]
-    potential: Float[np.ndarray, " n"]
 
 
 class Chain(eqx.Module):
@@ -132,102 +113,84 @@ class Chain(eqx.Module):
         return jax.lax.fori_loop(0, steps, step, (state, room))
 
 
-class _Chains:
-    """Chains of NUTS, a block of steps at a time."""
+class Place(NamedTuple):
+    """Where sampling stands.
 
-    def __init__(self, chain: Chain, start: np.ndarray, seed: int, samples: int, n: int):
-        key, warmup = jax.random.key(seed), chain.warmup
-        self._chain = chain
-        self._starts = jnp.asarray(start) + 0.05 * jax.random.normal(key, (n, len(start)))
-        self._keys = jax.random.split(key, n) if n > 1 else key[None]
-        self._warmup, self._samples, self._n = warmup, samples, n
-        self._length = warmup + samples
-        self._at = Place(0, 0, None, np.zeros((0, len(start))), np.zeros(0, bool), np.zeros(0))
+    Attributes
+    ----------
+    chain, done
+        The chain, and how many steps it has taken.
+    state
+        NumPyro's state of the chain, in a checkpoint its arrays in order; None before the first
+        step.
+    draws, diverging, potential
+        What was drawn so far, in all chains.
+    """
 
-    def run(self, section: CheckpointSection | None, stop: Stop) -> None:
-        """Sample until all is done, or a stop is asked for."""
-        if section is not None:
-            self._resume(section)
-        steps = 1
-        try:
-            while self._at.chain < self._n and not stop.reached():
-                steps = self._block(steps)
-                if section is not None:
-                    section.offer()
-        except KeyboardInterrupt:
-            if not stop.taken():
-                raise
-        if section is not None and stop.used:
-            section.stopped()
-
-    def collected(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What was drawn in the chains that are complete, or else in the first."""
-        chain, _, _, *parts = self._at
-        n, each = (chain, self._samples) if chain else (1, len(parts[0]))
-        draws, diverging, potential = (
-            part[: n * each].reshape(n, each, *part.shape[1:]) for part in parts
-        )
-        return draws, diverging, potential
-
-    def _begin(self, chain: int) -> Any:
-        """The state before the first step."""
-        return self._chain.begin(self._keys[chain], self._starts[chain])
-
-    def _block(self, steps: int) -> int:
-        """Some steps; how many may follow."""
-        chain, done, state, *drawn = self._at
-        steps = min(steps, self._length - done)
-        began = time.perf_counter()
-        state = self._begin(chain) if state is None else state
-        state, seen = jax.block_until_ready(self._chain.advance(state, jnp.asarray(steps)))
-        each = (time.perf_counter() - began) / steps
-        first = min(max(0, self._warmup - done), steps)
-        drawn = [
-            np.concatenate([had, np.asarray(new)[first:steps]])
-            for had, new in zip(drawn, seen, strict=True)
-        ]
-        done += steps
-        # In one piece: whoever writes it down, after an interrupt say, finds no half of it.
-        after = (chain + 1, 0, None) if done == self._length else (chain, done, state)
-        self._at = Place(*after, *drawn)
-        tell("steps of NUTS", chain * self._length + done, self._n * self._length)
-        return int(np.clip(BLOCK_SECONDS / max(each, 1e-9), 1, BLOCK))
-
-    # ------------------------------------------------------------------ the checkpoint
-
-    def _kept(self) -> dict[str, Any]:
-        leaves = jax.tree.leaves(self._at.state)
-        return {"chains": self._at._replace(state=leaves if leaves else None)}
-
-    def _resume(self, section: CheckpointSection) -> None:
-        """Go on from what a section has, if anything."""
-        if section.found is not None:
-            place = self._fitting(section.found.get("chains"))
-            if place is None:
-                section.useless("its chains do not fit the problem")
-            else:
-                self._at = place
-                steps = place.chain * self._length + place.done
-                section.resumed = f"{steps} steps of NUTS"
-        section.keep(self._kept)
-
-    def _fitting(self, found: Any) -> Place | None:
-        """A place of these chains, or None where it is not one."""
-        if not isinstance(found, Place):
-            return None
-        drawn = found.chain * self._samples + max(0, found.done - self._warmup)
-        inside = 0 <= found.chain <= self._n and 0 <= found.done < self._length
-        if not inside or found.draws.shape != (drawn, self._starts.shape[1]):
-            return None
-        if found.state is None:
-            return found if found.done == 0 else None
-        own, form = jax.tree.flatten(self._begin(min(found.chain, self._n - 1)))
-        if not isinstance(found.state, list) or len(own) != len(found.state):
-            return None
-        if any(_kind(a) != _kind(b) for a, b in zip(own, found.state, strict=True)):
-            return None
-        return found._replace(state=jax.tree.unflatten(form, found.state))
+    chain: int
+    done: int
+    state: Any
+    draws: Float[np.ndarray, "n size"]
+    diverging: Bool[np.ndarray, " n"]
+    potential: Float[np.ndarray, " n"]
 
 
-def _kind(leaf: Any) -> tuple[Any, ...]:
-    return np.shape(leaf), getattr(leaf, "dtype", type(leaf))
+def _sampled(
+    chain: Chain,
+    start: np.ndarray,
+    seed: int,
+    samples: int,
+    n_chains: int,
+    section: CheckpointSection | None,
+) -> Place:
+    """Sample in blocks of steps until all chains are done, or a stop is asked for."""
+    stop, section = current(), section or CheckpointSection()
+    key, length = jax.random.key(seed), chain.warmup + samples
+    starts = jnp.asarray(start) + 0.05 * jax.random.normal(key, (n_chains, len(start)))
+    keys = jax.random.split(key, n_chains) if n_chains > 1 else key[None]
+    nothing = Place(0, 0, None, np.zeros((0, len(start))), np.zeros(0, bool), np.zeros(0))
+    at = _resumed(section, chain, starts[0], length, samples) or nothing
+    steps = 1
+    try:
+        while at.chain < n_chains and not stop.reached():
+            steps = min(steps, length - at.done)
+            began = time.perf_counter()
+            state = chain.begin(keys[at.chain], starts[at.chain]) if at.state is None else at.state
+            state, seen = jax.block_until_ready(chain.advance(state, jnp.asarray(steps)))
+            each = (time.perf_counter() - began) / steps
+            first = min(max(0, chain.warmup - at.done), steps)
+            drawn = [
+                np.concatenate([had, np.asarray(new)[first:steps]])
+                for had, new in zip(at[3:], seen, strict=True)
+            ]
+            done = at.done + steps
+            tell("steps of NUTS", at.chain * length + done, n_chains * length)
+            after = (at.chain + 1, 0, None) if done == length else (at.chain, done, state)
+            at = Place(*after, *drawn)
+            section.keep({"chains": at._replace(state=jax.tree.leaves(at.state) or None)})
+            steps = int(np.clip(BLOCK_SECONDS / max(each, 1e-9), 1, BLOCK))
+    except KeyboardInterrupt:
+        if not stop.taken():
+            raise
+    if stop.used:
+        section.write(stopped=True)
+    return at
+
+
+def _resumed(
+    section: CheckpointSection, chain: Chain, start: Array, length: int, samples: int
+) -> Place | None:
+    """Where a checkpoint says that sampling stands; None where it says nothing that fits."""
+    if section.found is None:
+        return None
+    at: Any = section.found.get("chains")
+    if isinstance(at, Place) and at.chain >= 0 and 0 <= at.done < length:
+        own, form = jax.tree.flatten(eqx.filter_eval_shape(chain.begin, jax.random.key(0), start))
+        kinds = [(np.shape(leaf), getattr(leaf, "dtype", None)) for leaf in at.state or ()]
+        drawn = at.chain * samples + max(0, at.done - chain.warmup)
+        expected = [(leaf.shape, leaf.dtype) for leaf in own] if at.done else []
+        if at.draws.shape == (drawn, len(start)) and kinds == expected:
+            section.resumed = f"{at.chain * length + at.done} steps of NUTS"
+            return at._replace(state=jax.tree.unflatten(form, at.state) if at.done else None)
+    section.useless("its chains do not fit the problem")
+    return None

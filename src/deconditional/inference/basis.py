@@ -89,9 +89,9 @@ class InducingBasis(eqx.Module):
         """Means of φ from means of the values."""
         return whiten(self.root, values.T)
 
-    def residual(self, prior: Callable[[], Array], explained: Array) -> Array:
+    def residual(self, prior: Array, explained: Array) -> Array:
         """Prior (co)variance that the basis leaves out, given what it explains."""
-        return prior() - explained
+        return prior - explained
 
     def path(
         self,
@@ -212,7 +212,7 @@ class FourierBasis(eqx.Module):
         """Means of φ from means of the values."""
         return values.T
 
-    def residual(self, prior: Callable[[], Array], explained: Array) -> Array:
+    def residual(self, prior: Array, explained: Array) -> Array:
         """Nothing: the features are the prior."""
         return jnp.zeros_like(explained)
 

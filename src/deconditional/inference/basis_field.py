@@ -12,9 +12,7 @@ for values of f with :math:`R(x, x') = k(x, x') - \phi(x)^\top\phi(x')`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -23,21 +21,25 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.bags import Bags
 from deconditional.inference.basis import Basis, FourierPath, InducingPath
 from deconditional.inference.collapsed import Coefficients
-from deconditional.inference.field import Moments, PointMoments, trend_means
+from deconditional.inference.field import Field, Moments, PointMoments
 from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot
-from deconditional.kernels.radial import prior_variance
-from deconditional.kernels.sweeps import bag_cross, bag_gram
 
 __all__ = ["BasisField"]
 
 
-class BasisField(eqx.Module):
-    """A posterior of the coefficients of a basis; a :class:`~deconditional.inference.field.Field`.
+class InBasis(NamedTuple):
+    """Linear functionals of the field: γ, and the part of it that the basis has, φ."""
+
+    features: Float[Array, "m d"]
+    every: Float[Array, "m D"]
+
+
+class BasisField(Field):
+    """A posterior of the coefficients of a basis.
 
     Attributes
     ----------
@@ -58,30 +60,34 @@ class BasisField(eqx.Module):
     fine_noise_variance: Float[Array, ""]
 
     @property
-    def kernel(self) -> AbstractKernel:
+    def kernel(self) -> AbstractKernel:  # type: ignore[override]
         """The kernel of the prior."""
         return self.basis.kernel
 
-    def _at(self, x: Array) -> tuple[Array, Array]:
-        """φ(x), and γ(x) with the trend."""
+    @property
+    def dtype(self) -> Any:  # type: ignore[override]
+        """The type of kernel tiles."""
+        return self.basis.dtype
+
+    def _at(self, x: Array) -> InBasis:
         features = self.basis.features(x)
         trend = self.trend.whitened(self.trend.features(x))
-        return features, jnp.concatenate([features, trend], axis=1)
+        return InBasis(features, jnp.concatenate([features, trend], axis=1))
 
-    def _over(self, new: Layout, h: Array) -> tuple[Array, Array]:
-        """Means over new bags, of φ, (d, N), and of γ, (N, D)."""
-        means = self.basis.bag_means(new)
-        return means, jnp.concatenate([means.T, self.trend.whitened(h)], axis=1)
+    def _over(self, new: Layout, h: Array) -> InBasis:
+        means = self.basis.bag_means(new).T
+        return InBasis(means, jnp.concatenate([means, self.trend.whitened(h)], axis=1))
 
-    @eqx.filter_jit
-    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-        """Mean and variance of f at every row of x."""
-        features, every = self._at(x)
-        rest = self.basis.residual(
-            lambda: prior_variance(self.kernel, x), jnp.sum(features**2, axis=1)
-        )
-        variance = jnp.maximum(rest, 0.0) + self.coefficients.variance(every)
-        return every @ self.coefficients.mean, jnp.maximum(variance, 0.0)
+    def _mean(self, g: InBasis) -> Array:
+        return g.every @ self.coefficients.mean
+
+    def _variance(self, prior: Array, g: InBasis) -> Array:
+        rest = self.basis.residual(prior, jnp.sum(g.features**2, axis=1))
+        return jnp.maximum(rest, 0.0) + self.coefficients.variance(g.every)
+
+    def _covariance(self, prior: Array, g: InBasis, other: InBasis) -> Array:
+        rest = self.basis.residual(prior, g.features @ other.features.T)
+        return rest + self.coefficients.covariance(g.every, other.every)
 
     def quick(self) -> PointMoments:
         r"""The moments by one matrix product.
@@ -98,15 +104,6 @@ class BasisField(eqx.Module):
         size = len(every) - len(self.trend.prior_std)
         return QuickField(self.basis, self.trend, self.basis.of_values(every[:size]), every[size:])
 
-    @eqx.filter_jit
-    def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """Covariance of f between all rows of x."""
-        features, every = self._at(x)
-        rest = self.basis.residual(
-            lambda: self.kernel.cross_covariance(x, x), features @ features.T
-        )
-        return rest + self.coefficients.covariance(every)
-
     def path(self, key: Any, n_paths: int, n_features: int | None) -> BasisPath:
         """Draw functions from the posterior: coefficients first, what the basis lacks second."""
         draw_key, path_key = jr.split(key)
@@ -118,35 +115,6 @@ class BasisField(eqx.Module):
 
         path = self.basis.path(path_key, draws[:size], n_features, variance)
         return BasisPath(path, self.trend, draws[size:], path.error)
-
-    def bag_moments(self, new: Bags) -> Moments:
-        """Mean and covariance of the means of f over new bags."""
-        return self._bag_moments(new.layout, trend_means(self.trend, new))
-
-    @eqx.filter_jit
-    def _bag_moments(self, new: Layout, h: Array) -> Moments:
-        means, every = self._over(new, h)
-        rest = self.basis.residual(
-            lambda: bag_gram(self.kernel, new, dtype=self.basis.dtype), means.T @ means
-        )
-        return every @ self.coefficients.mean, rest + self.coefficients.covariance(every)
-
-    def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
-        """A function of x: covariance of f(x) with the means of f over new bags."""
-        over = self._seen_over(new.layout, trend_means(self.trend, new))
-        return partial(self._covariance_with, new.layout, *over)
-
-    @eqx.filter_jit
-    def _seen_over(self, new: Layout, h: Array) -> tuple[Array, Array]:
-        return self._over(new, h)
-
-    @eqx.filter_jit
-    def _covariance_with(self, new: Layout, means: Array, every_new: Array, x: Array) -> Array:
-        features, every = self._at(x)
-        rest = self.basis.residual(
-            lambda: bag_cross(self.kernel, x, new, dtype=self.basis.dtype), features @ means
-        )
-        return rest + self.coefficients.covariance(every, every_new)
 
     def combined(self, pieces: Any, weights: Array, shared: Array, own: Array) -> Moments:
         r"""Mean and covariance of combinations of the bag means, with noise of their own.

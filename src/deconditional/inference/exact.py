@@ -9,9 +9,8 @@ r"""Exact inference: the evidence, and the deconditional posterior itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -23,8 +22,7 @@ from gpjax.kernels.base import AbstractKernel
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from deconditional.bags import Bags
-from deconditional.inference.field import Moments, PointMoments, square_root, trend_means
+from deconditional.inference.field import Field, Moments, square_root
 from deconditional.inference.moments import Conditioned, Functionals, condition
 from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
 from deconditional.inference.problem import BagProblem
@@ -180,8 +178,8 @@ class ExactProblem(BagProblem):
         )
 
 
-class ExactField(eqx.Module):
-    """The deconditional posterior of f; a :class:`~deconditional.inference.field.Field`."""
+class ExactField(Field):
+    """The deconditional posterior of f."""
 
     kernel: AbstractKernel
     layout: Layout
@@ -202,12 +200,11 @@ class ExactField(eqx.Module):
         return replace(self, layout=settled(self.layout))
 
     @property
-    def log_evidence(self) -> Array:
+    def log_evidence(self) -> Array:  # type: ignore[override]
         """Log evidence, log p(z)."""
         return self.conditioned.log_evidence
 
     def _at(self, x: Array) -> Functionals:
-        """The values of f at every row of x."""
         return self.conditioned.seen_by_bags(self._cross(x), self.trend.features(x))
 
     def _cross(self, x: Array) -> Array:
@@ -217,48 +214,17 @@ class ExactField(eqx.Module):
         return self.repeats.cross(self.kernel, x, self.dtype)
 
     def _over(self, new: Layout, h: Array) -> Functionals:
-        """The means of f over new bags."""
         cross = between_bags(self.kernel, new, self.layout, dtype=self.dtype)
         return self.conditioned.seen_by_bags(cross, h)
 
-    @eqx.filter_jit
-    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-        """Mean and variance of f at every row of x."""
-        at = self._at(x)
-        variance = self.conditioned.variance(prior_variance(self.kernel, x), at)
-        return self.conditioned.mean(at), jnp.maximum(variance, 0.0)
+    def _mean(self, g: Functionals) -> Array:
+        return self.conditioned.mean(g)
 
-    def quick(self) -> PointMoments:
-        """Field to predict many blocks with, which is this one."""
-        return self
+    def _variance(self, prior: Array, g: Functionals) -> Array:
+        return self.conditioned.variance(prior, g)
 
-    @eqx.filter_jit
-    def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """Covariance of f between all rows of x."""
-        return self.conditioned.covariance(self.kernel.cross_covariance(x, x), self._at(x))
-
-    def bag_moments(self, new: Bags) -> Moments:
-        """Mean and covariance of the means of f over new bags."""
-        return self._bag_moments(new.layout, trend_means(self.trend, new))
-
-    @eqx.filter_jit
-    def _bag_moments(self, new: Layout, h: Array) -> Moments:
-        over, prior = self._over(new, h), bag_gram(self.kernel, new, dtype=self.dtype)
-        return self.conditioned.mean(over), self.conditioned.covariance(prior, over)
-
-    def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
-        """A function of x: covariance of f(x) with the means of f over new bags."""
-        over = self._seen_over(new.layout, trend_means(self.trend, new))
-        return partial(self._covariance_with, new.layout, over)
-
-    @eqx.filter_jit
-    def _seen_over(self, new: Layout, h: Array) -> Functionals:
-        return self._over(new, h)
-
-    @eqx.filter_jit
-    def _covariance_with(self, new: Layout, over: Functionals, x: Array) -> Array:
-        prior = bag_cross(self.kernel, x, new, dtype=self.dtype)
-        return self.conditioned.covariance(prior, self._at(x), over)
+    def _covariance(self, prior: Array, g: Functionals, other: Functionals) -> Array:
+        return self.conditioned.covariance(prior, g, other)
 
     def combined(self, pieces: Pieces, weights: Array, shared: Array, own: Array) -> Moments:
         """Mean and covariance of combinations of the bag means, with noise of their own."""

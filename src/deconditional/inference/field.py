@@ -2,14 +2,17 @@
 
 :class:`~deconditional.inference.exact.ExactField` and
 :class:`~deconditional.inference.basis_field.BasisField` are the two that there are. Everything
-above (predictions, samples, areas, cautions) knows a posterior by these protocols alone.
+above (predictions, samples, areas, cautions) knows a posterior by :class:`Field` alone.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
@@ -17,6 +20,9 @@ from jaxtyping import Array, Float
 
 from deconditional.bags import Bags
 from deconditional.inference.trend import Trend
+from deconditional.kernels.layout import Layout
+from deconditional.kernels.radial import prior_variance
+from deconditional.kernels.sweeps import bag_cross, bag_gram
 
 __all__ = ["Field", "Moments", "Path", "PointMoments", "square_root", "trend_means"]
 
@@ -46,43 +52,94 @@ class Path(Protocol):
         """The functions at every row of x."""
 
 
-class Field(Protocol):
-    """A Gaussian posterior of f.
+class Field(eqx.Module):
+    """A Gaussian posterior of f, asked for linear functionals: values, means over new bags.
+
+    A subclass says how it sees them, `_at` points and `_over` bags, in a form of its own, and what
+    it knows of what it sees: `_mean`, and `_variance` and `_covariance` from those of the prior.
 
     Attributes
     ----------
+    kernel
+        The kernel of the prior, at the hyper-parameters of this posterior.
+    trend
+        The trend.
+    log_evidence
+        Log p(z), or a bound of it.
     fine_noise_variance
         ς², the variance of single fine values about f.
+    dtype
+        The type of kernel tiles.
     """
 
-    fine_noise_variance: Float[Array, ""]
+    kernel: eqx.AbstractVar[AbstractKernel]
+    trend: eqx.AbstractVar[Trend]
+    log_evidence: eqx.AbstractVar[Array]
+    fine_noise_variance: eqx.AbstractVar[Array]
+    dtype: eqx.AbstractVar[Any]
 
-    @property
-    def kernel(self) -> AbstractKernel:
-        """The kernel of the prior, at the hyper-parameters of this posterior."""
+    @abstractmethod
+    def _at(self, x: Float[Array, "m d"]) -> Any:
+        """The values of f at every row of x."""
 
-    @property
-    def log_evidence(self) -> Array:
-        """Log p(z), or a bound of it."""
+    @abstractmethod
+    def _over(self, new: Layout, h: Float[Array, "N q"]) -> Any:
+        """The means of f over new bags, those of the trend functions being h."""
 
+    @abstractmethod
+    def _mean(self, g: Any) -> Float[Array, " m"]:
+        """Posterior means of functionals."""
+
+    @abstractmethod
+    def _variance(self, prior: Float[Array, " m"], g: Any) -> Float[Array, " m"]:
+        """Posterior variances of functionals."""
+
+    @abstractmethod
+    def _covariance(self, prior: Float[Array, "m k"], g: Any, other: Any) -> Float[Array, "m k"]:
+        """Posterior covariance of functionals with others."""
+
+    @eqx.filter_jit
     def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
         """Mean and variance of f at every row of x."""
+        at = self._at(x)
+        variance = self._variance(prior_variance(self.kernel, x), at)
+        return self._mean(at), jnp.maximum(variance, 0.0)
 
     def quick(self) -> PointMoments:
         """Means and variances at points, in the form that is quickest for many of them."""
+        return self
 
+    @eqx.filter_jit
     def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """Covariance of f between all rows of x."""
-
-    def path(self, key: Any, n_paths: int, n_features: int | None) -> Path:
-        """Functions drawn from the posterior, from `n_features` features or as many as it takes."""
+        at = self._at(x)
+        return self._covariance(self.kernel.cross_covariance(x, x), at, at)
 
     def bag_moments(self, new: Bags) -> Moments:
         """Mean and covariance of the means of f over new bags."""
+        return self._bag_moments(new.layout, trend_means(self.trend, new))
+
+    @eqx.filter_jit
+    def _bag_moments(self, new: Layout, h: Array) -> Moments:
+        over = self._over(new, h)
+        prior = bag_gram(self.kernel, new, dtype=self.dtype)
+        return self._mean(over), self._covariance(prior, over, over)
 
     def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
         """A function of x: covariance of f(x) with the means of f over new bags, (m, N)."""
+        over = eqx.filter_jit(type(self)._over)(self, new.layout, trend_means(self.trend, new))
+        return partial(self._covariance_with, new.layout, over)
 
+    @eqx.filter_jit
+    def _covariance_with(self, new: Layout, over: Any, x: Array) -> Array:
+        prior = bag_cross(self.kernel, x, new, dtype=self.dtype)
+        return self._covariance(prior, self._at(x), over)
+
+    @abstractmethod
+    def path(self, key: Any, n_paths: int, n_features: int | None) -> Path:
+        """Functions drawn from the posterior, from `n_features` features or as many as it takes."""
+
+    @abstractmethod
     def combined(self, pieces: Any, weights: Array, shared: Array, own: Array) -> Moments:
         """Mean and covariance of combinations of the bag means of the fit, with noise of their own.
 
@@ -96,9 +153,11 @@ class Field(Protocol):
             Covariance of their noise with that of the observations, and with itself.
         """
 
+    @abstractmethod
     def left_over(self, pieces: Any) -> Float[np.ndarray, " M"]:
         """Observations less their posterior means."""
 
+    @abstractmethod
     def jitter(self, pieces: Any) -> float:
         """Jitter that a factorisation needed, relative to the mean of the diagonal."""
 

@@ -171,12 +171,6 @@ class FamilyProblem(eqx.Module):
         """The variance of their errors that is known."""
         return jnp.concatenate([seen.known for seen in self.sources])
 
-    def more_data(self) -> tuple[Any, ...]:
-        """Data that a checkpoint has to agree with."""
-        amounts = [seen.amount for seen in self.sources]
-        families = [repr(seen.family) for seen in self.sources]
-        return (*amounts, *families, *([] if self.inducing is None else [self.inducing]))
-
     def rounding(self, vector: Array) -> float:
         """Nothing: all is in the precision that was asked for."""
         return 0.0

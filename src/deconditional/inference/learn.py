@@ -84,10 +84,10 @@ class Stages:
         self.part, self.identity = part, identity
         self._sections: list[CheckpointSection] = []
 
-    def section(self, name: str, problem: BagProblem) -> CheckpointSection | None:
+    def section(self, name: str, problem: BagProblem) -> CheckpointSection:
         """The section of a stage, in the precision of the problem."""
         if self.part is None:
-            return None
+            return CheckpointSection()
         name = f"{name} in {jnp.dtype(problem.dtype).name}"
         self._sections.append(self.part.section(name, self.identity))
         return self._sections[-1]
@@ -95,7 +95,7 @@ class Stages:
     @property
     def path(self) -> os.PathLike[str] | None:
         """File of the checkpoint; None where nothing is kept."""
-        return None if self.part is None else self.part.path
+        return None if self.part is None else self.part.file.path
 
     @property
     def resumed(self) -> str:

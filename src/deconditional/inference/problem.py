@@ -129,10 +129,6 @@ class BagProblem(eqx.Module):
         """Mean and variance of every observation, from weighted means of all of them."""
         return from_means(np.asarray(self.observed_covariance(pieces)), np.asarray(self.z), shares)
 
-    def more_data(self) -> tuple[Any, ...]:
-        """Data that a checkpoint has to agree with, beside bags, mediators and observations."""
-        return ()
-
     def rounding(self, vector: Array) -> float:
         """Nats by which single precision is known to put the objective off."""
         return 0.0

@@ -112,13 +112,12 @@ def maximise_elbo(
     parameters = problem.parameters
     batches, keys = Batches(problem, options.batch_size, seed), Keys(jr.key(seed))
     drawn = parameters.draws(seed, n_restarts, shrink=0.5)
-    points, ended = [parameters.start(), *starts, *drawn][:n_restarts], False
-    if section is not None and section.found is not None:
-        points, ended = _resumed(section, parameters.size) or (points, False)
+    section = section or CheckpointSection()
+    kept = section.starts(parameters.size, "steps")
+    ended = bool(section.found and section.found.get("ended") is True)
+    points = kept or [parameters.start(), *starts, *drawn][:n_restarts]
     began = time.perf_counter()
     runs = [Run(problem, options, point, batches, keys) for point in points]
-    if section is not None:
-        section.keep(lambda: _state(runs))
     if not ended:
         runs[0].step()
     compile_seconds = time.perf_counter() - began
@@ -146,15 +145,18 @@ def _basis(problem: VariationalProblem, vector: Array) -> Basis:
     return problem.basis(problem.parameters.unpack(vector))
 
 
-def _climb(runs: list[Run], options: ClimbOptions, section: CheckpointSection | None) -> Run:
+def _climb(runs: list[Run], options: ClimbOptions, section: CheckpointSection) -> Run:
     """Screen all runs and climb with the best of them to the end, unless an interrupt comes."""
     stop = current()
 
+    def keep() -> int:
+        steps, best = sum(run.steps for run in runs), _best(runs)
+        vectors = np.asarray(best.vector)[None]
+        section.keep({"vectors": vectors, "done": steps, "ended": best.ended})
+        return steps
+
     def pause() -> bool:
-        steps, level = sum(run.steps for run in runs), max(run.smoothed for run in runs)
-        tell("fit", steps, note=f"{steps} steps, {level:.1f}")
-        if section is not None:
-            section.offer()
+        tell("fit", steps := keep(), note=f"{steps} steps, {_best(runs).smoothed:.1f}")
         return stop.reached()
 
     try:
@@ -168,32 +170,14 @@ def _climb(runs: list[Run], options: ClimbOptions, section: CheckpointSection | 
     except KeyboardInterrupt:
         if not stop.taken():
             raise
-    if section is not None and stop.used:
-        section.stopped()
+    keep()
+    if stop.used:
+        section.write(stopped=True)
     return _best(runs)
 
 
 def _best(runs: list[Run]) -> Run:
     return max(runs, key=lambda run: run.smoothed)
-
-
-def _state(runs: list[Run]) -> dict[str, Any]:
-    """What a checkpoint has of a climb."""
-    best = _best(runs)
-    steps = sum(run.steps for run in runs)
-    return {"vector": np.asarray(best.vector), "steps": steps, "ended": best.ended}
-
-
-def _resumed(section: CheckpointSection, size: int) -> tuple[list[np.ndarray], bool] | None:
-    """The parameters that a checkpoint has, and whether the climb had ended there."""
-    found: Any = section.found
-    vector, steps = found.get("vector"), found.get("steps")
-    fits = isinstance(vector, np.ndarray) and vector.shape == (size,) and vector.dtype == float
-    if not fits or not np.isfinite(vector).all() or type(steps) is not int:
-        section.useless("it does not fit the problem")
-        return None
-    section.resumed = f"{steps} steps"
-    return [vector], found.get("ended") is True
 
 
 # --------------------------------------------------------------------------- one climb

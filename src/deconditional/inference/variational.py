@@ -166,10 +166,6 @@ class VariationalProblem(BagProblem):
         pieces = replace(pieces, means=means)
         return pieces, self.field(self.parameters.unpack(vector), pieces)
 
-    def more_data(self) -> tuple[Any, ...]:
-        """Data that a checkpoint has to agree with, beside bags, mediators and observations."""
-        return (self.locations,)
-
     def rounding(self, vector: Array) -> float:
         """Nats by which the bound in single precision differs from that in double."""
         if self.dtype != jnp.float32:

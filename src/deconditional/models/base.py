@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar, cast
@@ -21,6 +22,7 @@ from deconditional.fitting.report import FitReport
 from deconditional.inference.field import Field
 from deconditional.inference.learn import Fitted, Learning, Stages, learn
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
+from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.checks import check_bags, check_count
 from deconditional.models.data import Data
@@ -29,7 +31,7 @@ from deconditional.models.problems import own_starts, problem_parts
 from deconditional.models.rates import asked_bags, asked_points, over_bags, rates_of
 from deconditional.models.report import learnt_attributes, reported
 from deconditional.models.solvers import Exact, Variational, solver_of
-from deconditional.observations.kinds import Mediated, Observation
+from deconditional.observations.kinds import Observation
 from deconditional.saving.api import Savable
 from deconditional.saving.identity import digest, plain
 from deconditional.saving.resume import CheckpointPart
@@ -278,18 +280,28 @@ def stages(model: BagModel, bags: Bags, problem: Any, kept: CheckpointPart | Non
 
 
 def identity(model: BagModel, bags: Bags, problem: Any) -> str:
-    """What a checkpoint has to agree with: data, model, options and version."""
-    parameters, mediation = problem.parameters, problem.mediation
-    linked: list[Any] = []
-    if isinstance(mediation, Mediated):
-        linked = [mediation.bag_mediator, mediation.observed_mediator, mediation.own_bag]
-    fixed = [np.asarray(value) for _, value in sorted(parameters.fixed.items())]
+    """What a checkpoint has to agree with: data, model, options and version.
+
+    How bags are laid out is the machine's business; all else that the problem is made of counts.
+    """
+
+    def is_layout(node: Any) -> bool:
+        return isinstance(node, Layout)
+
+    rest = jax.tree.map(lambda x: None if is_layout(x) else x, problem, is_leaf=is_layout)
+    leaves, structure = jax.tree.flatten(rest)
     return digest(
         f"{VERSION} {type(model).__name__} {plain(model.get_params(deep=False))}",
-        f"{parameters.names()} {sorted(parameters.fixed)}",
-        *(bags.points, bags.bag, bags.weights, problem.z, problem.known_noise),
-        *(*problem.more_data(), *linked, *fixed),
-        *(parameters.start(), *parameters.bounds()),
+        re.sub(r" at 0x\w+", "", str(structure)),
+        *(bags.points, bags.bag, bags.weights),
+        *(
+            jax.random.key_data(leaf)
+            if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            else leaf
+            if eqx.is_array_like(leaf)
+            else plain(leaf)
+            for leaf in leaves
+        ),
     )
 
 

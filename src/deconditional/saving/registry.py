@@ -22,7 +22,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     # what they are made of
     "deconditional.bags": ("Bags",),
-    "deconditional.fitting.map": ("Optimum", "Standing"),
+    "deconditional.fitting.map": ("Optimum",),
     "deconditional.fitting.nuts": ("Place",),
     "deconditional.fitting.report": ("FitReport",),
     "deconditional.fitting.kernel_parameters": ("KernelTemplate",),

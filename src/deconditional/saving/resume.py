@@ -1,9 +1,9 @@
 """How far a fit is, kept in a file, so that one that was stopped goes on.
 
 A fit has stages: the optimiser, its repetition in double precision, sampling by NUTS, and the fits
-that a fit is made of. Each has a section of the file with a state of its own and the identity of
-what it was made from. The file is a zip archive of plain arrays and JSON, as saved models are, and
-is replaced as a whole.
+that a fit is made of. Each has a section of the file with the state that it last gave, and the
+identity of what it was made from. The file is a zip archive of plain arrays and JSON, as saved
+models are, and is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from deconditional.errors import (
     Caution,
@@ -140,9 +142,13 @@ def opened(
     except CheckpointError:  # it belongs to another fit
         raise
     except BaseException:
-        file.save()
+        file.write()
         raise
-    file.end()
+    if file.stopped or settings.keep:
+        file.write()
+    else:
+        with suppress(OSError):
+            settings.remove()
 
 
 @dataclass(frozen=True)
@@ -151,15 +157,6 @@ class CheckpointPart:
 
     file: _File
     prefix: str = ""
-
-    @property
-    def path(self) -> Path:
-        """Path of the checkpoint."""
-        return self.file.path
-
-    def within(self, name: str) -> CheckpointPart:
-        """The part of a fit within this one."""
-        return CheckpointPart(self.file, f"{self.prefix}{name}/")
 
     def section(self, name: str, identity: str) -> CheckpointSection:
         """The section of a stage, with what the file has of it.
@@ -176,11 +173,13 @@ def within(kept: CheckpointPart | None, name: str = "") -> dict[str, Any]:
 
     Without a name that part is all of it. Models of other packages need not know of checkpoints.
     """
-    return {} if kept is None else {"checkpoint": kept.within(name) if name else kept}
+    if kept is None:
+        return {}
+    return {"checkpoint": replace(kept, prefix=f"{kept.prefix}{name}/") if name else kept}
 
 
 class CheckpointSection:
-    """Section of a checkpoint: the state of one stage of a fit.
+    """Section of a checkpoint: the state of one stage of a fit. One without a file keeps nothing.
 
     Attributes
     ----------
@@ -190,94 +189,98 @@ class CheckpointSection:
         What the stage took from it, in words.
     """
 
-    def __init__(self, file: _File, name: str, identity: str, found: dict[str, Any] | None):
-        self._file, self.name, self.identity = file, name, identity
-        self.found = found
-        self.resumed = ""
-        self.state: Callable[[], dict[str, Any]] = lambda: found or {}
+    def __init__(
+        self, file: _File | None = None, name: str = "", found: dict[str, Any] | None = None
+    ):
+        self.file, self.name, self.found, self.resumed = file, name, found, ""
 
-    @property
-    def path(self) -> Path:
-        """Path of the checkpoint."""
-        return self._file.path
+    def keep(self, state: Mapping[str, Any]) -> None:
+        """Keep arrays, texts, whole numbers and lists by name: written if it is time."""
+        if self.file is not None:
+            self.file.keep(self.name, state)
 
-    def keep(self, state: Callable[[], dict[str, Any]]) -> None:
-        """Write from now on what this function returns: arrays, texts, whole numbers, lists."""
-        self.state = state
+    def write(self, stopped: bool = False) -> None:
+        """Write now: the stage has ended, or was stopped, after which the file stays."""
+        if self.file is not None:
+            self.file.stopped = self.file.stopped or stopped
+            self.file.write()
 
-    def offer(self) -> None:
-        """Write the checkpoint, if it is time."""
-        self._file.offer()
+    def starts(self, size: int, unit: str) -> list[np.ndarray]:
+        """Vectors to begin from, the best first, as ``vectors`` of the state; none without any.
 
-    def complete(self) -> None:
-        """Write now: a stage has ended, and the next may be long in compiling."""
-        self._file.save()
-
-    def stopped(self) -> None:
-        """Write now, and leave the file when the fit ends: it was interrupted."""
-        self._file.stopped = True
-        self._file.save()
+        What was done before is ``done``, so many of a unit.
+        """
+        if self.found is None:
+            return []
+        vectors, done = self.found.get("vectors"), self.found.get("done")
+        if isinstance(vectors, np.ndarray) and vectors.dtype == float and type(done) is int:
+            rows = vectors.ndim == 2 and vectors.shape[1] == size and len(vectors) > 0
+            if rows and np.isfinite(vectors).all():
+                self.resumed = f"{done} {unit}"
+                return list(vectors)
+        self.useless("it does not fit the problem")
+        return []
 
     def useless(self, why: str) -> None:
         """Forget what the file had, for it cannot be used."""
+        assert self.file is not None
         _warn(
-            f"{self.name!r} in the checkpoint {str(self.path)!r} cannot be used ({why}); it "
+            f"{self.name!r} in the checkpoint {str(self.file.path)!r} cannot be used ({why}); it "
             "begins anew."
         )
         self.found = None
-        self.state = dict
 
 
 # --------------------------------------------------------------------------- the file
 
 
 class _File:
-    """An open checkpoint: sections in use, and those that the file has besides."""
+    """An open checkpoint: what stages have given to be kept, and what the file has besides."""
 
     def __init__(self, settings: Checkpoint):
         settings.check()
-        self.settings = settings
-        self.path = Path(settings.path)
-        self.stopped = False
-        self._sections: dict[str, CheckpointSection] = {}
-        self._lock = threading.Lock()
+        self.settings, self.path = settings, Path(settings.path)
+        self.stopped = self._failed = False
         self._due = time.monotonic() + settings.interval
-        self._failed = False
+        self._lock = threading.Lock()
+        self._identities: dict[str, str] = {}
+        """Of the stages that have begun."""
         remove_leftovers(self.path)
-        self._found = _read(self.path) if _first_bytes(self.path) else {}
+        self._states = _read(self.path) if _first_bytes(self.path) else {}
+        """Identity and state of every section."""
 
     def section(self, name: str, identity: str) -> CheckpointSection:
         if self.stopped:  # what follows an interrupted stage is made from half-learnt numbers
-            return CheckpointSection(self, name, identity, None)
-        known = self._found.get(name)
-        if self._found and not self._sections and (known is None or known[0] != identity):
+            return CheckpointSection()
+        known, state = self._states.get(name, (None, None))
+        if self._states and not self._identities and known != identity:
             raise CheckpointError(
                 f"the checkpoint {str(self.path)!r} belongs to another fit: its data, model, "
                 "options or version differ. Name another file, or delete it to begin anew."
             )
-        self._found.pop(name, None)
-        if known is not None and known[0] != identity:
+        self._identities[name] = identity
+        if state is not None and known != identity:
             _warn(
                 f"{name!r} in the checkpoint {str(self.path)!r} was made from other numbers or "
                 "options; it begins anew."
             )
-            known = None
-        section = CheckpointSection(self, name, identity, None if known is None else known[1])
-        self._sections[name] = section
-        return section
+            del self._states[name]
+            state = None
+        return CheckpointSection(self, name, state)
 
-    def offer(self) -> None:
+    def keep(self, name: str, state: Mapping[str, Any]) -> None:
+        """Take over a state; written if it is time, but while another thread writes."""
+        self._states = {**self._states, name: (self._identities[name], dict(state))}
         if time.monotonic() >= self._due:
-            self.save(wait=False)
+            self.write(wait=False)
 
-    def save(self, wait: bool = True) -> None:
-        """Write all sections; without `wait`, not while another thread does."""
-        if not self._sections or not self._lock.acquire(blocking=wait):
+    def write(self, wait: bool = True) -> None:
+        """Write all sections."""
+        if not self._states or not self._lock.acquire(blocking=wait):
             return
         began = time.monotonic()
         try:
-            states = {name: (each.identity, each.state()) for name, each in self._sections.items()}
-            _write(self.path, {**self._found, **states})
+            _write(self.path, self._states)
         except UsageError as error:
             if not self._failed:
                 self._failed = True
@@ -287,13 +290,6 @@ class _File:
             interval = self.settings.interval
             self._due = now + (max(interval, (now - began) / SHARE) if interval else 0.0)
             self._lock.release()
-
-    def end(self) -> None:
-        if self.stopped or self.settings.keep:
-            self.save()
-        else:
-            with suppress(OSError):
-                self.path.unlink(missing_ok=True)
 
 
 def _write(path: Path, sections: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
