@@ -60,12 +60,12 @@ class BasisField(Field):
     fine_noise_variance: Float[Array, ""]
 
     @property
-    def kernel(self) -> AbstractKernel:  # type: ignore[override]
+    def kernel(self) -> AbstractKernel:
         """The kernel of the prior."""
         return self.basis.kernel
 
     @property
-    def dtype(self) -> Any:  # type: ignore[override]
+    def dtype(self) -> Any:
         """The type of kernel tiles."""
         return self.basis.dtype
 

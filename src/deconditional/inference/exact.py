@@ -200,7 +200,7 @@ class ExactField(Field):
         return replace(self, layout=settled(self.layout))
 
     @property
-    def log_evidence(self) -> Array:  # type: ignore[override]
+    def log_evidence(self) -> Array:
         """Log evidence, log p(z)."""
         return self.conditioned.log_evidence
 

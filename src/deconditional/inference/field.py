@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -57,26 +57,29 @@ class Field(eqx.Module):
 
     A subclass says how it sees them, `_at` points and `_over` bags, in a form of its own, and what
     it knows of what it sees: `_mean`, and `_variance` and `_covariance` from those of the prior.
-
-    Attributes
-    ----------
-    kernel
-        The kernel of the prior, at the hyper-parameters of this posterior.
-    trend
-        The trend.
-    log_evidence
-        Log p(z), or a bound of it.
-    fine_noise_variance
-        ς², the variance of single fine values about f.
-    dtype
-        The type of kernel tiles.
     """
 
-    kernel: eqx.AbstractVar[AbstractKernel]
-    trend: eqx.AbstractVar[Trend]
-    log_evidence: eqx.AbstractVar[Array]
-    fine_noise_variance: eqx.AbstractVar[Array]
-    dtype: eqx.AbstractVar[Any]
+    if TYPE_CHECKING:  # fields of one subclass, properties of another
+
+        @property
+        def kernel(self) -> AbstractKernel:
+            """The kernel of the prior, at the hyper-parameters of this posterior."""
+
+        @property
+        def trend(self) -> Trend:
+            """The trend."""
+
+        @property
+        def log_evidence(self) -> Array:
+            """Log p(z), or a bound of it."""
+
+        @property
+        def fine_noise_variance(self) -> Array:
+            """ς², the variance of single fine values about f."""
+
+        @property
+        def dtype(self) -> Any:
+            """The type of kernel tiles."""
 
     @abstractmethod
     def _at(self, x: Float[Array, "m d"]) -> Any:
