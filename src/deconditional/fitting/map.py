@@ -28,12 +28,6 @@ from deconditional.fitting.taming import tamed
 from deconditional.kernels.devices import side_by_side
 from deconditional.saving.resume import CheckpointSection
 
-__all__ = [
-    "Optimum",
-    "Standing",
-    "maximise",
-]
-
 TOLERANCE = 1e-7
 """Relative change of the loss that ends a run: millionths of a nat."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["tamed"]
-
 FAR = 1e4
 """Nats above the start from which a loss grows like its logarithm."""
 

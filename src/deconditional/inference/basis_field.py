@@ -33,8 +33,6 @@ from deconditional.kernels.linalg import NoiseRoot
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.sweeps import bag_cross, bag_gram
 
-__all__ = ["BasisField"]
-
 
 class BasisField(eqx.Module):
     """A posterior of the coefficients of a basis; a :class:`~deconditional.inference.field.Field`.

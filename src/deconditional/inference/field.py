@@ -18,8 +18,6 @@ from jaxtyping import Array, Float
 from deconditional.bags import Bags
 from deconditional.inference.trend import Trend
 
-__all__ = ["Field", "Moments", "Path", "PointMoments", "square_root", "trend_means"]
-
 Moments = tuple[Array, Array]
 """A mean, (m,), and a covariance, (m, m)."""
 
