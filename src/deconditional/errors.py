@@ -9,30 +9,6 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
-__all__ = [
-    "VERSION",
-    "Caution",
-    "CheckpointError",
-    "CheckpointWarning",
-    "DeconditionalWarning",
-    "DegenerateFitWarning",
-    "ExtrapolationWarning",
-    "FitWarning",
-    "JitterWarning",
-    "LeakageWarning",
-    "MediatorShiftWarning",
-    "NoSkillWarning",
-    "SampleWarning",
-    "SavedModelError",
-    "SliceWarning",
-    "UsageError",
-    "UselessMediatorWarning",
-    "one_line",
-    "shortened",
-    "tell_of",
-    "visible",
-]
-
 VERSION = version("deconditional")
 """Of this package."""
 

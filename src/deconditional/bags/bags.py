@@ -28,8 +28,6 @@ from deconditional.bags.inputs import (
 from deconditional.kernels.devices import spread
 from deconditional.kernels.layout import Layout, layout_bags
 
-__all__ = ["Bags"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -18,8 +18,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-__all__ = ["drawn", "representatives", "thinned"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -10,21 +10,6 @@ import numpy.typing as npt
 
 from deconditional.errors import shortened
 
-__all__ = [
-    "Floats",
-    "amounts_within",
-    "bags_of_labels",
-    "check_possible",
-    "columns_of",
-    "constant_within",
-    "mediator_array",
-    "points_array",
-    "points_of_list",
-    "some",
-    "unique_names",
-    "weights_within",
-]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

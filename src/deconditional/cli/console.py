@@ -10,8 +10,6 @@ from rich.text import Text
 
 from deconditional.errors import UsageError, one_line, shortened, visible
 
-__all__ = ["complaints", "new_console", "say"]
-
 
 def new_console(quiet: bool = False) -> Console:
     """A console that takes names as they are, and breaks no lines."""

@@ -34,8 +34,6 @@ from deconditional.saving.outputs import output_folder, write_atomically
 from deconditional.scores import bias, mae, rmse
 from deconditional.scores.marginals import Marginals
 
-__all__ = ["compare", "fields", "run"]
-
 TARGET = "tas"
 COVARIATES = ("altitude", "rain", "cloud")
 MEDIATORS = ("water_vapour",)

@@ -26,8 +26,6 @@ from deconditional.report import write_report
 from deconditional.saving.outputs import output_folder
 from deconditional.scores import Counts, Draws
 
-__all__ = ["run"]
-
 COLUMNS = ("rmse", "crps", "coverage95", "coverage50")
 LEVEL = 0.002
 """Two deaths in a thousand births, the rate of all of the state."""

@@ -45,8 +45,6 @@ from deconditional.fields.sides import FineSide, two_sides
 from deconditional.saving.outputs import check_place, replacing
 from deconditional.saving.resume import Checkpoint, opened
 
-__all__ = ["downscale"]
-
 
 @dataclass(frozen=True)
 class Request:

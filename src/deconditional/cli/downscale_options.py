@@ -9,8 +9,6 @@ from typing import Any
 
 from deconditional.cli.options import at_least, bounds, dimensions, levels, names, points
 
-__all__ = ["EXAMPLES", "add_options"]
-
 MODELS = (
     *("auto", "mediated", "cmp", "s-cmp", "u-cmp", "varcmp"),
     *("bagg-gp", "vbagg", "gpr", "vargpr", "kriging", "regression-kriging"),

@@ -21,8 +21,6 @@ from deconditional.cli.options import require, whole
 from deconditional.errors import UsageError, shortened, visible
 from deconditional.fitting.interrupts import aborting
 
-__all__ = ["main"]
-
 TRACEBACK = "DECONDITIONAL_TRACEBACK"
 
 REPORT_EXAMPLES = """\

@@ -8,11 +8,6 @@ from importlib.util import find_spec
 
 from deconditional.errors import UsageError
 
-__all__ = [
-    *("at_least", "bounds", "dimensions", "levels", "names", "points", "positive", "require"),
-    "whole",
-]
-
 
 def require(extra: str, *packages: str) -> None:
     """Raise unless the packages of an extra can be imported."""

@@ -15,8 +15,6 @@ from deconditional.report import write_report
 from deconditional.report.reading import load_result
 from deconditional.saving.outputs import check_place
 
-__all__ = ["check_report", "report", "write_page"]
-
 
 def report(args: argparse.Namespace, command: str) -> int:
     """Write the HTML page of a result."""

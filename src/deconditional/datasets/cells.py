@@ -13,8 +13,6 @@ from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.polygons import Polygons
 from deconditional.fields.surface import Surface
 
-__all__ = ["FieldsExample", "cell_axis", "coarsen", "split_cells"]
-
 # What the CF conventions say of an axis, by its name.
 _AXES = {
     "lat": {"standard_name": "latitude", "long_name": "latitude", "units": "degrees_north"},

@@ -21,8 +21,6 @@ from deconditional.fields.grids import find_grid
 from deconditional.fields.overlap import overlap
 from deconditional.fields.zones.layer import Layer
 
-__all__ = ["CountsExample", "north_carolina"]
-
 FILE = Path(__file__).with_name("north_carolina.geojson")
 WEST, EAST, SOUTH, NORTH = -84.4, -75.4, 33.8, 36.6
 

@@ -12,8 +12,6 @@ import xarray as xr
 from deconditional.datasets.cells import cell_axis
 from deconditional.fields.overlap import overlap_lengths
 
-__all__ = ["global_fields"]
-
 _STEP = 0.75
 _ATTRS = {
     "tas": {

@@ -12,8 +12,6 @@ from deconditional.datasets.cells import cell_axis
 from deconditional.datasets.waves import smooth
 from deconditional.fields.frames import EARTH_RADIUS
 
-__all__ = ["synthetic_fields"]
-
 _DAYS = 10.0  # how long the weather takes to change
 _ATTRS = {
     "tas": {

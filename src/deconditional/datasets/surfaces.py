@@ -9,8 +9,6 @@ import numpy as np
 
 from deconditional.bags import Bags
 
-__all__ = ["CutSurface", "s_curve", "swiss_roll"]
-
 
 @dataclass(frozen=True)
 class CutSurface:

@@ -24,8 +24,6 @@ from deconditional.fields.survey import Survey, joined_surveys, surveyed
 from deconditional.fields.zones.layer import Layer
 from deconditional.inference.posterior import CoarsePosterior
 
-__all__ = ["Aggregate", "aggregate"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

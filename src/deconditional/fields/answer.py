@@ -21,8 +21,6 @@ from deconditional.fields.streaming import stream
 from deconditional.fitting.progress import show
 from deconditional.models.cautions import extrapolated
 
-__all__ = ["answer", "written_answer"]
-
 
 def answer(
     side: FineSide,

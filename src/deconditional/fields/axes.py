@@ -12,8 +12,6 @@ import numpy.typing as npt
 from deconditional.fields.frames import EARTH_RADIUS, PLANE, Frame
 from deconditional.fields.polygons import Polygons
 
-__all__ = ["Axis", "AxisKind", "Grid", "Lattice", "lengths", "measured", "span", "time_label"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 AxisKind = Literal["latitude", "longitude", "plane"]

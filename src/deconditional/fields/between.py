@@ -20,8 +20,6 @@ import xarray as xr
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Grid
 
-__all__ = ["means_over_time", "same_means"]
-
 
 def means_over_time(dataset: xr.Dataset, grid: Grid, names: Sequence[str]) -> xr.Dataset:
     """The means over time of those variables that vary both from place to place and in time."""

@@ -15,15 +15,6 @@ from deconditional.fields.frames import EARTH_RADIUS, Frame
 from deconditional.fields.polygons import estimated_corners
 from deconditional.fields.surface import Surface
 
-__all__ = [
-    "bounds_name",
-    "cell_bounds",
-    "cell_centres",
-    "inferred_bounds",
-    "placed_cells",
-    "unwrapped",
-]
-
 Floats = npt.NDArray[np.float64]
 
 FARTHEST: dict[AxisKind, float] = {"latitude": 1e4, "longitude": 1e4, "plane": 1e15}

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from deconditional.errors import UsageError
 
-__all__ = ["MODES", "Clock", "check_mode", "comparable", "is_dates", "time_places", "years"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

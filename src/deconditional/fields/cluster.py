@@ -15,8 +15,6 @@ from typing import Any
 from deconditional.errors import UsageError
 from deconditional.kernels.threads import start_threads
 
-__all__ = ["active_client", "cluster", "limit_threads"]
-
 NAME = "deconditional-threads"
 
 

@@ -28,8 +28,6 @@ from deconditional.fitting.progress import tell
 from deconditional.inference.posterior import Gaussians, Posterior, blocks
 from deconditional.kernels.linalg import lifted_cholesky
 
-__all__ = ["ConsistentPosterior", "consistent"]
-
 Floats = npt.NDArray[np.float64]
 
 MOST_BYTES = 4e9

@@ -20,8 +20,6 @@ from deconditional.fields.validation import Comparison, Folds
 from deconditional.models.baselines import areal_weighting, poisson_regression
 from deconditional.scores import Counts, Draws
 
-__all__ = ["compared_counts"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -35,8 +35,6 @@ from deconditional.fitting.progress import show
 from deconditional.inference.posterior import Gaussians
 from deconditional.models.cautions import leaking
 
-__all__ = ["cross_validate"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -16,8 +16,6 @@ from paramax import non_trainable
 
 from deconditional.fitting.priors import Alike, LogNormal, Prior
 
-__all__ = ["FIELD_KERNELS", "Inputs", "field_kernel", "mediator_kernel", "scale_priors"]
-
 FIELD_KERNELS = ("rough", "smooth")
 
 APART = 8.0

@@ -20,8 +20,6 @@ from deconditional.fitting.report import FitReport
 from deconditional.models import MediatedGP
 from deconditional.saving.identity import versions
 
-__all__ = ["Account", "described", "mediation"]
-
 WORDS = {
     "mean": "posterior mean of {}",
     "std": "posterior standard deviation of {}",

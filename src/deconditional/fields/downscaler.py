@@ -33,8 +33,6 @@ from deconditional.fitting.report import FitReport
 from deconditional.saving.api import Savable
 from deconditional.saving.resume import Checkpoint, CheckpointPart, opened
 
-__all__ = ["Downscaler"]
-
 
 class Downscaler(Savable, Options):
     """Fine field of a coarse target, from fine covariates that need not be in the same cells.

@@ -21,8 +21,6 @@ from deconditional.fields.predict import quantile_levels
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.saving.resume import Checkpoint, opened
 
-__all__ = ["downscale", "new_downscaler", "select_time"]
-
 
 def downscale(
     fine: xr.Dataset | Sequence[xr.Dataset],

@@ -30,8 +30,6 @@ from deconditional.fields.scaling import InputScaling, Spread
 from deconditional.fields.survey import UnitTable
 from deconditional.inference.posterior import blocks
 
-__all__ = ["FineBags"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

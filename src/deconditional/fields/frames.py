@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from deconditional.errors import UsageError
 
-__all__ = ["EARTH_RADIUS", "GEOGRAPHIC", "PLANE", "Frame", "unit_vectors"]
-
 Floats = npt.NDArray[np.float64]
 
 EARTH_RADIUS = 6_371_000.0

@@ -23,8 +23,6 @@ from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.io import understandable
 from deconditional.fields.surface import Surface
 
-__all__ = ["find_grid", "laid_out", "values_on"]
-
 Floats = npt.NDArray[np.float64]
 
 DEGREES = {

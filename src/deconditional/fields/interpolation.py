@@ -14,8 +14,6 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Axis, Grid, Lattice
 from deconditional.fields.grids import find_grid, values_on
 
-__all__ = ["bilinear", "scattered"]
-
 Floats = npt.NDArray[np.float64]
 
 

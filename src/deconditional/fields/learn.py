@@ -49,8 +49,6 @@ from deconditional.models.variational import VariationalModel
 from deconditional.saving.kinds import LeftBehind
 from deconditional.saving.resume import CheckpointPart, within
 
-__all__ = ["STAGED", "Learner", "Learnt", "final_stage", "interrupted"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -29,8 +29,6 @@ from deconditional.fitting.interrupts import aborting
 from deconditional.saving.identity import digest
 from deconditional.saving.outputs import check_folder
 
-__all__ = ["Slice", "SliceWarning", "combined", "downscale_slices", "slices"]
-
 RETRIES = 2
 
 Work = Callable[..., xr.Dataset]

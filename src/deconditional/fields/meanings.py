@@ -14,8 +14,6 @@ from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.models import CMP, MediatedGP
 
-__all__ = ["meanings_of", "parameter_meanings"]
-
 SHAPES = {"Matern32": "smooth", "Matern12": "rough", "Matern52": "very smooth", "RBF": "Gaussian"}
 
 

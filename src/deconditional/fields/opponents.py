@@ -24,8 +24,6 @@ from deconditional.fields.axes import Lattice
 from deconditional.fields.interpolation import scattered
 from deconditional.fields.pair import Pairing
 
-__all__ = ["BILINEAR", "REGRESSION", "Trial", "detail", "interpolated", "others"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

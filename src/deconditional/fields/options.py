@@ -19,8 +19,6 @@ from deconditional.fields.series import Series, series_of
 from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.observations.families import Family, Normal
 
-__all__ = ["Options"]
-
 
 class Options(BaseEstimator):
     """Arguments of :class:`~deconditional.Downscaler`, which says what they mean."""

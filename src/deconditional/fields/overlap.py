@@ -20,16 +20,6 @@ from deconditional.fields.io import available_memory, shown_bytes
 from deconditional.fields.polygons import shorter_steps
 from deconditional.fields.zones.grid import Zones
 
-__all__ = [
-    "check_cells",
-    "check_overlap",
-    "meet",
-    "overlap",
-    "overlap_areas",
-    "overlap_lengths",
-    "shared_lengths",
-]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

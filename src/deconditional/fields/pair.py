@@ -26,8 +26,6 @@ from deconditional.fields.survey import UnitTable, joined_surveys, surveyed
 from deconditional.fields.units import Units
 from deconditional.observations.families import check_observed
 
-__all__ = ["Pairing", "pair"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -20,8 +20,6 @@ from deconditional.fields.clock import Clock
 from deconditional.fields.overlap import overlap
 from deconditional.fields.question import Question
 
-__all__ = ["Cells", "Memberships", "Part", "Place", "Reader", "check_known", "check_marks"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -23,8 +23,6 @@ from deconditional.fields.cluster import limit_threads
 from deconditional.fields.grids import laid_out
 from deconditional.fields.part import Cells, Part, Place, Reader
 
-__all__ = ["Parts"]
-
 Floats = npt.NDArray[np.float64]
 Merge = Callable[[list[Any]], Any]
 

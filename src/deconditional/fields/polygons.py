@@ -18,8 +18,6 @@ from scipy.spatial import KDTree
 
 from deconditional.fields.frames import Frame
 
-__all__ = ["Polygons", "estimated_corners", "shorter_steps"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -25,19 +25,6 @@ from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.sides import FineSide
 from deconditional.inference.posterior import BLOCK, Gaussians, Paths, Posterior
 
-__all__ = [
-    "EXTRAPOLATION",
-    "NOT_PREDICTED",
-    "Predictor",
-    "Together",
-    "Wanted",
-    "latent",
-    "levels_of",
-    "parts_of",
-    "predicted",
-    "quantile_levels",
-]
-
 Floats = npt.NDArray[np.float64]
 
 EXTRAPOLATION = "extrapolation"

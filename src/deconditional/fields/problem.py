@@ -15,8 +15,6 @@ from deconditional.bags import Bags
 from deconditional.fields.pair import Pairing
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
 
-__all__ = ["FitData", "Problem"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -10,8 +10,6 @@ from deconditional.errors import UsageError
 from deconditional.fields.clock import check_mode
 from deconditional.fields.windows import check_window
 
-__all__ = ["Question", "listed", "resolved"]
-
 
 @dataclass(frozen=True)
 class Question:

@@ -21,11 +21,6 @@ from deconditional.fields.default_kernels import (
 from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.models.mediated import length_scale_prior
 
-__all__ = [
-    *("BASELINES", "MODELS", "SIMPLICITY", "WHOLE_BAGS"),
-    *("Recipe", "candidates", "check_model", "condensed_size"),
-]
-
 CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
     "cmp": (models.CMP, {"centred": True}),
     "s-cmp": (models.CMP, {"centred": True, "cmo": "shrinkage"}),

@@ -21,8 +21,6 @@ from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.grids import find_grid, laid_out
 from deconditional.fields.overlap import overlap
 
-__all__ = ["together"]
-
 Floats = npt.NDArray[np.float64]
 
 LEAST_KNOWN = 0.5

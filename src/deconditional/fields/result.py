@@ -18,8 +18,6 @@ from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide
 from deconditional.fields.zones.grid import DIM, Zones
 
-__all__ = ["coarse_part", "fine_part", "history_line"]
-
 Floats = npt.NDArray[np.float64]
 
 ROLES = "nothing covariates_only target_only both"

@@ -17,8 +17,6 @@ from scipy.special import log_ndtr, ndtr
 from deconditional.errors import UsageError
 from deconditional.observations.links import link_of
 
-__all__ = ["InputScaling", "Spread", "TargetScaling", "clipped_moments", "local_frame"]
-
 Floats = npt.NDArray[np.float64]
 
 HEMISPHERE = 0.5

@@ -23,8 +23,6 @@ from deconditional.fitting.progress import tell
 from deconditional.saving.identity import digest
 from deconditional.saving.outputs import replacing, write_atomically
 
-__all__ = ["regions", "stream"]
-
 CELLS_PER_REGION = 4_000_000
 """Chunks are written together up to this size: what a killed run has to do again."""
 

@@ -13,8 +13,6 @@ from deconditional.fields.axes import Grid
 from deconditional.fields.frames import Frame
 from deconditional.fields.polygons import Polygons, shorter_steps
 
-__all__ = ["Surface"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from deconditional.fields.part import Memberships, Part
 from deconditional.fields.scaling import Spread
 
-__all__ = ["Survey", "UnitTable", "joined_surveys", "surveyed"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from deconditional.fields.axes import Grid
 from deconditional.fields.clock import Clock, comparable, time_places
 
-__all__ = ["Units", "make_units", "mean_over_times"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -27,8 +27,6 @@ from deconditional.scores import mae, rmse, score
 from deconditional.scores import pit as probabilities
 from deconditional.scores.distributions import crps_each
 
-__all__ = ["Comparison", "Folds", "Predicted", "Tried", "compared", "folds_of", "sharing"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

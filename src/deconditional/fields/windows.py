@@ -18,8 +18,6 @@ from deconditional.errors import UsageError
 from deconditional.fields.bounds import bounds_name
 from deconditional.fields.clock import is_dates, time_places, years
 
-__all__ = ["PERIODS", "check_window", "windows_of"]
-
 Floats = npt.NDArray[np.float64]
 
 PERIODS = {"day": 1.0, "month": 30.44, "year": 365.24}

@@ -20,8 +20,6 @@ from deconditional.fitting.interrupts import current
 from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
 
-__all__ = ["DRAWS", "PROPOSALS", "WeightedDraws", "log_marginal", "weighted_draws"]
-
 DRAWS = 8
 """Hyper-parameters that stand for their posterior unless another number is asked for."""
 

@@ -16,8 +16,6 @@ import jax
 
 from deconditional.fitting.parameters import ParameterSet
 
-__all__ = ["Problem", "evaluated", "loss_and_gradient"]
-
 QUICK = {"xla_cpu_use_fusion_emitters": False}
 """Options of XLA for processors: what compiles quickly runs a quarter slower."""
 

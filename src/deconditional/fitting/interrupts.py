@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["Stop", "aborting", "current", "stoppable"]
-
 TWICE = 2.0
 """Seconds; a second Ctrl-C that follows within them means the program, not the next fit."""
 

@@ -37,8 +37,6 @@ from deconditional.fitting.priors import Normal, Prior, SplitLogNormal
 from deconditional.kernels.radial import DeepKernel
 from deconditional.kernels.tasks import TaskKernel
 
-__all__ = ["KernelTemplate", "kernel_template", "typical_distance"]
-
 
 @partial(
     jax.tree_util.register_dataclass,

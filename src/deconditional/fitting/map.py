@@ -23,8 +23,6 @@ from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
 from deconditional.saving.resume import CheckpointSection
 
-__all__ = ["Optimum", "maximise"]
-
 TOLERANCE = 1e-7
 """Relative change of the loss that ends a run: millionths of a nat."""
 

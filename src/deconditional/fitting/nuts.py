@@ -23,8 +23,6 @@ from deconditional.fitting.interrupts import current
 from deconditional.fitting.progress import show, tell
 from deconditional.saving.resume import CheckpointSection
 
-__all__ = ["Place", "sample_posterior"]
-
 ENOUGH_DRAWS = 20
 """Draws from which an interrupted chain takes the place of the most probable parameters."""
 

@@ -19,8 +19,6 @@ from jaxtyping import Array, Float
 
 from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
 
-__all__ = ["Parameter", "ParameterSet", "length_scale", "positive", "variance_of_part"]
-
 
 def library(*arrays: Any) -> Any:
     """NumPy for what is in this process's memory, which compiles nothing; JAX for what is JAX's."""

@@ -13,8 +13,6 @@ from jaxtyping import Array, Key
 
 import deconditional.kernels.jax_setup  # noqa: F401
 
-__all__ = ["Alike", "Flat", "LogNormal", "Normal", "Prior", "SplitLogNormal"]
-
 
 class Prior(Protocol):
     """What a prior must offer; NumPyro's distributions do."""

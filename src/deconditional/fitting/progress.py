@@ -25,8 +25,6 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-__all__ = ["Step", "listening", "show", "tell"]
-
 
 @dataclass(frozen=True)
 class Step:

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FitReport"]
-
 
 @dataclass(frozen=True)
 class FitReport:

@@ -26,8 +26,6 @@ from deconditional.kernels.linalg import JITTER, escalating_cholesky, whiten
 from deconditional.kernels.radial import prior_variance, spectral_features
 from deconditional.kernels.sweeps import bag_cross, bag_gram
 
-__all__ = ["Basis", "FourierBasis", "InducingBasis"]
-
 FLOAT32_JITTER = 1e-6
 """Least jitter with float32 tiles: their rounding is divided by the root of the smallest
 eigenvalue of K_ww."""

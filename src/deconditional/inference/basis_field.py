@@ -28,8 +28,6 @@ from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot
 
-__all__ = ["BasisField"]
-
 
 class InBasis(NamedTuple):
     """Linear functionals of the field: γ, and the part of it that the basis has, φ."""

@@ -28,8 +28,6 @@ from deconditional.inference.minibatches import Batch, Batches, restricted
 from deconditional.inference.variational import VariationalProblem
 from deconditional.kernels.linalg import NoiseRoot, log_determinant, whiten
 
-__all__ = ["Keys", "Likelihood", "Natural", "elbo", "full_bound", "likelihood", "optimal"]
-
 
 class Likelihood(eqx.Module):
     """What the expected log likelihood of a batch needs of the model."""

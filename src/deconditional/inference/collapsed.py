@@ -32,8 +32,6 @@ from deconditional.kernels.linalg import (
     whiten,
 )
 
-__all__ = ["Coefficients", "least_noise", "regress"]
-
 LEAST_EXPLAINED = 1e-9
 """Share of the prior variance of a direction that counts as none."""
 

@@ -35,8 +35,6 @@ from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.repeats import Repeats
 from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
 
-__all__ = ["ExactField", "ExactProblem", "Pieces", "SpreadPrior"]
-
 
 class SpreadPrior(eqx.Module):
     r"""How much bag means vary is known from the observations, before any link between them.

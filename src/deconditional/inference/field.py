@@ -24,8 +24,6 @@ from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.sweeps import bag_cross, bag_gram
 
-__all__ = ["Field", "Moments", "Path", "PointMoments", "square_root", "trend_means"]
-
 Moments = tuple[Array, Array]
 """A mean, (m,), and a covariance, (m, m)."""
 

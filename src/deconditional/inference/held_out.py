@@ -24,8 +24,6 @@ import scipy.linalg as sl
 
 from deconditional.kernels.linalg import lifted_cholesky
 
-__all__ = ["from_means", "held_out", "left_over"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -58,8 +58,6 @@ from deconditional.inference.seen import Nearest, Seen, View
 from deconditional.inference.trend import Trend
 from deconditional.observations.kinds import Observation
 
-__all__ = ["LATENT", "FamilyProblem", "JointProblem", "Solution", "Sources"]
-
 MOST_SPREAD = 30.0
 """Variance of f at a point beyond which rates would overflow: factors of a million either way."""
 

@@ -26,17 +26,6 @@ from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.saving.resume import CheckpointPart, CheckpointSection
 
-__all__ = [
-    "NO_HYPER",
-    "Fitted",
-    "Learning",
-    "Stages",
-    "averaged",
-    "learn",
-    "most_probable",
-    "sampled",
-]
-
 NO_HYPER = ("inducing", *LATENT)
 """Names of what is learnt with the hyper-parameters and is none."""
 

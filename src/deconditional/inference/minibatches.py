@@ -17,8 +17,6 @@ from jaxtyping import Array
 from deconditional.inference.residual import AllPairs, SampledPairs
 from deconditional.inference.variational import VariationalProblem
 
-__all__ = ["Batch", "Batches", "restricted"]
-
 
 class Members(eqx.Module):
     """Rows of a table of chunks (or pairs of chunks), and the place in the batch of their bags.

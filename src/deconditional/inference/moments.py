@@ -45,8 +45,6 @@ from deconditional.kernels.linalg import (
     whiten,
 )
 
-__all__ = ["Conditioned", "Functionals", "condition"]
-
 LEAST_JITTER = 1e-16
 """Jitter of the precision of trend coefficients: none, as it were, unless rounding demands it."""
 

@@ -26,8 +26,6 @@ from jaxtyping import Array, Float
 from deconditional.inference.collapsed import Coefficients
 from deconditional.kernels.linalg import escalating_cholesky, log_determinant, whiten
 
-__all__ = ["Climb", "Curvature", "Expansion", "Likelihood", "Unknowns", "climb", "follow", "held"]
-
 MOST_STEPS = 60
 MOST_HALVINGS = 25
 

@@ -46,8 +46,6 @@ from deconditional.inference.waves import GROUP, Waves, feature_means, wave_feat
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import RadialTerm, radial_terms
 
-__all__ = ["LEAST_VARIANCE", "MOST_FEATURES", "TOLERANCE", "Seen", "chosen_waves"]
-
 FEATURES = 2000
 """Cosines and sines to begin with."""
 

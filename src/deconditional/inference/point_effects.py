@@ -30,8 +30,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-__all__ = ["point_effects", "std_of_mean"]
-
 Floats = npt.NDArray[np.float64]
 
 STEPS = 12

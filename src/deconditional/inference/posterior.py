@@ -27,8 +27,6 @@ from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_prod
 from deconditional.kernels.tile_sizes import is_accelerator
 from deconditional.scores import mixture_cdf, mixture_quantile
 
-__all__ = ["CoarsePosterior", "Gaussians", "Paths", "Posterior", "SampleWarning", "blocks"]
-
 BLOCK = 4096
 """Query points per block: what bounds memory, whatever the number of query points."""
 

@@ -30,8 +30,6 @@ from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot, add_covariances, as_matrix
 from deconditional.observations.kinds import Matched, Mediated, Observation
 
-__all__ = ["BagProblem"]
-
 SMALL = 1024
 """Points of a small problem: an evaluation takes a few milliseconds."""
 

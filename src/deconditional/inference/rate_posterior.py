@@ -15,8 +15,6 @@ from deconditional.inference.field import Field
 from deconditional.inference.posterior import JOINT_LIMIT, Paths, Posterior
 from deconditional.observations.links import Link
 
-__all__ = ["BagDraws", "RatePosterior", "bag_rates"]
-
 BLOCK = 20_000
 """Points of new bags whose draws are held at a time."""
 

@@ -23,8 +23,6 @@ from deconditional.inference.basis import Basis
 from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 
-__all__ = ["FinePoints"]
-
 MOST_KEPT = 2**25
 """Values of basis functions at points that are kept: 256 MiB."""
 

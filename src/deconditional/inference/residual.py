@@ -27,8 +27,6 @@ from deconditional.kernels.linalg import NoiseRoot
 from deconditional.kernels.sweeps import bag_gram, between_bags
 from deconditional.kernels.within_bags import BagPairs, sampled_pairs, within_bags
 
-__all__ = ["AllPairs", "Residual", "ResidualRule", "SampledPairs", "penalty"]
-
 
 class Residual(eqx.Module):
     r""":math:`\bar R`, whole or its diagonal, and the mean of the diagonal of :math:`\bar K`."""

@@ -29,9 +29,6 @@ from deconditional.kernels.layout import Layout
 from deconditional.observations.families import OVERDISPERSION, Family, Normal
 from deconditional.observations.kinds import Observation
 
-__all__ = ["Nearest", "Seen", "View"]
-
-
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 """Of Gauss and Hermite, for expectations of log likelihoods."""

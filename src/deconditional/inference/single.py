@@ -15,8 +15,6 @@ import numpy as np
 from deconditional.inference.exact import ExactField
 from deconditional.inference.field import Field
 
-__all__ = ["in_single"]
-
 MANY = 2**32
 """Kernel values of a prediction from which on it is worth compiling it once more: seconds."""
 

@@ -30,8 +30,6 @@ from deconditional.inference.minibatches import Batch, Batches
 from deconditional.inference.variational import VariationalProblem
 from deconditional.saving.resume import CheckpointSection
 
-__all__ = ["Climb", "ClimbOptions", "maximise_elbo"]
-
 SCREENING_STEPS = 100
 """Steps of every restart, after which the best alone goes on."""
 

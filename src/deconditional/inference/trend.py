@@ -9,8 +9,6 @@ from jaxtyping import Array, Float
 
 from deconditional.fitting.parameters import library
 
-__all__ = ["Trend"]
-
 
 class Trend(eqx.Module):
     """h(x): nothing, a constant, or a constant and the standardised covariates.

@@ -27,8 +27,6 @@ from deconditional.inference.problem import BagProblem
 from deconditional.inference.residual import Residual, ResidualRule, penalty
 from deconditional.kernels.linalg import NoiseRoot, as_matrix
 
-__all__ = ["BasisPieces", "VariationalProblem"]
-
 
 class BasisPieces(eqx.Module):
     """The basis, its bag means, W and S at one value of the hyper-parameters.

@@ -17,8 +17,6 @@ from jaxtyping import Array, Float
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import RadialTerm, radial_terms
 
-__all__ = ["GROUP", "Waves", "feature_means", "wave_features"]
-
 GROUP = 256
 """Frequencies at a time where paths are evaluated: what bounds memory."""
 

@@ -25,8 +25,6 @@ from jaxtyping import Array
 from deconditional.kernels.layout import Layout, layout_bags
 from deconditional.kernels.tile_sizes import is_accelerator, tiles_for
 
-__all__ = ["current_mesh", "gathered", "settled", "side_by_side", "spread", "summed", "use_devices"]
-
 AXIS = "devices"
 
 CORES_FROM, ACCELERATORS_FROM = 8192, 20_000

@@ -33,8 +33,6 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from deconditional.errors import UsageError
 
-__all__ = ["cache_folder", "keep_compiled", "use_cores"]
-
 SWITCH = "DECONDITIONAL_CACHE"
 CORES = "DECONDITIONAL_CORES"
 SIZE = "JAX_COMPILATION_CACHE_MAX_SIZE"

@@ -16,8 +16,6 @@ from jaxtyping import Array, Float
 import deconditional.kernels.jax_setup  # noqa: F401
 from deconditional.kernels.tile_sizes import FORMS, Tiles, tiles_for
 
-__all__ = ["BagSampler", "Layout", "Ragged", "layout_bags", "layout_points"]
-
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 LONGEST_CHUNK = {"product": 128, "differences": 1024}

@@ -16,19 +16,6 @@ from threadpoolctl import threadpool_limits
 
 import deconditional.kernels.jax_setup  # noqa: F401
 
-__all__ = [
-    "JITTER",
-    "NoiseRoot",
-    "add_covariances",
-    "as_matrix",
-    "escalating_cholesky",
-    "lifted_cholesky",
-    "log_determinant",
-    "stable_cholesky",
-    "suitable_threads",
-    "whiten",
-]
-
 JITTER = 1e-12
 """Relative to the mean of the diagonal: far below any learnt noise, far above rounding."""
 

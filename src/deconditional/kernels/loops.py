@@ -35,13 +35,6 @@ from deconditional.kernels.tiles import (
     weighted_moments,
 )
 
-__all__ = [
-    "DifferenceSweep",
-    "ProductSweep",
-    "add_rows",
-    "zero_bags",
-]
-
 # --------------------------------------------------------------------------- chunks and bags
 
 

@@ -28,18 +28,6 @@ from jaxtyping import Array, Float, Key
 
 import deconditional.kernels.jax_setup  # noqa: F401
 
-__all__ = [
-    "DeepKernel",
-    "Factor",
-    "GenericTerm",
-    "Profile",
-    "RadialTerm",
-    "prior_variance",
-    "radial_terms",
-    "spectral_features",
-    "sum_of_products",
-]
-
 
 @dataclass(frozen=True)
 class Profile:

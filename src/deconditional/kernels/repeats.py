@@ -25,8 +25,6 @@ from jaxtyping import Array, Float
 from deconditional.kernels.layout import Layout, Ragged, layout_bags
 from deconditional.kernels.sweeps import bag_cross, bag_gram
 
-__all__ = ["Repeats", "repeats_of"]
-
 Pair = tuple[AbstractKernel | None, AbstractKernel | None]
 
 

@@ -39,8 +39,6 @@ from deconditional.kernels.loops import (
 from deconditional.kernels.radial import GenericTerm, sum_of_products
 from deconditional.kernels.tiles import Scaled, Term, chunk_means, moments_pay
 
-__all__ = ["bag_cross", "bag_gram", "between_bags"]
-
 DERIVATIVES_PER_TERM = 4
 """Values and derivatives up to which one sweep for all of them is faster than two where bags are
 cut into short chunks: each costs about a third of a sweep, the sweep backwards one and a third."""

@@ -18,8 +18,6 @@ from jaxtyping import Array, Float
 
 import deconditional.kernels  # noqa: F401  before GPJax starts JAX
 
-__all__ = ["TaskKernel"]
-
 
 class TaskKernel(AbstractKernel):
     """The kernel of several targets whose index is the last input.

@@ -14,8 +14,6 @@ from threadpoolctl import threadpool_limits
 
 from deconditional.kernels.jax_setup import use_cores
 
-__all__ = ["start_threads"]
-
 
 def start_threads(n: int) -> None:
     """Start JAX in this process with n threads, which may run on any core."""

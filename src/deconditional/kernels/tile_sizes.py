@@ -14,8 +14,6 @@ import jax
 
 import deconditional.kernels.jax_setup  # noqa: F401
 
-__all__ = ["Tiles", "is_accelerator", "tiles_for"]
-
 FORMS = ("product", "differences")
 
 

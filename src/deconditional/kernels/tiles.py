@@ -18,26 +18,6 @@ from jaxtyping import Array, Float
 
 from deconditional.kernels.radial import RadialTerm
 
-__all__ = [
-    "Scaled",
-    "Term",
-    "chunk_means",
-    "differences",
-    "input_gradient",
-    "left_operand",
-    "moments_pay",
-    "product_slopes",
-    "product_values",
-    "right_operand",
-    "rounding_of_squares",
-    "sum_of_squares",
-    "summed_squares",
-    "tile_derivatives",
-    "tile_slopes",
-    "tile_values",
-    "weighted_moments",
-]
-
 
 class Term(eqx.Module):
     """A radial term of a kernel between two sets of points; numbers are as users gave them.

@@ -33,8 +33,6 @@ from deconditional.kernels.tiles import (
     weighted_moments,
 )
 
-__all__ = ["BagPairs", "own_pairs", "sampled_pairs", "within_bags"]
-
 VALUES_PER_BATCH = 1 << 17
 """Kernel values worked on at a time: what stays in cache."""
 

@@ -18,8 +18,6 @@ from deconditional.models.sources import Source, matched_pair, sources_of
 from deconditional.observations.kinds import Matched
 from deconditional.saving.resume import Checkpoint, opened
 
-__all__ = ["BaggGP"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class BaggGP(BagModel, FamilyOptions):

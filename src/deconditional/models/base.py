@@ -36,8 +36,6 @@ from deconditional.saving.api import Savable
 from deconditional.saving.identity import digest, plain
 from deconditional.saving.resume import CheckpointPart
 
-__all__ = ["BagModel", "learning", "learnt", "stages", "take"]
-
 Model = TypeVar("Model", bound="BagModel")
 
 

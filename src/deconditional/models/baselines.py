@@ -22,8 +22,6 @@ from threadpoolctl import threadpool_limits
 
 from deconditional.scores import Counts
 
-__all__ = ["Baseline", "areal_weighting", "dasymetric", "poisson_regression"]
-
 Floats = npt.NDArray[np.float64]
 
 RIDGES = np.logspace(-4, 1, 6)

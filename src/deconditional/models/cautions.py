@@ -44,8 +44,6 @@ from deconditional.models.mediator_checks import (
 )
 from deconditional.observations.kinds import Mediated
 
-__all__ = ["check_finite", "extrapolated", "leaking", "of_fit", "of_pseudo_targets"]
-
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 

@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from deconditional.models.bagg import BaggGP
 
-__all__ = ["CentroidGP"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CentroidGP(BaggGP):

@@ -11,17 +11,6 @@ from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
 
-__all__ = [
-    "check_bags",
-    "check_count",
-    "check_kernel",
-    "known_covariance",
-    "mediators",
-    "observations",
-    "own_bags",
-    "query_points",
-]
-
 
 def check_bags(bags: Any) -> None:
     """Raise unless `bags` are Bags."""

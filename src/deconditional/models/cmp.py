@@ -17,8 +17,6 @@ from deconditional.models.options import MediationOptions
 from deconditional.models.problems import mediated
 from deconditional.saving.resume import Checkpoint, opened
 
-__all__ = ["CMP"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CMP(BagModel, MediationOptions):

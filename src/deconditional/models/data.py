@@ -18,8 +18,6 @@ from deconditional.models.checks import (
 )
 from deconditional.models.options import BagOptions
 
-__all__ = ["Data", "observed_mediator"]
-
 
 @dataclass(frozen=True)
 class Data:

@@ -36,8 +36,6 @@ from deconditional.observations.families import Family, Normal
 from deconditional.observations.kinds import Matched
 from deconditional.saving.resume import CheckpointPart, within
 
-__all__ = ["families_asked", "fit_sources", "pose"]
-
 MOST_POINTS = 1_000
 """Distinct points up to which a model without inducing points has one at each of them."""
 

@@ -9,8 +9,6 @@ from sklearn.cluster import kmeans_plusplus
 
 from deconditional.bags import Bags
 
-__all__ = ["DEFAULT_INDUCING", "inducing_points", "spread_out"]
-
 DEFAULT_INDUCING = 400
 MOST_FOR_KMEANS = 50_000
 """Points that k-means++ chooses from; more are sampled first."""

@@ -40,8 +40,6 @@ from deconditional.observations.kinds import Matched
 from deconditional.observations.measurements import Measurements
 from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
 
-__all__ = ["EXACT_UP_TO", "MediatedGP"]
-
 EXACT_UP_TO = 3_000
 """Bags or observations beyond which inducing points take over, unless their number is given."""
 

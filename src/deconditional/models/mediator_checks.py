@@ -24,11 +24,6 @@ from scipy.spatial import cKDTree
 
 from deconditional.errors import Caution, MediatorShiftWarning, UselessMediatorWarning
 
-__all__ = [
-    *("FEWEST", "Predictability", "bags_outside", "observations_outside", "outside"),
-    *("predictability", "shifted", "useless_mediator"),
-]
-
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 

@@ -18,8 +18,6 @@ from deconditional.fitting.draws import DRAWS
 from deconditional.models.checks import check_count
 from deconditional.observations.families import Family
 
-__all__ = ["BagOptions", "BasisOptions", "FamilyOptions", "MediationOptions"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class BagOptions(BaseEstimator):

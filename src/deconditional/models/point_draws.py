@@ -22,8 +22,6 @@ from deconditional.inference.seen import Seen
 from deconditional.observations.families import OVERDISPERSION, Family
 from deconditional.observations.kinds import Matched
 
-__all__ = ["own_values", "point_draws"]
-
 MOST_DRAWN = 2**27
 """Rates of points that are held: a GiB."""
 

@@ -24,17 +24,6 @@ from deconditional.models.options import BagOptions
 from deconditional.observations.kinds import Mediated, Observation
 from deconditional.observations.mediation import ridge_shape
 
-__all__ = [
-    "field_kernel",
-    "mediated",
-    "own_starts",
-    "prior_trend",
-    "problem_parts",
-    "spread",
-    "tile_dtype",
-    "with_length_scales",
-]
-
 FLOAT32_FROM = 3_000
 """Points from which precision="auto" makes kernel tiles in float32."""
 

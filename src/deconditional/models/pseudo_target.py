@@ -22,8 +22,6 @@ from deconditional.models.regression import Unmatched
 from deconditional.saving.api import Savable
 from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
 
-__all__ = ["PseudoTarget"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PseudoTarget(Savable, BaseEstimator):

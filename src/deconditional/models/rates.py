@@ -18,8 +18,6 @@ from deconditional.models.point_draws import own_values, point_draws
 from deconditional.models.sources import with_task
 from deconditional.observations.families import OVERDISPERSION, Family, Normal
 
-__all__ = ["asked_bags", "asked_points", "over_bags", "rates_of"]
-
 
 def asked_points(x: npt.ArrayLike, d: int, n_tasks: int | None, task: int | None) -> np.ndarray:
     """Query points of d inputs, the index of their target last where there are several."""

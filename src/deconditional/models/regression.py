@@ -23,9 +23,6 @@ from deconditional.observations.measurements import (
     with_level,
 )
 
-__all__ = ["Unmatched", "bag_gap", "explained_share"]
-
-
 MOST_LEFT_OUT = 5_000
 """Observations up to which each is left out once."""
 

@@ -16,8 +16,6 @@ from deconditional.inference.learn import NO_HYPER, Fitted, Stages
 from deconditional.models.cautions import check_finite, of_fit
 from deconditional.observations.kinds import Mediated
 
-__all__ = ["learnt_attributes", "reported"]
-
 
 def learnt_attributes(
     fitted: Fitted, bags: Bags, priors: Mapping[str, Any] | None

@@ -33,8 +33,6 @@ from deconditional.models.checks import check_count
 from deconditional.models.inducing import inducing_points
 from deconditional.models.options import BagOptions, BasisOptions
 
-__all__ = ["Exact", "Posed", "Variational", "solver_of"]
-
 EXACT_TRACE_POINTS = 8_000
 """Points up to which trace="auto" takes all pairs; or eight times the size of the basis."""
 

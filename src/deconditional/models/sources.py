@@ -18,8 +18,6 @@ from deconditional.models.checks import (
 )
 from deconditional.observations.families import Family, Normal, check_observed
 
-__all__ = ["Given", "Source", "given", "matched_pair", "sources_of", "with_task"]
-
 
 @dataclass(frozen=True, eq=False)
 class Source:

@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from deconditional.models.vbagg import VBagg
 
-__all__ = ["VarCentroidGP"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VarCentroidGP(VBagg):

@@ -17,8 +17,6 @@ from deconditional.models.sources import Source, matched_pair, sources_of
 from deconditional.models.variational import VariationalModel
 from deconditional.saving.resume import Checkpoint, opened
 
-__all__ = ["VarCMP"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VarCMP(CMP, VariationalModel, FamilyOptions):

@@ -16,8 +16,6 @@ from deconditional.inference.learn import Fitted
 from deconditional.inference.trend import Trend
 from deconditional.models.options import BasisOptions
 
-__all__ = ["VariationalModel"]
-
 
 class VariationalModel(BasisOptions):
     """A model whose posterior is in a basis."""

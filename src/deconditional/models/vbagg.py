@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from deconditional.models.bagg import BaggGP
 from deconditional.models.variational import VariationalModel
 
-__all__ = ["VBagg"]
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VBagg(BaggGP, VariationalModel):

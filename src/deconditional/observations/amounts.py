@@ -26,8 +26,6 @@ from deconditional.fitting.parameters import Interval, Parameter, positive
 from deconditional.fitting.priors import Normal as NormalPrior
 from deconditional.observations.families import Family
 
-__all__ = ["Tweedie"]
-
 TERMS = 128
 """Of the sum, over eight standard deviations of j on either side of its maximum."""
 

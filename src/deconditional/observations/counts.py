@@ -14,8 +14,6 @@ from jaxtyping import Array
 from deconditional.fitting.parameters import Interval, Parameter, positive
 from deconditional.observations.families import Family, log_factorial
 
-__all__ = ["BetaBinomial", "Binomial", "NegativeBinomial", "Poisson"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(Family):

@@ -21,8 +21,6 @@ from jaxtyping import Array
 from deconditional.fitting.parameters import Parameter, positive
 from deconditional.observations.links import Link, link_of
 
-__all__ = ["OVERDISPERSION", "Family", "Normal", "check_observed", "log_factorial"]
-
 OVERDISPERSION = "overdispersion_std"
 """The parameter of effects that observations have of their own."""
 

@@ -13,8 +13,6 @@ from deconditional.fitting.kernel_parameters import KernelTemplate
 from deconditional.fitting.parameters import Parameter, positive
 from deconditional.observations.mediation import CMO
 
-__all__ = ["Matched", "Mediated", "Observation"]
-
 
 class Matched(eqx.Module):
     """Observation m is the mean over bag m: W = I."""

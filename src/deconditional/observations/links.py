@@ -12,8 +12,6 @@ from jaxtyping import Array
 
 import deconditional.kernels.jax_setup  # noqa: F401
 
-__all__ = ["IdentityLink", "Link", "LogLink", "LogitLink", "link_of"]
-
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(20)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 """Of Gauss and Hermite: expectations under a standard normal distribution."""

@@ -54,8 +54,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg as sl
 
-__all__ = ["Measurements", "Population", "measured", "measured_apart", "with_level"]
-
 Floats = npt.NDArray[np.float64]
 
 LEAST_EFFECT = 1e-6

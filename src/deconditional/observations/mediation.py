@@ -36,8 +36,6 @@ from deconditional.kernels.layout import layout_points
 from deconditional.kernels.linalg import stable_cholesky
 from deconditional.kernels.sweeps import bag_cross, bag_gram
 
-__all__ = ["CMO", "ConditionalMeanOperatorKind", "ridge_shape"]
-
 ConditionalMeanOperatorKind = Literal["standard", "shrinkage"]
 
 

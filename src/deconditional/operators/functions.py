@@ -28,8 +28,6 @@ from deconditional.kernels.layout import layout_points
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.sweeps import bag_gram, between_bags
 
-__all__ = ["Features", "FiniteRankOperator", "Function"]
-
 BLOCK_ENTRIES = 20_000_000
 """Kernel values held at once while a function is evaluated: 160 MB."""
 

@@ -45,8 +45,6 @@ from deconditional.observations.mediation import ridge_shape
 from deconditional.operators.functions import Features, FiniteRankOperator, Function
 from deconditional.operators.ridge import LEAVE_ONE_OUT, RidgeOperator, check_bounds
 
-__all__ = ["ConditionalMeanOperator", "DeconditionalMeanOperator", "median_kernel"]
-
 
 def median_kernel(inputs: npt.ArrayLike, family: type[AbstractKernel] = gk.RBF) -> AbstractKernel:
     """A stationary kernel of variance one by the median heuristic, Gaussian unless said otherwise.

@@ -33,8 +33,6 @@ from deconditional.operators.ridge import (
     check_positive,
 )
 
-__all__ = ["DeconditionalRegressor"]
-
 EVIDENCE = "evidence"
 
 

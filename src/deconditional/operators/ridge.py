@@ -29,8 +29,6 @@ from deconditional.errors import FitWarning
 from deconditional.kernels.linalg import stable_cholesky
 from deconditional.operators.functions import Features, FiniteRankOperator, Function
 
-__all__ = ["Evidence", "LeaveOneOut", "RidgeSearch", "search_ridge"]
-
 LEAVE_ONE_OUT = "leave-one-out"
 
 REACH = (1e-10, 1e3)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["against", "coverage_curve", "draw_coverage", "time_series"]
-
 LEVELS = np.array([0.05, *np.arange(0.1, 0.91, 0.1), 0.95, 0.99])
 
 LINES = ((BLUE, "-", "o"), (VERMILION, "--", "s"))

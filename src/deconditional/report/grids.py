@@ -23,8 +23,6 @@ from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.polygons import shorter_steps
 from deconditional.fields.surface import Surface
 
-__all__ = ["Plane", "area_weights", "grid_of", "plane", "time_dim"]
-
 COARSE = "coarse_"
 """How the dimensions of coarse fields begin in a result."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Kind", "Panel", "category_map", "demo_maps", "field_map", "map_grid"]
-
 Kind = Literal["value", "spread", "difference"]
 
 COLOURS = {"value": SEQUENTIAL, "spread": SPREAD, "difference": DIVERGING}

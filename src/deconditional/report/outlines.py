@@ -14,8 +14,6 @@ from deconditional.report.grids import Plane
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Outlines"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

@@ -15,20 +15,6 @@ from deconditional.report import plots
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Block",
-    "Picture",
-    "Pictures",
-    "Section",
-    "Table",
-    "Text",
-    "Warnings",
-    "number",
-    "render",
-    "share",
-    "shown",
-]
-
 ABSENT = "–"
 
 LONGEST = 2_000

@@ -15,8 +15,6 @@ from deconditional.report.page import Picture, number, share
 from deconditional.report.result import ROLES, Result, floats
 from deconditional.scores import pit_coverage
 
-__all__ = ["above", "field", "fitted", "held_out", "over_time", "roles", "share_of_zones"]
-
 SAMPLES_DRAWN = 20
 """Samples in the figure over time."""
 

@@ -18,8 +18,6 @@ from deconditional.saving.outputs import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["new_figure", "plain_text", "png", "require_matplotlib", "save"]
-
 SEQUENTIAL, SPREAD, DIVERGING = "viridis", "cividis", "PuOr"
 """Colour maps of values, of spreads from zero up, and of differences around zero."""
 

@@ -20,8 +20,6 @@ from deconditional.report.grids import grid_of
 from deconditional.report.result import Result, floats
 from deconditional.scores.marginals import KINDS
 
-__all__ = ["load_result", "read_result"]
-
 CELLS = ("mean", "std", "latent_mean", "latent_std")
 DRAWN = (*CELLS, "samples", "coarse_observed", "coarse_mean", "coarse_residual", "coarse_role")
 """Variables that pages are made of, the first of them on the fine grid."""

@@ -18,8 +18,6 @@ from deconditional.report.outlines import Outlines
 from deconditional.report.page import number
 from deconditional.scores.marginals import Marginals
 
-__all__ = ["ROLES", "Result", "floats"]
-
 ROLES = tuple(role.replace("_", " ") for role in written.ROLES.split())
 """What a coarse cell gives, by its value in ``coarse_role``."""
 

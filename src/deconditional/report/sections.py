@@ -23,8 +23,6 @@ from deconditional.report.page import (
 )
 from deconditional.report.result import Result, floats
 
-__all__ = ["sections", "summary"]
-
 
 def sections(result: Result) -> list[Section]:
     """Every section of the report, in order."""

@@ -14,8 +14,6 @@ from deconditional.fields.axes import Lattice
 from deconditional.report.grids import grid_of
 from deconditional.report.result import floats
 
-__all__ = ["align_truth"]
-
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 

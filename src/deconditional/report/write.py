@@ -20,8 +20,6 @@ from deconditional.report.sections import sections, summary
 from deconditional.report.truth import align_truth
 from deconditional.saving.outputs import output_folder, write_atomically
 
-__all__ = ["write_report"]
-
 
 def write_report(
     result: xr.Dataset, out: Path, truth: xr.DataArray | xr.Dataset | None = None

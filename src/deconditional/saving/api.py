@@ -28,8 +28,6 @@ from deconditional.saving.objects import ObjectReader, ObjectWriter
 from deconditional.saving.outputs import check_folder
 from deconditional.saving.registry import name_of_class
 
-__all__ = ["Savable", "inspect", "load", "save"]
-
 KIND = "deconditional model"
 PACKAGES = ("jax", "jaxlib", "gpjax", "equinox", "numpy", "scipy")
 ABOUT = ("class", "schema", "created", "versions", "summary")

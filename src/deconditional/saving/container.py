@@ -28,8 +28,6 @@ from deconditional.errors import SavedModelError, UsageError
 from deconditional.saving.identity import digest
 from deconditional.saving.outputs import replacing
 
-__all__ = ["SCHEMA", "Archive", "ArrayWriter", "refuse", "write"]
-
 SCHEMA = 1
 """Number of the schema that is written and read."""
 

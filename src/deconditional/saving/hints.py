@@ -12,8 +12,6 @@ from jax import Array
 from jaxtyping import jaxtyped
 from paramax import AbstractUnwrappable
 
-__all__ = ["hints_of", "misfit"]
-
 NUMBERS = {
     bool: (bool, np.bool_),
     int: (int, np.integer),

@@ -11,8 +11,6 @@ import numpy as np
 
 from deconditional.errors import VERSION
 
-__all__ = ["digest", "plain", "versions"]
-
 SHOWN_ONLY = ("progress", "progress_bar")
 """Options that change nothing but what is shown."""
 

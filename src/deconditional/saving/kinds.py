@@ -20,8 +20,6 @@ from deconditional.saving.registry import DISTRIBUTIONS, constant, name_of_const
 if TYPE_CHECKING:
     from deconditional.saving.objects import ObjectReader, ObjectWriter
 
-__all__ = ["KINDS", "Kind", "LeftBehind"]
-
 UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")
 KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
 

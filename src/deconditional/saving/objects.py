@@ -32,8 +32,6 @@ from deconditional.saving.hints import misfit
 from deconditional.saving.kinds import KINDS, LeftBehind
 from deconditional.saving.registry import class_of, name_of_class
 
-__all__ = ["ObjectReader", "ObjectWriter"]
-
 
 class ObjectWriter:
     """Writes values as JSON, their arrays beside it."""

@@ -12,16 +12,6 @@ from pathlib import Path
 
 from deconditional.errors import UsageError, visible
 
-__all__ = [
-    "check_folder",
-    "check_name",
-    "check_place",
-    "output_folder",
-    "remove_leftovers",
-    "replacing",
-    "write_atomically",
-]
-
 ROOM = 40
 """Bytes that the hidden name of a file in the making has beyond its own, at most."""
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import equinox as eqx
 
-__all__ = ["DISTRIBUTIONS", "class_of", "constant", "name_of_class", "name_of_constant"]
-
 MODULES: dict[str, tuple[str, ...]] = {
     # models
     "deconditional.models": (

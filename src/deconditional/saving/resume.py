@@ -32,8 +32,6 @@ from deconditional.saving.container import Archive, ArrayWriter, refuse, write
 from deconditional.saving.objects import ObjectReader, ObjectWriter
 from deconditional.saving.outputs import check_place, remove_leftovers
 
-__all__ = ["Checkpoint", "CheckpointPart", "CheckpointSection", "opened", "within"]
-
 KIND = "deconditional checkpoint"
 
 INTERVAL = 30.0

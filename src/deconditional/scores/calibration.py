@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from deconditional.scores.checks import Floats, matched
 
-__all__ = ["Ends", "calibration", "pit_coverage", "pit_histogram"]
-
 
 class Ends(NamedTuple):
     """The jumps of distribution functions at their truths.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "finite", "matched", "not_negative"]
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -29,8 +29,6 @@ from deconditional.scores.calibration import Ends, pit_coverage
 from deconditional.scores.checks import Floats, finite, matched, not_negative
 from deconditional.scores.distributions import usual_scores
 
-__all__ = ["Counts", "Draws", "dawid_sebastiani"]
-
 NODES = 3000
 """Counts at which a distribution function is found at most: to 1e-4 of a score beyond as many."""
 

@@ -22,19 +22,6 @@ from scipy.special import logsumexp, ndtr, ndtri
 from deconditional.scores.checks import Floats, finite, matched, not_negative
 from deconditional.scores.means import bias, mae, rmse
 
-__all__ = [
-    "coverage",
-    "crps",
-    "crps_each",
-    "crps_gaussian",
-    "crps_mixture",
-    "mixture_cdf",
-    "mixture_quantile",
-    "nll",
-    "pit",
-    "score",
-]
-
 BLOCK = 4096
 """Points per block where all pairs of mixture components are needed: what bounds memory."""
 

@@ -21,8 +21,6 @@ from deconditional.scores.distributions import (
     usual_scores,
 )
 
-__all__ = ["KINDS", "Kind", "Marginals"]
-
 Kind = Literal["normal", "lognormal", "rectified normal"]
 KINDS: tuple[Kind, ...] = ("normal", "lognormal", "rectified normal")
 

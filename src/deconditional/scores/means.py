@@ -8,8 +8,6 @@ from scipy.ndimage import correlate1d
 
 from deconditional.scores.checks import Floats, matched
 
-__all__ = ["bias", "mae", "pearson", "rmse", "spearman", "ssim"]
-
 
 def rmse(prediction: npt.ArrayLike, truth: npt.ArrayLike) -> float:
     """Root mean squared error.

@@ -12,8 +12,6 @@ import xarray as xr
 
 from deconditional.errors import visible
 
-__all__ = ["understandable", "writable"]
-
 TEXTS = (
     *("units", "calendar", "standard_name", "long_name", "axis", "positive", "cell_methods"),
     *("bounds", "climatology", "grid_mapping", "grid_mapping_name", "coordinates"),

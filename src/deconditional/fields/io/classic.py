@@ -11,8 +11,6 @@ import math
 import os
 from typing import BinaryIO, NamedTuple
 
-__all__ = ["is_classic", "missing_bytes"]
-
 SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
 """Bytes of a value, by the number of its type."""
 

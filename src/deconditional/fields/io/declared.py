@@ -20,8 +20,6 @@ from deconditional.errors import UsageError
 from deconditional.fields.io.classic import is_classic, missing_bytes
 from deconditional.fields.io.memory import available_memory, shown_bytes
 
-__all__ = ["Declared", "check_declared", "declared"]
-
 LINKS = (
     *("grid_mapping", "coordinates", "bounds", "climatology", "calendar"),
     *("cell_measures", "formula_terms", "ancillary_variables"),

@@ -14,8 +14,6 @@ import xarray as xr
 from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.memory import available_memory, shown_bytes
 
-__all__ = ["RASTERS", "TABLES", "is_raster", "is_table_file", "open_raster", "open_table"]
-
 RASTERS = (".tif", ".tiff", ".vrt", ".img", ".asc", ".jp2")
 TABLES = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".parquet", ".csv")
 LONGITUDES, LATITUDES = ("longitude", "lon", "long", "x"), ("latitude", "lat", "y")

@@ -7,8 +7,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["available_memory", "shown_bytes"]
-
 
 def available_memory() -> float:
     """Bytes that can still be had, as far as the system says; infinite where it does not."""

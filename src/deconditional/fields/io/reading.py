@@ -23,8 +23,6 @@ from deconditional.fields.io.declared import Declared, check_declared, declared
 from deconditional.fields.io.geo import is_raster, open_raster
 from deconditional.fields.io.memory import available_memory, shown_bytes
 
-__all__ = ["UnreadableError", "open_fields", "open_fine"]
-
 CHUNKED_BYTES = 2e9
 """Size of data from which on it is read chunk by chunk where nothing else was asked for."""
 

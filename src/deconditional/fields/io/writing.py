@@ -18,16 +18,6 @@ from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.attributes import understandable, writable
 from deconditional.saving.outputs import check_name, check_place, replacing
 
-__all__ = [
-    "check_output",
-    "check_writable",
-    "encoded",
-    "protect_inputs",
-    "remove",
-    "swap_folders",
-    "write_fields",
-]
-
 GEOTIFF = (".tif", ".tiff")
 NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
 KEPT = ("units", "calendar", "bounds", "climatology", "grid_mapping")

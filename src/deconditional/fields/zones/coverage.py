@@ -19,8 +19,6 @@ from scipy.sparse import csr_array
 from deconditional.errors import UsageError
 from deconditional.fields.axes import FULL_CIRCLE, Axis
 
-__all__ = ["Rings", "coverage"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

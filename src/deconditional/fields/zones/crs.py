@@ -14,8 +14,6 @@ from deconditional.fields.axes import FULL_CIRCLE
 from deconditional.fields.frames import Frame
 from deconditional.fields.zones.coverage import Rings
 
-__all__ = ["Meeting", "crs_of"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

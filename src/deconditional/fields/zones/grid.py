@@ -15,8 +15,6 @@ from deconditional.fields.frames import Frame
 from deconditional.fields.polygons import shorter_steps
 from deconditional.fields.zones.coverage import Rings, coverage
 
-__all__ = ["DIM", "Zones"]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 

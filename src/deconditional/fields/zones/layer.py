@@ -18,8 +18,6 @@ from deconditional.fields.axes import Grid
 from deconditional.fields.zones.crs import Meeting
 from deconditional.fields.zones.grid import DIM, Zones
 
-__all__ = ["Layer", "is_table", "named_rows"]
-
 Flags = npt.NDArray[np.bool_]
 
 POLYGONS, POINTS = ("Polygon", "MultiPolygon"), ("Point", "MultiPoint")
