@@ -33,9 +33,9 @@ def known(flags: str) -> bool:
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = QUICK if known(QUICK) else ""
 
-import jax
-import pytest
-from hypothesis import settings
+import jax  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 # Tracing makes and drops many small objects: looking for cycles after every 700 of them takes up to
 # a fifth of the time of a short fit.
