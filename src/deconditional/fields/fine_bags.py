@@ -91,7 +91,7 @@ class FineBags:
         return self.table.weighted / self.table.amount[:, None]
 
     def _centroids(self, place: Ints) -> Bags:
-        """For models that take the centroid of a bag: all points would be too many to gather."""
+        """Bags of their centroids alone, where all points would be too many to gather."""
         n = len(place)
         return Bags(
             points=self.means[place],
