@@ -244,5 +244,5 @@ def weighted_moments(u: Array, weights: Array) -> Array:
 
 
 def input_gradient(u: Array, sums: Array, weights: Array) -> Array:
-    r"""Gradient :math:`2 w_i\sum_j H_{ij} w_j (u_i - u_j)` from :math:`\sum_j H_{ij} w_j[u_j, 1]`."""
+    r"""Gradient :math:`2w_i\sum_jH_{ij}w_j(u_i-u_j)` from :math:`\sum_jH_{ij}w_j[u_j,1]`."""
     return 2.0 * weights[:, None] * (u * sums[:, -1:] - sums[:, :-1])
