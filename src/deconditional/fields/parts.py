@@ -21,7 +21,7 @@ import xarray as xr
 from deconditional.errors import UsageError
 from deconditional.fields.cluster import limit_threads
 from deconditional.fields.grids import laid_out
-from deconditional.fields.part import Cells, Part, Extent, Reader
+from deconditional.fields.part import Cells, Extent, Part, Reader
 
 Floats = npt.NDArray[np.float64]
 Merge = Callable[[list[Any]], Any]
