@@ -77,7 +77,8 @@ class Mixture:
     >>> from deconditional import BaggGP, Bags
     >>> x = np.linspace(0, 3, 300)
     >>> bags = Bags.from_points(x, np.arange(300) // 10)
-    >>> models = {n: BaggGP(n_restarts=1).fit(bags, bags.means(np.sin(n * x))) for n in (1, 2)}
+    >>> fit = lambda z: BaggGP(n_restarts=1).fit(bags, z, noise_std=0.01)
+    >>> models = {n: fit(bags.means(np.sin(n * x))) for n in (1, 2)}
     >>> post = Mixture(models, {1: 12, 2: 4}).predict([1.5])
     >>> float(post.mean[0].round(2)), post.component_means.shape
     (0.78, (16, 1))
