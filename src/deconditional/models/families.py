@@ -17,7 +17,15 @@ from deconditional.bags import Bags
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
 from deconditional.inference.laplace import FamilyProblem
-from deconditional.inference.learn import Fitted, Learning, Stages, averaged, learn, sampled
+from deconditional.inference.learn import (
+    Fitted,
+    Learning,
+    Stages,
+    averaged,
+    learn,
+    sampled,
+    solved_at,
+)
 from deconditional.inference.seen import Nearest, Seen
 from deconditional.kernels.devices import gathered
 from deconditional.kernels.tasks import TaskKernel
@@ -34,6 +42,7 @@ from deconditional.models.problems import (
 from deconditional.models.sources import Given, Source, with_task
 from deconditional.observations.families import Family, Normal
 from deconditional.observations.kinds import Matched
+from deconditional.observations.measurements import Measurements
 from deconditional.saving.resume import CheckpointPart, within
 
 MOST_POINTS = 1_000
@@ -75,8 +84,14 @@ def families_asked(model: Any, where: Any, exposure: Any, trials: Any) -> bool:
     return model.family is not None or amounts or several
 
 
-def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | None) -> Any:
-    """The model, fitted to sources.
+def fit_sources(
+    model: Any,
+    sources: Sequence[Given],
+    kept: CheckpointPart | None,
+    others: Sequence[Measurements] = (),
+    **of_kernel: Any,
+) -> Any:
+    """The model, fitted to sources; draws are shared out among `others`, data of the first source.
 
     A variational fit takes expectations under the solution of the last round; it ends where the
     evidence changes no more. Where there are many points, hyper-parameters are learnt from a few of
@@ -85,7 +100,7 @@ def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | Non
     began = time.perf_counter()
     tasks = [each.task for each in sources]
     sources = [e if e.task is None else replace(e, bags=with_task(e.bags, e.task)) for e in sources]
-    posed: Any = pose(model, sources)
+    posed: Any = pose(model, sources, **of_kernel)
     whole, details, notes = posed
     problem = _condensed(whole, sources, model.seed)
     solver = InBasis()
@@ -96,7 +111,7 @@ def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | Non
         return stages(model, bags, whole, part)
 
     how = learning(model, whole, solver)  # type: ignore[arg-type]
-    fitted, rounds = _in_rounds(problem, how, at)
+    fitted, rounds = _in_rounds(problem, how, at, others)
     if model.method == "nuts" and not fitted.interrupted:
         fitted = _sampled(fitted, how, at(ROUNDS))
     elif problem is not whole:
@@ -111,7 +126,9 @@ def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | Non
     return learnt_model
 
 
-def _in_rounds(problem: Any, how: Learning, at: Callable[[int], Stages]) -> tuple[Fitted, int]:
+def _in_rounds(
+    problem: Any, how: Learning, at: Callable[[int], Stages], others: Sequence[Measurements]
+) -> tuple[Fitted, int]:
     """What was learnt, and in how many fits."""
     first = replace(how, method="map", method_options=None)
     if not problem.variational:
@@ -124,7 +141,8 @@ def _in_rounds(problem: Any, how: Learning, at: Callable[[int], Stages]) -> tupl
         fitted, rounds = learn(problem, again, at(rounds)), rounds + 1
         settled = abs(fitted.optimum.log_posterior - before.log_posterior) < SETTLED
     if how.method == "draws" and not fitted.interrupted:
-        fitted = averaged(fitted, how)
+        every = [_seeing(problem, *map(jnp.asarray, each)) for each in others]
+        fitted = averaged(fitted, how, every)
     optimum = replace(fitted.optimum, evaluations=fitted.optimum.evaluations + evaluations)
     return replace(fitted, optimum=optimum), rounds
 
@@ -133,9 +151,16 @@ def _of_all_points(fitted: Fitted, whole: FamilyProblem) -> Fitted:
     """The posterior of all points at hyper-parameters that were learnt from some."""
     if whole.variational:
         whole = settle(whole, fitted.optimum.vector, _solution)
-    solved = {v.tobytes(): _solution(whole, v) for v in np.unique(fitted.vectors, axis=0)}
-    pieces, found = zip(*(solved[v.tobytes()] for v in fitted.vectors), strict=True)
-    return replace(fitted, problems=(whole,) * len(pieces), pieces=pieces, fields=found)
+    drawn = [p.sources[0] for p in fitted.problems]
+    every = {id(seen): _seeing(whole, seen.y, seen.known) for seen in drawn}
+    owners = tuple(every[id(seen)] for seen in drawn)
+    return solved_at(fitted, owners, fitted.vectors, _solution)
+
+
+def _seeing(problem: FamilyProblem, y: Any, known: Any) -> FamilyProblem:
+    """The problem with other observations of its first source."""
+    first = replace(problem.sources[0], y=y, known=known)
+    return replace(problem, sources=(first, *problem.sources[1:]))
 
 
 def _condensed(problem: FamilyProblem, sources: Sequence[Given], seed: int) -> FamilyProblem:
@@ -192,10 +217,13 @@ def settle(
 
 
 def pose(
-    model: Any, sources: Sequence[Given]
+    model: Any, sources: Sequence[Given], **of_kernel: Any
 ) -> tuple[FamilyProblem, dict[str, str], tuple[str, ...]]:
-    """The problem, and what a report says of how it was posed: details by name, and notes."""
-    _check(model)
+    """The problem, and what a report says of how it was posed: details by name, and notes.
+
+    `of_kernel` is what :func:`~deconditional.models.problems.field_kernel` has beside.
+    """
+    check_options(model)
     n_tasks = max((each.task or 0) for each in sources) + 1
     tasked = sources[0].task is not None
     points = np.concatenate([each.bags.points for each in sources])
@@ -213,7 +241,7 @@ def pose(
         base = with_length_scales(gk.RBF, points.shape[1] - 1) if kernel is None else kernel
         level = float(np.max(np.asarray(trend.prior_std), initial=1.0))
         kernel = TaskKernel(base, n_tasks, model.rank, level)
-    template = field_kernel(kernel, points, variance)
+    template = field_kernel(kernel, points, variance, **of_kernel)
     kinds = [_kind(model, each) for each in sources]
     parameters = [*template.parameters]
     for each, kind in zip(sources, kinds, strict=True):
@@ -239,7 +267,7 @@ def pose(
     return problem, details, notes
 
 
-def _check(model: Any) -> None:
+def check_options(model: Any) -> None:
     """Raise where options have no meaning for observations of any family."""
     model.check_options()
     for name, usual in {"fine_noise": False, "learn_noise": None}.items():
