@@ -16,6 +16,7 @@ to a sum of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -66,6 +67,8 @@ class Seen(eqx.Module):
         How observations see the bags.
     nearest
         The linear model about the last solution.
+    counted
+        One for observations that are looked at, zero for those that are held out.
     family, prefix, offset, affine
         The family, what is before the names of its parameters, and its bias.
     offset_std
@@ -78,6 +81,7 @@ class Seen(eqx.Module):
     known: Float[Array, " M"]
     observation: Observation
     nearest: Nearest
+    counted: Float[Array, " M"]
     offset_std: Float[Array, ""]
     family: Family = eqx.field(static=True)
     prefix: str = eqx.field(static=True)
@@ -92,6 +96,12 @@ class Seen(eqx.Module):
             return {"variance": self.known + noise}
         names = [p.name for p in self.family.parameters]
         return {name: values[f"{self.prefix}{name}"] for name in names}
+
+    def holding(self, kept: Array) -> Seen:
+        """The same with the observations that are kept alone; shapes stay as they are."""
+        counted = self.counted * kept
+        nearest = replace(self.nearest, information=self.nearest.information * counted)
+        return replace(self, counted=counted, nearest=nearest)
 
     def effect_std(self, values: Mapping[str, Any], points: FinePoints) -> Float[Array, " M"]:
         """s, zero without overdispersion; of effects of points, that of their mean."""
@@ -169,7 +179,7 @@ class View(eqx.Module):
             mean = amount * family.g.rate(eta)
             return family.log_density(self.seen.y, mean, amount, **self.values)
 
-        return jnp.sum(self._average(at, eta))
+        return self.seen.counted @ self._average(at, eta)
 
     def slopes(self, eta: Array) -> tuple[Array, Array]:
         """Derivative of the log likelihood by η, and Fisher's information of it."""
@@ -179,7 +189,8 @@ class View(eqx.Module):
             along = amount * family.g.slope(eta)
             return family.information(amount * family.g.rate(eta), amount, **self.values) * along**2
 
-        return jax.grad(self.log_likelihood)(eta), self._average(information, eta)
+        known = self.seen.counted * self._average(information, eta)
+        return jax.grad(self.log_likelihood)(eta), known
 
     def _average(self, function: Callable[[Array], Array], eta: Array) -> Array:
         """The mean of a function of η."""

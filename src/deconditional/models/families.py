@@ -16,7 +16,7 @@ import numpy as np
 from deconditional.bags import Bags
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
-from deconditional.inference.laplace import FamilyProblem
+from deconditional.inference.laplace import SETTLED, FamilyProblem, settle, solution_of
 from deconditional.inference.learn import (
     Fitted,
     Learning,
@@ -57,9 +57,6 @@ MANY_POINTS = 10_000
 REPRESENTATIVES = 32
 """Points that stand for a bag."""
 
-SETTLED = 0.05
-"""Nats between two rounds that end them."""
-
 VARIANCES = (0.1, 10.0)
 """Between which the prior of the variance of f is centred where there is a log or a logit."""
 
@@ -99,7 +96,7 @@ def fit_sources(
     """
     began = time.perf_counter()
     tasks = [each.task for each in sources]
-    sources = [e if e.task is None else replace(e, bags=with_task(e.bags, e.task)) for e in sources]
+    sources = [replace(each, bags=_points(model, each)) for each in sources]
     posed: Any = pose(model, sources, **of_kernel)
     whole, details, notes = posed
     problem = _condensed(whole, sources, model.seed)
@@ -126,6 +123,14 @@ def fit_sources(
     return learnt_model
 
 
+def _points(model: Any, each: Given) -> Bags:
+    """The bags of a source with the points that the model takes of them, and their task."""
+    bags = each.bags.centroids() if getattr(model, "centroids", False) else each.bags
+    if model.points_per_bag is not None:
+        bags = bags.subsample(model.points_per_bag, seed=model.seed)
+    return bags if each.task is None else with_task(bags, each.task)
+
+
 def _in_rounds(
     problem: Any, how: Learning, at: Callable[[int], Stages], others: Sequence[Measurements]
 ) -> tuple[Fitted, int]:
@@ -142,7 +147,7 @@ def _in_rounds(
         settled = abs(fitted.optimum.log_posterior - before.log_posterior) < SETTLED
     if how.method == "draws" and not fitted.interrupted:
         every = [_seeing(problem, *map(jnp.asarray, each)) for each in others]
-        fitted = averaged(fitted, how, every)
+        fitted = averaged(fitted, how, every)  # type: ignore[arg-type]
     optimum = replace(fitted.optimum, evaluations=fitted.optimum.evaluations + evaluations)
     return replace(fitted, optimum=optimum), rounds
 
@@ -150,11 +155,11 @@ def _in_rounds(
 def _of_all_points(fitted: Fitted, whole: FamilyProblem) -> Fitted:
     """The posterior of all points at hyper-parameters that were learnt from some."""
     if whole.variational:
-        whole = settle(whole, fitted.optimum.vector, _solution)
+        whole = settle(whole, fitted.optimum.vector, solution_of)
     drawn = [p.sources[0] for p in fitted.problems]
     every = {id(seen): _seeing(whole, seen.y, seen.known) for seen in drawn}
     owners = tuple(every[id(seen)] for seen in drawn)
-    return solved_at(fitted, owners, fitted.vectors, _solution)
+    return solved_at(fitted, owners, fitted.vectors, solution_of)
 
 
 def _seeing(problem: FamilyProblem, y: Any, known: Any) -> FamilyProblem:
@@ -191,29 +196,6 @@ def _sampled(fitted: Fitted, how: Any, at: Any) -> Fitted:
     )
     with stoppable() as stop:
         return sampled(begun, how, at, stop)
-
-
-@eqx.filter_jit
-def _solution(problem: FamilyProblem, vector: Any) -> Any:
-    """The posterior alone: no gradient is compiled for problems that are solved and not learnt."""
-    return problem.evaluate(jnp.asarray(vector))[1]
-
-
-def settle(
-    problem: FamilyProblem,
-    vector: np.ndarray,
-    solve: Callable[..., Any] = FamilyProblem.solve,
-) -> Any:
-    """The problem about its own solution, hyper-parameters held."""
-    before = np.inf
-    for _ in range(8):
-        solution, field = solve(problem, jnp.asarray(vector))
-        problem = problem.about(solution)
-        now = float(field.log_evidence)
-        if abs(now - before) < 0.1 * SETTLED:
-            break
-        before = now
-    return problem
 
 
 def pose(
@@ -349,6 +331,7 @@ def _seen(each: Given, kind: Any) -> Seen:
         known=jnp.asarray(each.known),
         observation=kind,
         nearest=nearest,
+        counted=jnp.ones(len(crude)),
         offset_std=jnp.asarray(max(float(np.std(crude)), 1.0 * (family.link != "identity")) * 3.0),
         family=family,
         prefix=each.prefix,

@@ -68,7 +68,11 @@ def fit_rates(
     options = {f.name: getattr(of_field, f.name) for f in fields(BagOptions)}
     options["fixed"] = {**(of_field.fixed or {}), **known}
     field = VBagg(**options, n_inducing=model.n_inducing)
-    links = {"z": measured.values, "known": measured.noise, "amount": np.ones(len(measured.noise))}
+    links: dict[str, Any] = {
+        "z": measured.values,
+        "known": measured.noise,
+        "amount": np.ones(len(measured.noise)),
+    }
     source = replace(seen, bags=data.bags, family=OfLink(of=family), mediator=None, **links)
     part = within(kept, "field").get("checkpoint")
     fit_sources(field, [replace(source, learns_noise=True)], part, drawn, **of_kernel)
