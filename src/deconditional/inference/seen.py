@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -183,14 +184,10 @@ class View(eqx.Module):
 
     def slopes(self, eta: Array) -> tuple[Array, Array]:
         """Derivative of the log likelihood by η, and Fisher's information of it."""
-        family, amount = self.seen.family, self.seen.amount
-
-        def information(eta: Array) -> Array:
-            along = amount * family.g.slope(eta)
-            return family.information(amount * family.g.rate(eta), amount, **self.values) * along**2
-
-        known = self.seen.counted * self._average(information, eta)
-        return jax.grad(self.log_likelihood)(eta), known
+        known = partial(
+            self.seen.family.information_of_link, exposure=self.seen.amount, **self.values
+        )
+        return jax.grad(self.log_likelihood)(eta), self.seen.counted * self._average(known, eta)
 
     def _average(self, function: Callable[[Array], Array], eta: Array) -> Array:
         """The mean of a function of η."""

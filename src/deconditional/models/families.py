@@ -40,7 +40,7 @@ from deconditional.models.problems import (
     with_length_scales,
 )
 from deconditional.models.sources import Given, Source, with_task
-from deconditional.observations.families import Family, Normal
+from deconditional.observations.families import Normal
 from deconditional.observations.kinds import Matched
 from deconditional.observations.measurements import Measurements
 from deconditional.saving.resume import CheckpointPart, within
@@ -252,17 +252,14 @@ def pose(
 def check_options(model: Any) -> None:
     """Raise where options have no meaning for observations of any family."""
     model.check_options()
-    for name, usual in {"fine_noise": False, "learn_noise": None}.items():
-        if getattr(model, name) != usual:
+    usual = {"fine_noise": False, "learn_noise": None, "learn_inducing": False}
+    for name, value in {**usual, "uncertainty": False, "trace": "auto"}.items():
+        if getattr(model, name, value) != value:
             raise ValueError(f"{name} is for normal observations of one kind; leave it out.")
     if getattr(model, "inference", "collapsed") == "stochastic":
         raise ValueError(
             "inference='stochastic' is for normal observations of one kind; leave it out."
         )
-    if getattr(model, "learn_inducing", False):
-        raise ValueError("learn_inducing is for normal observations of one kind; leave it out.")
-    if getattr(model, "uncertainty", False):
-        raise ValueError("uncertainty is for normal observations of one kind; leave it out.")
 
 
 def _inducing(model: Any, points: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -320,10 +317,9 @@ def _seen(each: Given, kind: Any) -> Seen:
     else:
         values = {p.name: p.start for p in family.parameters}
     layout = gathered(each.bags.layout)
-    information = _information(family, jnp.asarray(crude), jnp.asarray(each.amount), values)
-    nearest = Nearest(
-        jnp.ones(len(layout.points)), jnp.ones(len(crude)), information, jnp.asarray(crude)
-    )
+    ones, eta = jnp.ones(len(crude)), jnp.asarray(crude)
+    information = jax.jit(family.information_of_link)(eta, jnp.asarray(each.amount), **values)
+    nearest = Nearest(jnp.ones(len(layout.points)), ones, information, eta)
     return Seen(
         layout=layout,
         y=jnp.asarray(each.z),
@@ -331,7 +327,7 @@ def _seen(each: Given, kind: Any) -> Seen:
         known=jnp.asarray(each.known),
         observation=kind,
         nearest=nearest,
-        counted=jnp.ones(len(crude)),
+        counted=ones,
         offset_std=jnp.asarray(max(float(np.std(crude)), 1.0 * (family.link != "identity")) * 3.0),
         family=family,
         prefix=each.prefix,
@@ -339,13 +335,6 @@ def _seen(each: Given, kind: Any) -> Seen:
         affine=each.bias == "affine",
         learns_noise=each.learns_noise,
     )
-
-
-@eqx.filter_jit
-def _information(family: Family, eta: Any, amount: Any, values: Any) -> Any:
-    """Fisher's information of the link of the rate."""
-    along = amount * family.g.slope(eta)
-    return family.information(amount * family.g.rate(eta), amount, **values) * along**2
 
 
 def _together(every: Sequence[Bags]) -> Bags:

@@ -108,6 +108,11 @@ class Family:
         """Fisher information of the mean: one over the variance, as in exponential families."""
         return 1.0 / self.variance(mean, exposure, **values)
 
+    def information_of_link(self, eta: Any, exposure: Any, **values: Any) -> Array:
+        """Fisher information of the link of the rate."""
+        along = exposure * self.g.slope(eta)
+        return self.information(exposure * self.g.rate(eta), exposure, **values) * along**2
+
     def crude_rate(self, y: Any, exposure: Any) -> np.ndarray:
         """A rate for every observation by itself, inside the domain of the link: a beginning.
 
