@@ -52,13 +52,7 @@ def areal_weighting(amounts: Any, z: npt.ArrayLike) -> Baseline:
     """Every zone has its own rate throughout: its count goes where its people are.
 
     Points in no zone have the rate of all zones together. The dispersion is that of zones about it.
-
-    Parameters
-    ----------
-    amounts : (M, n)
-        How much of every fine point, such as its people, every zone has.
-    z : (M,)
-        Counts.
+    `amounts` and `z` are those of :func:`poisson_regression`.
 
     Examples
     --------
@@ -78,10 +72,8 @@ def dasymetric(amounts: Any, z: npt.ArrayLike, density: Baseline | npt.ArrayLike
 
     Parameters
     ----------
-    amounts : (M, n)
-        How much of every fine point every zone has.
-    z : (M,)
-        Counts.
+    amounts, z
+        As in :func:`poisson_regression`.
     density : (n,) or Baseline
         Relative rates of fine points, such as those of classes of land use, or a regression.
 

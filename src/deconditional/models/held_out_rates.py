@@ -74,17 +74,15 @@ def _draws(
 ) -> np.ndarray:
     """Draws of some observations of source k."""
     seen = fitted.problem.sources[k]
-    mixing = [
-        problem.sources[k].weights(problem.parameters.unpack(vector))
-        for problem, vector in zip(fitted.problems, fitted.vectors, strict=True)
-    ]
+    draws = zip(fitted.problems, fitted.vectors, strict=True)
+    mixing = [p.sources[k].weights(p.parameters.unpack(vector)) for p, vector in draws]
     bags = bags.select(rows) if mixing[0] is None else bags
     if family.overdispersion == "points":
         rates, which = point_draws(fitted, family, k, bags, DRAWS, seed)
     else:
         rates, which = bag_rates(fitted.fields, family.g, bags, DRAWS, seed)
     if mixing[0] is not None:
-        mixed = [np.asarray(mixing[j])[:, rows] for j in range(len(mixing))]
+        mixed = [np.asarray(each)[:, rows] for each in mixing]
         rates = np.stack([rate @ mixed[j] for rate, j in zip(rates, which, strict=True)])
     amount = np.asarray(seen.amount)[rows]
     return observed(fitted, family, k, rates, which, amount, seed, noise=True, old=rows)

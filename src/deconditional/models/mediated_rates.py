@@ -37,14 +37,8 @@ def fit_rates(
 ) -> tuple[VBagg, BaggGP, Measurements]:
     """The model of the field, the regression, and the links of bags as mediators measure them.
 
-    Parameters
-    ----------
-    model
-        The options, a :class:`~deconditional.MediatedGP`.
-    data, seen
-        Bags and observations: how mediators link them, and what family they are of.
-    of_kernel
-        Priors of the kernel of the field.
+    `model` is the :class:`~deconditional.MediatedGP`; `data` and `seen` are bags and observations,
+    how mediators link them and what family they are of; `of_kernel` are priors of the field.
     """
     family = seen.family
     check_options(model)
