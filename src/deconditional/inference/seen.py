@@ -160,14 +160,17 @@ class View(eqx.Module):
     def _mixed(self, of_bags: Array) -> Array:
         return of_bags if self.weights is None else self.weights.T @ of_bags
 
+    def _link(self, r: Array) -> Array:
+        """The mean of the link of r, which is a mean over what f may be."""
+        g = self.seen.family.g
+        return g.eta(r) + 0.5 * g.bend(r) * self.level
+
     def predictor(self, v: Array, e: Array) -> tuple[Array, Array, Array]:
         """Values of f, r and η; the unknowns begin with the offsets of all sources."""
         g, n = self.seen.family.g, len(self.offsets)
         f = self.points.values_at(v[n:])
         r = self._mixed(self.points.bag_means(g.expected(f, self.spread)))
-        # r is a mean over what f may be; its link, less half of this, is the mean of the link.
-        mean_of_link = g.eta(r) + 0.5 * g.bend(r) * self.level
-        eta = self.scale * mean_of_link + self.offsets @ v[:n] + self.effect_std * e
+        eta = self.scale * self._link(r) + self.offsets @ v[:n] + self.effect_std * e
         if self.seen.family.overdispersion == "points":
             eta = eta - 0.5 * self.effect_std**2
         return f, r, eta
@@ -205,10 +208,5 @@ class View(eqx.Module):
 
     def at(self, f: Array, r: Array) -> tuple[Array, Array]:
         """Slopes of rates by f, and gains of η by mean rates."""
-        g = self.seen.family.g
-
-        def link(rate: Array) -> Array:
-            return jnp.sum(g.eta(rate) + 0.5 * g.bend(rate) * self.level)
-
-        gain = self.scale * jax.grad(link)(r)
-        return g.expected_slope(f, self.spread), gain
+        gain = self.scale * jax.grad(lambda rate: jnp.sum(self._link(rate)))(r)
+        return self.seen.family.g.expected_slope(f, self.spread), gain

@@ -68,14 +68,9 @@ def areal_weighting(amounts: Any, z: npt.ArrayLike) -> Baseline:
 def dasymetric(amounts: Any, z: npt.ArrayLike, density: Baseline | npt.ArrayLike) -> Baseline:
     """Counts spread within their zones in proportion to a density per unit of amount.
 
-    The total of every zone is kept. Points in no zone have the density on the scale of all zones.
-
-    Parameters
-    ----------
-    amounts, z
-        As in :func:`poisson_regression`.
-    density : (n,) or Baseline
-        Relative rates of fine points, such as those of classes of land use, or a regression.
+    The total of every zone is kept. Points in no zone have the density on the scale of all zones:
+    relative rates of fine points, such as those of classes of land use, or a regression. `amounts`
+    and `z` are those of :func:`poisson_regression`.
 
     Examples
     --------

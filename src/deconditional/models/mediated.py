@@ -201,7 +201,7 @@ class MediatedGP(BagModel):
 
     @property
     def number_of_draws(self) -> int:
-        """Of the regression's hyper-parameters; a sampler of the field takes as many samples."""
+        """Number of draws of the regression's parameters; a sampler of the field takes as many."""
         if self.method == "map":
             return 0
         return int((self.method_options or {}).get("num_draws", DRAWS))
