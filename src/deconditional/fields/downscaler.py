@@ -20,6 +20,7 @@ from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.io import check_output
 from deconditional.fields.learn import Learner, interrupted
 from deconditional.fields.meanings import meanings_of
+from deconditional.fields.mixture import Mixture
 from deconditional.fields.options import Options
 from deconditional.fields.pair import Pairing, pair
 from deconditional.fields.predict import Together, Wanted, levels_of, parts_of, quantile_levels
@@ -229,8 +230,9 @@ class Downscaler(Savable, Options):
         if self.target_scaling_.log:
             seconds = time.perf_counter() - began
             self.timings_ = {**self.timings_, "correcting for the logarithm": seconds}
-        self.fit_report_ = self.model_.fit_report_
-        self.parameters_ = meanings_of(self.model_, self.learner_.problem)
+        main = self.model_.heaviest if isinstance(self.model_, Mixture) else self.model_
+        self.fit_report_ = main.fit_report_
+        self.parameters_ = meanings_of(main, self.learner_.problem)
 
     # ------------------------------------------------------------------ what was learnt
 
