@@ -19,7 +19,7 @@ import xarray as xr
 
 from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.attributes import understandable
-from deconditional.fields.io.declared import Declared, check_declared, declared
+from deconditional.fields.io.checks import check_memory, check_whole, refuse_pickles
 from deconditional.fields.io.geo import is_raster, open_raster
 from deconditional.fields.io.memory import available_memory, shown_bytes
 
@@ -57,7 +57,7 @@ def open_fields(
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files = [file for path in given for file in _matching(str(path), which)]
     if chunked is None:
-        size = sum(v.nbytes for file in files for v in _declared(file, which))
+        size = sum(_size(file, which) for file in files)
         chunked = importlib.util.find_spec("dask") is not None and size > CHUNKED_BYTES
     parts = [_open(file, which, chunked) for file in files]
     if len(parts) == 1:
@@ -144,43 +144,51 @@ class UnreadableError(UsageError):
         self.reason = reason
 
 
-def _declared(path: str, which: str) -> list[Declared]:
-    """The variables of a file, unread."""
+def _size(path: str, which: str) -> int:
+    """Bytes of all values of a file."""
+    with _reading(path, which), _opened(path, which) as data:
+        return data.nbytes
+
+
+def _open(path: str, which: str, chunked: bool) -> xr.Dataset:
+    """A dataset in memory, or as Dask arrays."""
+    with _reading(path, which):
+        data = _opened(path, which, "auto" if chunked else None)
+        if chunked:
+            return understandable(data)
+        with data:
+            check_memory(data, path, which)
+            return understandable(data.load())
+
+
+def _opened(path: str, which: str, chunks: str | None = None) -> xr.Dataset:
+    """A file, open, with nothing read but its coordinates."""
     place, is_store = os.path.abspath(path), os.path.isdir(path)
     if is_store and "::" in place:
         raise UsageError(
             f"the {which} store {path!r} has '::' in its name, which Zarr takes for an address; "
             "rename it."
         )
-    with _reading(path, which, "check that it is one, and whole."):
-        return declared(place, is_store)
-
-
-def _open(path: str, which: str, chunked: bool) -> xr.Dataset:
-    """A dataset in memory, or as Dask arrays."""
-    place, is_store = os.path.abspath(path), os.path.isdir(path)
-    check_declared(_declared(path, which), path, which, chunked)
-    remedy = (
-        "check that it is whole, and the attributes of its variables, such as units, scale_factor "
-        "and _FillValue."
+    if is_store:
+        refuse_pickles(place)
+    else:
+        check_whole(place)
+    return xr.open_dataset(
+        place,
+        engine="zarr" if is_store else "netcdf4",
+        decode_coords="all",
+        decode_timedelta=False,
+        chunks=chunks,
     )
-    with _reading(path, which, remedy):
-        data = xr.open_dataset(
-            place,
-            engine="zarr" if is_store else "netcdf4",
-            decode_coords="all",
-            decode_timedelta=False,
-            chunks="auto" if chunked else None,
-        )
-        if chunked:
-            return understandable(data)
-        with data:
-            return understandable(data.load())
 
 
 @contextmanager
-def _reading(path: str, which: str, remedy: str) -> Iterator[None]:
+def _reading(path: str, which: str) -> Iterator[None]:
     """Turn whatever a damaged file makes libraries raise into a complaint about the file."""
+    remedy = (
+        "check that it is one, and whole, and the attributes of its variables, such as units, "
+        "scale_factor and _FillValue."
+    )
     kind = "a Zarr store" if os.path.isdir(path) else "a netCDF file"
     if path.lower().endswith((".csv", ".tsv", ".xlsx", ".parquet")):
         remedy = "gridded data is needed; of a table, make bags with deconditional.Bags.from_frame."
