@@ -231,8 +231,8 @@ class TargetScaling:
         with np.errstate(divide="ignore"):
             inner = np.log(values) if self.log else np.asarray(values, dtype=float)
         low, high = self.bounds
-        found = (inner - self.centre) / self.scale
-        return np.where(values >= high, np.inf, np.where(np.less(values, low), -np.inf, found))
+        f = (inner - self.centre) / self.scale
+        return np.where(values >= high, np.inf, np.where(np.less(values, low), -np.inf, f))
 
     def slope(self, means: Floats, variances: Floats) -> Floats:
         """Derivative of the field's mean by the mean of the process."""

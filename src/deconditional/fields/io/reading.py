@@ -34,10 +34,10 @@ def open_fine(
     files = [file for path in paths for file in _matching(str(path), which)]
     rasters = [file for file in files if is_raster(file)]
     others = [file for file in files if not is_raster(file)]
-    found = [open_raster(file, which, chunked) for file in rasters]
+    datasets = [open_raster(file, which, chunked) for file in rasters]
     if others:
-        found.insert(0, open_fields(others, which, chunked))
-    return found[0] if len(found) == 1 else found
+        datasets.insert(0, open_fields(others, which, chunked))
+    return datasets[0] if len(datasets) == 1 else datasets
 
 
 def open_fields(
@@ -88,8 +88,8 @@ def open_fields(
 def _check_cells(parts: Sequence[xr.Dataset]) -> None:
     """Raise where coordinates interleave: joined, they would be a grid that no file has."""
     for name in {str(name) for part in parts for name in part.indexes}:
-        found = [part[name].values for part in parts if name in part.indexes]
-        lines = {line.tobytes(): line for line in found if line.dtype.kind in "fiu" and line.size}
+        coordinates = [part[name].values for part in parts if name in part.indexes]
+        lines = {c.tobytes(): c for c in coordinates if c.dtype.kind in "fiu" and c.size}
         for one, other in combinations(lines.values(), 2):
             low, high = max(one.min(), other.min()), min(one.max(), other.max())
             shared = [np.sort(line[(line >= low) & (line <= high)]) for line in (one, other)]
@@ -114,21 +114,21 @@ def _check_together(parts: Sequence[xr.Dataset]) -> None:
 def _with_times(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     """Datasets with a date as dimension wherever it is one in another file."""
     dims = {dim for part in parts for dim in part.dims}
-    found = []
+    dated = []
     for part in parts:
         dates = [n for n, v in part.coords.items() if v.ndim == 0 and v.dtype.kind in "MO"]
-        found.append(part.expand_dims([n for n in dates if n in dims]))
-    return found
+        dated.append(part.expand_dims([n for n in dates if n in dims]))
+    return dated
 
 
 def _matching(path: str, which: str) -> list[str]:
     if "\0" in path:
         raise UsageError(f"the {which} file {path!r} cannot exist; correct its name.")
     if any(sign in path for sign in "*?[") and not os.path.exists(path):
-        found = sorted(glob.glob(path))
-        if not found:
+        matches = sorted(glob.glob(path))
+        if not matches:
             raise UsageError(f"no {which} file matches {path!r}; check the pattern and its folder.")
-        return found
+        return matches
     if not os.path.exists(path):
         raise UsageError(f"the {which} file {path!r} does not exist; check its name and folder.")
     if not os.path.isfile(path) and not os.path.isdir(path):
@@ -224,5 +224,5 @@ def _reading(path: str, which: str) -> Iterator[None]:
 def _time_trouble(error: BaseException) -> str:
     """What is wrong with times, without advice on how to open a file in Python."""
     text = " ".join(str(error).split())
-    found = re.search(r"unable to decode time units .*? with [^.]*", text)
-    return (found.group() if found else text.split(". ")[0])[:200]
+    trouble = re.search(r"unable to decode time units .*? with [^.]*", text)
+    return (trouble.group() if trouble else text.split(". ")[0])[:200]
