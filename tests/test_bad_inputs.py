@@ -26,7 +26,7 @@ from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import UsageError, shortened, visible
 from deconditional.fields import io as files
-from deconditional.fields import overlap
+from deconditional.fields import learn, overlap
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.io import available_memory, checks, reading
 from deconditional.fields.io.checks import check_whole
@@ -1165,6 +1165,7 @@ def test_a_full_disk_leaves_what_was_there(place):
 @pytest.fixture
 def at_once(monkeypatch):
     monkeypatch.setattr(Learner, "fit", lambda self, name, data, z: Regression(data, z))
+    monkeypatch.setattr(learn, "mixed", list)  # of such models there is no mixture
 
 
 def means(path):
