@@ -232,8 +232,8 @@ class TargetScaling:
         with np.errstate(divide="ignore", invalid="ignore"):
             inner = np.log(field) if self.log else field
         low, high = self.bounds
-        found = (inner - self.centre) / self.scale
-        return np.where(field >= high, np.inf, np.where(field < low, -np.inf, found))
+        f = (inner - self.centre) / self.scale
+        return np.where(field >= high, np.inf, np.where(field < low, -np.inf, f))
 
     def slope(self, means: Floats, variances: Floats) -> Floats:
         """Derivative of the field's mean by the mean of the process."""
