@@ -42,8 +42,9 @@ def tried(name, error, std, z):
 def test_scores_of_a_mixture_are_those_of_its_draws():
     z = np.random.default_rng(0).standard_normal(40)
     models = [tried("one", 0.3, 1.0, z), tried("two", -0.4, 1.0, z), tried("off", 9.0, 1.0, z)]
-    simple = Tried("bilinear", Predicted(z + 1.0, z), 0.0, Predicted(z + 1.0, z))
+    simple = Tried("bilinear", Predicted.value(z + 1.0, z), 0.0, Predicted.value(z + 1.0, z))
     table = compared([*mixed(models), simple], 2.0, "folds")
+    assert table.rows[-1]["crps"] == pytest.approx(2.0) and "bilinear" not in table.pit
     shares = table.shares(table.chosen)
     assert table.chosen == MIXTURE and sum(shares.values()) == DRAWS and "off" not in shares
     offset = (0.3 * shares["one"] - 0.4 * shares["two"]) / DRAWS

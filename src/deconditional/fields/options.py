@@ -14,7 +14,13 @@ from deconditional.errors import UsageError
 from deconditional.fields.default_kernels import Inputs
 from deconditional.fields.pair import Pairing
 from deconditional.fields.question import Question, listed
-from deconditional.fields.recipes import BASELINES, OF_FAMILIES, Recipe, check_model
+from deconditional.fields.recipes import (
+    BASELINES,
+    MOST_AVERAGED,
+    OF_FAMILIES,
+    Recipe,
+    check_model,
+)
 from deconditional.fields.scaling import local_frame
 from deconditional.fields.series import Series, series_of
 from deconditional.fields.sides import CoarseSide, FineSide
@@ -133,8 +139,8 @@ class Options(BaseEstimator):
         usual = "rough" if self.family is None else "smooth"
         return usual if self.kernel is None else self.kernel
 
-    def recipe(self, pairing: Pairing) -> Recipe:
-        """What all candidates share."""
+    def recipe(self, pairing: Pairing, sampled: bool = False) -> Recipe:
+        """What all candidates share; of a sample of a series, one set of parameters is wanted."""
         return Recipe(
             kernel=self._kernel(),
             mediator_kernel=self.mediator_kernel,
@@ -150,6 +156,7 @@ class Options(BaseEstimator):
             steps=_steps(pairing),
             family=pairing.question.family,
             width=_width(pairing),
+            averaged=not sampled and len(pairing.z) <= MOST_AVERAGED,
         )
 
 

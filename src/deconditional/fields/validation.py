@@ -24,7 +24,7 @@ from deconditional.fields.opponents import BILINEAR, REGRESSION
 from deconditional.fields.pair import Pairing
 from deconditional.inference.posterior import Gaussians
 from deconditional.scores import pit as probabilities
-from deconditional.scores import score
+from deconditional.scores import mae, rmse, score
 from deconditional.scores.distributions import crps_each
 
 Floats = npt.NDArray[np.float64]
@@ -68,11 +68,13 @@ class Predicted(NamedTuple):
 
     def scores(self, scale: float) -> dict[str, float | None]:
         """Scores in the target's units; of values alone, the error is all there is."""
+        if self.is_value:
+            mean = self.predicted.mean
+            error = {"rmse": rmse(mean, self.z), "crps": mae(mean, self.z)}
+            return dict.fromkeys(SCORES) | {name: scale * float(v) for name, v in error.items()}
         known = score(self.predicted, self.z)
         units = {"rmse": scale, "crps": scale}
         found = {name: units.get(name, 1.0) * float(known[name]) for name in SCORES}
-        if self.is_value:
-            return {name: found[name] if name in units else None for name in SCORES}
         return {**found, "nll": found["nll"] + float(np.log(scale))}
 
     def crps(self) -> Floats:
