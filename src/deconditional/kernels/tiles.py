@@ -137,9 +137,13 @@ def rounding_of_squares(u: Array) -> Array:
 # --------------------------------------------------------------------------- profiles
 
 
-def product_values(profiles: tuple, squares: Sequence[Array], shapes: tuple) -> Array:
-    """The product of all profiles at given squared distances."""
-    return _product([profile.value for profile in profiles], squares, shapes)
+def product_values(
+    profiles: tuple, squares: Sequence[Array], shapes: tuple, f: int | None = None, by: Any = None
+) -> Array:
+    """The product of all profiles at given squared distances; of factor f, `by` in its place."""
+    functions = [by if k == f else profile.value for k, profile in enumerate(profiles)]
+    every = zip(functions, squares, shapes, strict=True)
+    return reduce(jnp.multiply, [function(s, shape) for function, s, shape in every])
 
 
 def product_slopes(
@@ -148,28 +152,15 @@ def product_slopes(
     """Derivatives of a product of factors by the s and the shape parameter of each."""
     slopes = []
     for f, profile in enumerate(profiles):
-        slope = _with_factor(f, profile.slope, profiles, squares, shapes)
-        slopes.append((slope, _by_shape(f, profiles, squares, shapes)))
+        slope = product_values(profiles, squares, shapes, f, profile.slope)
+        slopes.append((slope, _by_shape(profiles, squares, shapes, f)))
     return slopes
 
 
-def _product(functions: Sequence[Any], squares: Sequence[Array], shapes: tuple) -> Array:
-    factors = [f(s, shape) for f, s, shape in zip(functions, squares, shapes, strict=True)]
-    return reduce(jnp.multiply, factors)
-
-
-def _with_factor(
-    f: int, function: Any, profiles: tuple, squares: Sequence[Array], shapes: tuple
-) -> Array:
-    """The product of all profiles, another function in the place of factor f."""
-    functions = [profile.value for profile in profiles]
-    return _product([*functions[:f], function, *functions[f + 1 :]], squares, shapes)
-
-
-def _by_shape(f: int, profiles: tuple, squares: Sequence[Array], shapes: tuple) -> Array | None:
-    """The derivative of the product by the shape parameter of factor f, if it has one."""
+def _by_shape(profiles: tuple, squares: Sequence[Array], shapes: tuple, f: int) -> Array | None:
+    """The derivative of a product by the shape parameter of factor f, if it has one."""
     by_shape = profiles[f].shape_slope
-    return None if by_shape is None else _with_factor(f, by_shape, profiles, squares, shapes)
+    return None if by_shape is None else product_values(profiles, squares, shapes, f, by_shape)
 
 
 def _squares(profiles: tuple, lefts: list, rights: list) -> list[Array]:
@@ -206,10 +197,10 @@ def tile_derivatives(
     tiles: list[tuple[Array, float, int | None]] = [(values, 1.0, None)]
     for f, profile in enumerate(profiles):
         same = profile.decline is profile.value
-        tile = values if same else _with_factor(f, profile.decline, profiles, squares, shapes)
+        tile = values if same else product_values(profiles, squares, shapes, f, profile.decline)
         tile, factor = (tile * squares[f], None) if sizes[f] == 1 else (tile, f)
         tiles.append((tile, profile.rate, factor))
-        by_shape = _by_shape(f, profiles, squares, shapes)
+        by_shape = _by_shape(profiles, squares, shapes, f)
         if by_shape is not None:
             tiles.append((by_shape, 1.0, None))
     return tiles
