@@ -155,7 +155,7 @@ class MediatedGP(BagModel):
                 **of_regression,
             )
         draws = 0 if self.method == "map" else self._number_of_draws()
-        measurements, drawn = data.measurements(regressor, draws, apart=not exact)
+        measurements, drawn = data.measurements(regressor, draws, not exact, self.seed)
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
         learns = self.learn_noise is not False
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)

@@ -16,10 +16,13 @@ from deconditional.kernels.radial import prior_variance
 from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
 from deconditional.observations.measurements import (
+    COMMON,
     Measurements,
     Population,
+    errors_in_common,
     measured,
     measured_apart,
+    steps,
     with_level,
 )
 
@@ -103,42 +106,53 @@ class Unmatched(NamedTuple):
         return self._own_first(mean), covariance
 
     def measurements(
-        self, regressor: BaggGP, draws: int = 0, apart: bool = False
+        self, regressor: BaggGP, draws: int = 0, apart: bool = False, seed: int = 0
     ) -> tuple[Measurements, list[Measurements]]:
         """Bag means as the mediators of the bags measure them, and the same by draws.
 
-        The first are by the most probable regression, the others by so many of its draws. With
-        `apart`, errors of the regression are taken bag by bag. A bag with observations of its own
-        is seen through their mean and nothing else.
+        The first are by the most probable regression, the others by so many draws of it: of its
+        hyper-parameters, and of those of its errors that bags have in common. With `apart`, errors
+        are taken bag by bag. A bag with observations of its own is seen through their mean and
+        nothing else.
         """
         fitted = regressor.fitted_
         vector = jnp.asarray(fitted.optimum.vector)
         _, field = fitted.problems[0].solve(vector)
-        best = self._measured(fitted.problems[0], vector, field, apart)
+        best = self._at(fitted.problems[0], vector, field, apart)
+        number = 0 if apart else COMMON if draws == 0 else min(draws - 1, COMMON)
+        common, pivots = best.in_common(number)
         chosen = np.linspace(0, len(fitted.vectors), draws, endpoint=False).astype(int)
-        made: dict[bytes, Measurements] = {}
-        for k in chosen:
-            vector = fitted.vectors[k]
-            if vector.tobytes() not in made:
-                each = (fitted.problems[k], jnp.asarray(vector), fitted.fields[k])
-                made[vector.tobytes()] = self._measured(*each, apart)
-        return best, [made[fitted.vectors[k].tobytes()] for k in chosen]
+        drawn = []
+        for k, step in zip(chosen, steps(draws, number, seed), strict=True):
+            vector = jnp.asarray(fitted.vectors[k])
+            one = self._at(fitted.problems[k], vector, fitted.fields[k], apart)
+            drawn.append(self._measured(one, one.in_common(number, pivots)[0], step))
+        return self._measured(best, common, np.zeros(number)), drawn
 
-    def _measured(self, problem: Any, vector: Any, field: Any, apart: bool) -> Measurements:
-        """Bag means as one regression measures them."""
+    def _at(self, problem: Any, vector: Any, field: Any, apart: bool) -> _Regression:
+        """One regression at the mediators of bags and of observations."""
         assert self.bags.mediator is not None
-        y = jnp.asarray(self.bags.mediator)
-        known = problem.known_noise
-        variances = np.asarray(known if known.ndim == 1 else jnp.diagonal(known))
+        both = jnp.asarray(np.concatenate([self.bags.mediator, self.mediator]))
+        found = (_apart_at if apart else _together_at)(field, both, self.bags.n_bags)
         effect = float(problem.parameters.unpack(vector).get("noise_std", 0.0)) ** 2
-        population = Population.of(self.z, float(variances.mean()))
-        mean, prior, posterior = map(np.asarray, (_apart_at if apart else _together_at)(field, y))
+        known = np.asarray(problem.known_noise)
+        known = known if known.ndim == 1 else np.diag(known)
+        return _Regression(*map(np.asarray, found), effect, known)
+
+    def _measured(self, one: _Regression, common: np.ndarray, step: np.ndarray) -> Measurements:
+        """Bag means as one regression measures them, some of its errors drawn."""
+        n, apart = self.bags.n_bags, one.prior.ndim == 1
+        g = one.mean + common @ step
+        left = one.errors if apart else np.diag(one.errors) - (common**2).sum(1)
+        explained = float(np.var(g) + np.mean(np.maximum(left, 0.0)))
+        population = Population(float(np.mean(g)), explained, one.bag_effect, len(self.z))
         if apart:
-            found = measured_apart(mean, prior, posterior, effect, population)
+            found = measured_apart(g[:n], one.prior, one.errors[:n], population)
         else:
-            found = measured(mean, prior, posterior, effect, population)
-            found = with_level(found, population)
-        return found if self.own_bag is None else self._with_own(found, variances)
+            errors = one.errors[:n, :n] - common[:n] @ common[:n].T
+            found = measured(g[:n], one.prior, errors, population)
+            found = with_level(found, float(np.mean(self.z)), population)
+        return found if self.own_bag is None else self._with_own(found, one.known)
 
     def _with_own(self, found: Measurements, variances: np.ndarray) -> Measurements:
         """Measurements in which bags that were observed are seen through their observations."""
@@ -163,20 +177,48 @@ class Unmatched(NamedTuple):
         return np.where(counts > 0, sums / np.maximum(counts, 1), values)
 
 
-@eqx.filter_jit
-def _together_at(field: Any, y: Any) -> tuple[Any, Any, Any]:
-    """Mean of a regression at mediators, and its covariance before and after z was seen."""
-    trend = field.trend.whitened(field.trend.features(y))
-    prior = field.kernel.cross_covariance(y, y) + trend @ trend.T
-    return field.moments(y)[0], prior, field.covariance(y)
+class _Regression(NamedTuple):
+    """A regression at the mediators of N bags and, after them, of M observations.
+
+    Attributes
+    ----------
+    mean, errors
+        Mean and covariance of g once z was seen, at all of them; of errors, apart, the variances.
+    prior
+        The covariance before, at bags alone.
+    bag_effect, known
+        Variances of bag effects, and of the noise that the user knows z to have.
+    """
+
+    mean: np.ndarray
+    errors: np.ndarray
+    prior: np.ndarray
+    bag_effect: float
+    known: np.ndarray
+
+    def in_common(
+        self, number: int, pivots: list[int] | None = None
+    ) -> tuple[np.ndarray, list[int]]:
+        """Errors that bags have in common; none where errors are taken bag by bag."""
+        if self.errors.ndim == 1:
+            return np.zeros((len(self.errors), 0)), []
+        return errors_in_common(self.errors, number, pivots)
 
 
 @eqx.filter_jit
-def _apart_at(field: Any, y: Any) -> tuple[Any, Any, Any]:
+def _together_at(field: Any, y: Any, n_bags: int) -> tuple[Any, Any, Any]:
+    """Mean and covariance of a regression at mediators, and its prior at those of bags."""
+    trend = field.trend.whitened(field.trend.features(y[:n_bags]))
+    prior = field.kernel.cross_covariance(y[:n_bags], y[:n_bags]) + trend @ trend.T
+    return field.moments(y)[0], field.covariance(y), prior
+
+
+@eqx.filter_jit
+def _apart_at(field: Any, y: Any, n_bags: int) -> tuple[Any, Any, Any]:
     """The same with variances alone."""
-    trend = field.trend.whitened(field.trend.features(y))
+    trend = field.trend.whitened(field.trend.features(y[:n_bags]))
     mean, variance = field.moments(y)
-    return mean, prior_variance(field.kernel, y) + (trend**2).sum(1), variance
+    return mean, variance, prior_variance(field.kernel, y[:n_bags]) + (trend**2).sum(1)
 
 
 def explained_share(regressor: BaggGP) -> float:
