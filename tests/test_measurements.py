@@ -7,7 +7,6 @@ from deconditional.observations.measurements import (
     Population,
     errors_in_common,
     measured,
-    measured_apart,
     steps,
     with_level,
 )
@@ -93,7 +92,7 @@ def test_a_mediator_that_says_nothing_measures_with_noise_beyond_all_bags(effect
 def test_bag_by_bag_values_are_the_same_where_bags_have_nothing_in_common():
     mean, prior, errors = regression()
     prior, errors = np.diag(prior), np.diag(errors)
-    apart = measured_apart(mean, prior, errors, population())
+    apart = measured(mean, prior, errors, population())
     together = measured(mean, np.diag(prior), np.diag(errors), population())
     np.testing.assert_allclose(apart.values, together.values, rtol=1e-6)
     np.testing.assert_allclose(apart.noise, np.diag(together.noise), rtol=1e-9)

@@ -164,12 +164,15 @@ def test_trials_are_a_column_and_areas_an_exposure(example):
     )
     found = tests.understand(fine, zones)
     np.testing.assert_allclose(found.amount, zones["tested"])
+    stations = zones.set_geometry(gpd.points_from_xy(*zones.bounds.T.values[:2]))
+    watched = dc.Downscaler("cases", ["slope"], family=dc.Poisson(exposure="tested"), **OPTIONS)
+    np.testing.assert_allclose(watched.understand(fine, stations).amount, zones["tested"])
     by_area = dc.Downscaler("cases", ["slope"], family=dc.Poisson(), **OPTIONS).understand(
         fine, zones
     )
     grid = find_grid(fine, ["slope"], "fine")
     np.testing.assert_allclose(by_area.amount, 6371.0**2 * (grid.areas @ share), rtol=1e-9)
-    assert "per square kilometre" in dict(by_area.understood)["counts"]
+    assert "per square kilometre" in dict(by_area.understood)["sums"]
 
 
 POISSON = dc.Poisson(exposure="people")
@@ -212,6 +215,21 @@ BAD = {
         "polygon 'd3' has trials nan",
     ),
     "normal as a family": (lambda f, z: (f, z), {"family": dc.Normal()}, "leave family out"),
+    "cases at points among people in a raster": (
+        lambda f, z: (f, z.set_geometry(z.centroid)),
+        {},
+        r"known at points.*dc.Poisson\(exposure='hours'\)",
+    ),
+    "cases at points, nothing said": (
+        lambda f, z: (f, z.set_geometry(z.centroid)),
+        {"family": dc.NegativeBinomial()},
+        "not known what each is counted",
+    ),
+    "sums at points": (
+        lambda f, z: (f, z.set_geometry(z.centroid)),
+        {"family": None, "kind": "sum"},
+        "leave kind='sum' out",
+    ),
     "a negative number of people": (
         lambda f, z: (f.assign(people=f["people"] - 500), z),
         {},
@@ -220,6 +238,7 @@ BAD = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Geometry is in a geographic CRS")
 @pytest.mark.parametrize("name", BAD)
 def test_bad_counts_are_told_in_words(example, name):
     fine, zones, _ = example

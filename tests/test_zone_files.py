@@ -107,7 +107,7 @@ def test_tables_of_points(folder):
     assert stations.crs.to_epsg() == 4326 and list(stations.columns) == ["yield", "geometry"]
     grid = find_grid(open_fine([str(folder / "elevation.tif")], "fine"), ["elevation"], "fine")
     layer = Layer.of(stations, ["yield"], grid)
-    assert layer.grid.is_point
+    assert layer.grid.is_point.all()
     np.testing.assert_allclose(layer.grid.centres[0], [5_192_500, 301_500], atol=1e-3)
 
 

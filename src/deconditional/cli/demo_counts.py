@@ -105,15 +105,10 @@ def compare(
         "Poisson regression": poisson_regression(of_regions, z, share),
     }
     simple["dasymetric regression"] = dasymetric(of_regions, z, simple["Poisson regression"])
-    every: dict[str, Counts | Draws] = {"deconditional": draws(model, data, seed)}
+    found = aggregate(model, data.truth, kind="sum", samples=1000, seed=seed, min_cover=0.1)
+    every: dict[str, Counts | Draws] = {"deconditional": Draws(split(found, data, seed))}
     every |= {name: method.predict(of_counties) for name, method in simple.items()}
     return {name: found.score(truth) for name, found in every.items()}
-
-
-def draws(model: Downscaler, data: datasets.CountsExample, seed: int) -> Draws:
-    """Draws of the counts of all counties, given the total of their region."""
-    found = aggregate(model, data.truth, kind="sum", samples=1000, seed=seed, min_cover=0.1)
-    return Draws(split(found, data, seed))
 
 
 def split(found: Aggregate, data: datasets.CountsExample, seed: int) -> npt.NDArray[np.float64]:

@@ -36,7 +36,7 @@ FEWEST, MOST = 16, 256
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What is known of zones.
+    """Means, sums and their spread over zones.
 
     Attributes
     ----------
@@ -192,10 +192,10 @@ class _Found:
                 f"{cover.max():.0%}); check that they lie where the fine data is, or lower "
                 "min_cover."
             )
-        scale = 1.0 if exposure or grid.is_point else grid.square_km
         kept = table.select(enough)
+        plain = grid.is_point[kept.unit] | bool(exposure)
         amount = np.full(grid.n, np.nan)
-        amount[kept.unit] = kept.amount * scale
+        amount[kept.unit] = kept.amount * np.where(plain, 1.0, grid.square_km)
         return cls(side, FineBags(parts, kept), grid.n, amount, cover)
 
     def aggregate(

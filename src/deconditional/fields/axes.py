@@ -117,9 +117,9 @@ class Grid:
     there: npt.NDArray[np.bool_]
 
     @property
-    def stands_for_cells(self) -> bool:
-        """Whether what it has are points, each of which stands for the fine cell it lies in."""
-        return False
+    def is_point(self) -> npt.NDArray[np.bool_]:
+        """Which of them are points, each of which stands for the fine cell it lies in."""
+        return np.zeros(self.n_cells, dtype=bool)
 
     @property
     def noun(self) -> str:

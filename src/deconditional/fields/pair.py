@@ -140,10 +140,11 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     check_overlap(fine.grid, grid)
     bags, filled, about = _bags(fine, coarse, units)
     bag_unit = bags.table.unit
-    amount = bags.table.amount * (1.0 if question.exposure else grid.square_km)
+    plain = grid.is_point[bag_unit % grid.n_cells] | bool(question.exposure)
+    amount = bags.table.amount * np.where(plain, 1.0, grid.square_km)
     if question.family is not None:
         amount = _amounts_of_family(coarse, units.target, bag_unit, amount)
-    elif question.kind == "sum" and not grid.stands_for_cells:
+    elif question.kind == "sum":
         units = replace(units, target=_densities(units.target, bag_unit, amount))
     bag_mediator = units.mediator[bag_unit]
     bag_mediator = np.where(np.isnan(bag_mediator), filled, bag_mediator)

@@ -32,7 +32,7 @@ UNMARKED = 1e19
 of this size stand beside ordinary ones."""
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Where a part lies in the fine data."""
 
     times: slice
@@ -72,7 +72,7 @@ class Cells:
     """
 
     reader: Reader
-    place: Place
+    place: Extent
     present: Flags
     share: Floats
     density: Floats | None = None
@@ -115,13 +115,14 @@ class Cells:
         n_cells, n_coarse = self.areas.shape
         row_of = np.full(self.present.size, -1)
         row_of[self.present.ravel()] = np.arange(self.present.sum())
-        pairs, is_point = self.areas.tocoo(), self.reader.coarse.stands_for_cells
+        pairs, is_point = self.areas.tocoo(), self.reader.coarse.is_point
         found = []
         for t, time in enumerate(self.reader.unit_time[self.place.times]):
             row = row_of[t * n_cells + pairs.row]
             used = (row >= 0) & (pairs.data > 0) & (time >= 0)
             area, unit = pairs.data[used], time * n_coarse + pairs.col[used]
-            dense = 1.0 if self.density is None or is_point else self.density[t][pairs.row[used]]
+            of_area = 1.0 if self.density is None else self.density[t][pairs.row[used]]
+            dense = np.where(is_point[pairs.col[used]], 1.0, of_area)
             found.append((unit, row[used], area, area * dense))
         unit, row, area, amount = (np.concatenate(column) for column in zip(*found, strict=True))
         return Memberships(unit.astype(np.int64), row.astype(np.int64), area, amount)
@@ -207,7 +208,7 @@ class Reader:
         """Number of units."""
         return self.n_unit_times * self.coarse.n_cells
 
-    def part(self, place: Place, arrays: Sequence[np.ndarray]) -> Part:
+    def part(self, place: Extent, arrays: Sequence[np.ndarray]) -> Part:
         """The part that some arrays make up: covariates, then others, exposure and mask last."""
         n_times = place.times.stop - place.times.start
         n_cells = self.grid.cut(*place).n_cells
@@ -228,7 +229,7 @@ class Reader:
         return Part(self.cells(place, known, mask, exposure), covariates, others)
 
     def cells(
-        self, place: Place, known: Flags, mask: Floats | None, exposure: Floats | None = None
+        self, place: Extent, known: Flags, mask: Floats | None, exposure: Floats | None = None
     ) -> Cells:
         """The cells of a part where something is known, and a mask, if there is one, counts."""
         share = np.ones(known.shape[1]) if mask is None else self._share(mask)

@@ -92,6 +92,18 @@ class Question:
                 f"dims must look like {{'y': 'lat', 'x': 'lon'}}, not {type(self.dims).__name__}."
             )
 
+    def check_points(self) -> None:
+        """Raise where observations at points are to be sums."""
+        if self.kind != "sum":
+            return
+        kind = type(self.family).__name__
+        way = f"name a column of the points that says it, as in dc.{kind}(exposure='hours')"
+        way = "leave kind='sum' out" if self.family is None else way
+        raise UsageError(
+            f"{self.target!r} is known at points, and a point has neither area nor people, so it "
+            f"is not known what each is counted or summed over; {way}."
+        )
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs of a model beyond position and time."""

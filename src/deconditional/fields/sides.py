@@ -233,20 +233,18 @@ class CoarseSide:
         more = () if question.amounts is None else (question.amounts,)
         layer = Layer.of(table, [*question.coarse_names, *more], fine.grid)
         said = list(layer.understood)
-        if layer.grid.is_point:
+        if layer.grid.is_point.all():
             said.append(("points", "each stands for the fine cell that it lies in"))
+            question.check_points()
         elif question.kind is None and question.amounts is None:
             raise UsageError(
                 f"is {question.target!r} the mean over each polygon, or the sum? Say kind='mean' "
                 "(a temperature, a share) or kind='sum' (a total, such as a harvest); counts of "
                 "cases take family=dc.Poisson(exposure=...) instead."
             )
-        elif question.kind == "sum" and question.family is not None:
-            per = f"number of {question.exposure}" if question.exposure else "square kilometre"
-            said.append(("counts", f"{question.target} are sums: the map is their rate per {per}"))
         elif question.kind == "sum":
             per = question.exposure or "square kilometre"
-            said.append(("sums", f"{question.target} is a total: the map is of it per {per}"))
+            said.append(("sums", f"{question.target} is summed: the map is of it per {per}"))
         return cls(layer.values, question, layer.grid, understood=tuple(said))
 
     @property

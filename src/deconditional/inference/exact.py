@@ -72,7 +72,7 @@ class SpreadPrior(eqx.Module):
         return cls(jnp.asarray(variance), jnp.asarray(float(degrees)), has_level)
 
     def log_density(self, gram: Float[Array, "N N"], trend: Float[Array, " N"]) -> Array:
-        """Of the logarithm of the sample variance, by covariance and trend of bag means."""
+        """Log density of the sample variance, by covariance and trend of bag means."""
         degrees = max(len(gram) - self.has_level, 1)
         if self.has_level:
             trend, row = trend - trend.mean(), gram.mean(0)
@@ -193,8 +193,6 @@ class ExactField(Field):
 
     def __loaded__(self) -> ExactField:
         """The field, its bags laid out for the devices of this machine."""
-        if self.weights is None and len(self.z) != self.layout.n_bags:
-            raise ValueError("its observations are not those of its bags")
         return replace(self, layout=settled(self.layout))
 
     @property

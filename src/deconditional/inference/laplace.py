@@ -29,7 +29,7 @@ exact, through the mode by the implicit function theorem.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -60,6 +60,9 @@ from deconditional.observations.kinds import Observation
 
 MOST_SPREAD = 30.0
 """Variance of f at a point beyond which rates would overflow: factors of a million either way."""
+
+SETTLED = 0.05
+"""Nats between two rounds that end them."""
 
 LATENT = ("latent", "effects")
 """Names of unknowns that NUTS draws with the hyper-parameters."""
@@ -292,7 +295,7 @@ class FamilyProblem(eqx.Module):
         return evaluated(self, vector)[2]
 
     def about(self, solution: Solution) -> FamilyProblem:
-        """The same problem with the linear one nearest to a solution."""
+        """The problem with the linear observations that are nearest to a solution."""
         pairs = zip(self.sources, solution.nearest, strict=True)
         return replace(self, sources=tuple(replace(seen, nearest=n) for seen, n in pairs))
 
@@ -312,7 +315,7 @@ class FamilyProblem(eqx.Module):
 
 
 class JointProblem(FamilyProblem):
-    """The same with the unknowns among the parameters, for NUTS: nothing is approximated.
+    """A problem of families with the unknowns among the parameters, for NUTS.
 
     What the basis leaves out of f is left out of rates too.
     """
@@ -330,3 +333,26 @@ class JointProblem(FamilyProblem):
         near = tuple(seen.nearest for seen in self.sources)
         solution = Solution(basis, at, effects, near, jnp.zeros(()), jnp.zeros((), int))
         return log_likelihood + self.parameters.log_prior(vector), (solution, field)
+
+
+@eqx.filter_jit
+def solution_of(problem: FamilyProblem, vector: Any) -> Any:
+    """The posterior alone: no gradient is compiled for problems that are solved and not learnt."""
+    return problem.evaluate(jnp.asarray(vector))[1]
+
+
+def settle(
+    problem: FamilyProblem,
+    vector: np.ndarray,
+    solve: Callable[..., Any] = FamilyProblem.solve,
+) -> Any:
+    """The problem about its own solution, hyper-parameters held."""
+    before = np.inf
+    for _ in range(8):
+        solution, field = solve(problem, jnp.asarray(vector))
+        problem = problem.about(solution)
+        now = float(field.log_evidence)
+        if abs(now - before) < 0.1 * SETTLED:
+            break
+        before = now
+    return problem

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 import deconditional.kernels.jax_setup  # noqa: F401
-from deconditional.kernels.tile_sizes import FORMS, Tiles, tiles_for
+from deconditional.kernels.tile_sizes import Tiles, tiles_for
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -85,23 +85,6 @@ class Layout:
     form: str = "product"
     mesh: Mesh | None = field(default=None, metadata={"saved": False})
 
-    def __loaded__(self) -> Layout:
-        """The layout itself, once its chunks and tiles are known to fit its points."""
-        n = len(self.points)
-        shapes = self.points.ndim == 2 and self.weights.shape == (n,)
-        if not shapes or self.bag.shape != (n // self.chunk,) or n % self.chunk:
-            raise ValueError("its points are not cut into chunks")
-        if min(self.row_tile, self.tile) < 1 or n % self.row_tile or n % self.tile:
-            raise ValueError("its chunks are not cut into tiles")
-        if self.row_tile % self.chunk or self.tile % self.chunk or self.form not in FORMS:
-            raise ValueError("its tiles do not hold whole chunks")
-        if int(self.bag.min()) < 0 or int(self.bag.max()) >= self.n_bags:
-            raise ValueError("its chunks are of bags that are not there")
-        whole = self.bag[: self.n_bags].tolist() == list(range(self.n_bags))
-        if self.one_chunk_per_bag and not whole:
-            raise ValueError("its chunks are not bags")
-        return self
-
     @property
     def block(self) -> int:
         """The larger of the two tiles; the number of slots is a multiple of it."""
@@ -113,7 +96,7 @@ class Layout:
         return self.points.shape[0] // self.row_tile
 
     def with_points(self, points: Float[Array, "n d"]) -> Layout:
-        """The same bags over other points, in the layout's order."""
+        """The layout of the same bags over other points, which are in its order."""
         return replace(self, points=points)
 
 
@@ -201,7 +184,7 @@ class BagSampler:
         return replace(self, bag=self.bag[bags], first=self.first[bags], last=self.last[bags])
 
     def draw(self, key: Any, points_per_bag: int) -> Layout:
-        """So many points of every bag, a power of two up to 128, that count equally."""
+        """A sample of points of every bag, a power of two up to 128, that count equally."""
         n_bags = self.bag.shape[0]
         level = self.bag[:, None] + jr.uniform(key, (n_bags, points_per_bag))
         found = jnp.searchsorted(self.cumulative, level, side="right")

@@ -15,13 +15,13 @@ from deconditional.bags import Bags
 from deconditional.kernels.radial import prior_variance
 from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
+from deconditional.observations.families import OVERDISPERSION
 from deconditional.observations.measurements import (
     COMMON,
     Measurements,
     Population,
     errors_in_common,
     measured,
-    measured_apart,
     steps,
     with_level,
 )
@@ -83,7 +83,7 @@ class Unmatched(NamedTuple):
         kernel: AbstractKernel | None,
         noise_std: npt.ArrayLike | None,
         kept: dict[str, Any],
-        family: type[BaggGP] = BaggGP,
+        by: type[BaggGP] = BaggGP,
         **options: Any,
     ) -> BaggGP:
         """Fit a Gaussian process to (mediator, z): a Matérn-3/2 if no kernel is given."""
@@ -93,7 +93,7 @@ class Unmatched(NamedTuple):
             kernel = gk.Matern32(lengthscale=jnp.ones(p)) if p > 1 else gk.Matern32()
         check_kernel("mediator_kernel", kernel, self.bags.mediator)
         points = Bags.from_points(self.mediator, np.arange(len(self.z)))
-        return family(kernel, **options).fit(points, self.z, noise_std=noise_std, **kept)
+        return by(kernel, **options).fit(points, self.z, noise_std=noise_std, **kept)
 
     def pseudo_targets(self, regressor: BaggGP) -> tuple[np.ndarray, np.ndarray]:
         """The regression at the bags, mean and covariance; a bag's own observations go first."""
@@ -120,13 +120,13 @@ class Unmatched(NamedTuple):
         _, field = fitted.problems[0].solve(vector)
         best = self._at(fitted.problems[0], vector, field, apart)
         number = 0 if apart else COMMON if draws == 0 else min(draws - 1, COMMON)
-        common, pivots = best.in_common(number)
+        common, pivots = errors_in_common(best.errors, number)
         chosen = np.linspace(0, len(fitted.vectors), draws, endpoint=False).astype(int)
         drawn = []
         for k, step in zip(chosen, steps(draws, number, seed), strict=True):
             vector = jnp.asarray(fitted.vectors[k])
             one = self._at(fitted.problems[k], vector, fitted.fields[k], apart)
-            drawn.append(self._measured(one, one.in_common(number, pivots)[0], step))
+            drawn.append(self._measured(one, errors_in_common(one.errors, number, pivots)[0], step))
         return self._measured(best, common, np.zeros(number)), drawn
 
     def _at(self, problem: Any, vector: Any, field: Any, apart: bool) -> _Regression:
@@ -134,23 +134,23 @@ class Unmatched(NamedTuple):
         assert self.bags.mediator is not None
         both = jnp.asarray(np.concatenate([self.bags.mediator, self.mediator]))
         found = (_apart_at if apart else _together_at)(field, both, self.bags.n_bags)
-        effect = float(problem.parameters.unpack(vector).get("noise_std", 0.0)) ** 2
+        values = problem.parameters.unpack(vector)
+        effect = float(values.get(OVERDISPERSION, values.get("noise_std", 0.0))) ** 2
         known = np.asarray(problem.known_noise)
         known = known if known.ndim == 1 else np.diag(known)
         return _Regression(*map(np.asarray, found), effect, known)
 
     def _measured(self, one: _Regression, common: np.ndarray, step: np.ndarray) -> Measurements:
         """Bag means as one regression measures them, some of its errors drawn."""
-        n, apart = self.bags.n_bags, one.prior.ndim == 1
-        g = one.mean + common @ step
-        left = one.errors if apart else np.diag(one.errors) - (common**2).sum(1)
+        n, g, errors = self.bags.n_bags, one.mean + common @ step, one.errors
+        left = (errors if errors.ndim == 1 else np.diag(errors)) - (common**2).sum(1)
         explained = float(np.var(g) + np.mean(np.maximum(left, 0.0)))
         population = Population(float(np.mean(g)), explained, one.bag_effect, len(self.z))
-        if apart:
-            found = measured_apart(g[:n], one.prior, one.errors[:n], population)
+        if errors.ndim == 1:
+            found = measured(g[:n], one.prior, errors[:n], population)
         else:
-            errors = one.errors[:n, :n] - common[:n] @ common[:n].T
-            found = measured(g[:n], one.prior, errors, population)
+            rest = errors[:n, :n] - common[:n] @ common[:n].T
+            found = measured(g[:n], one.prior, rest, population)
             found = with_level(found, float(np.mean(self.z)), population)
         return found if self.own_bag is None else self._with_own(found, one.known)
 
@@ -178,16 +178,9 @@ class Unmatched(NamedTuple):
 
 
 class _Regression(NamedTuple):
-    """A regression at the mediators of N bags and, after them, of M observations.
+    """g at the mediators of N bags and then M observations, as one regression has it.
 
-    Attributes
-    ----------
-    mean, errors
-        Mean and covariance of g once z was seen, at all of them; of errors, apart, the variances.
-    prior
-        The covariance before, at bags alone.
-    bag_effect, known
-        Variances of bag effects, and of the noise that the user knows z to have.
+    Its prior is that at bags alone; errors and prior are variances where bags are taken one by one.
     """
 
     mean: np.ndarray
@@ -195,14 +188,6 @@ class _Regression(NamedTuple):
     prior: np.ndarray
     bag_effect: float
     known: np.ndarray
-
-    def in_common(
-        self, number: int, pivots: list[int] | None = None
-    ) -> tuple[np.ndarray, list[int]]:
-        """Errors that bags have in common; none where errors are taken bag by bag."""
-        if self.errors.ndim == 1:
-            return np.zeros((len(self.errors), 0)), []
-        return errors_in_common(self.errors, number, pivots)
 
 
 @eqx.filter_jit
@@ -215,7 +200,7 @@ def _together_at(field: Any, y: Any, n_bags: int) -> tuple[Any, Any, Any]:
 
 @eqx.filter_jit
 def _apart_at(field: Any, y: Any, n_bags: int) -> tuple[Any, Any, Any]:
-    """The same with variances alone."""
+    """Mean and variances of a regression at mediators, and its prior at those of bags."""
     trend = field.trend.whitened(field.trend.features(y[:n_bags]))
     mean, variance = field.moments(y)
     return mean, variance, prior_variance(field.kernel, y[:n_bags]) + (trend**2).sum(1)
@@ -224,11 +209,18 @@ def _apart_at(field: Any, y: Any, n_bags: int) -> tuple[Any, Any, Any]:
 def explained_share(regressor: BaggGP) -> float:
     """Share of the variance of z that a regression predicts with its trend, each left out once.
 
-    Of more than a few thousand observations, which have no matrix, the share that is not noise.
+    Of more than a few thousand observations, which have no matrix, the share that is not noise; of
+    counts and the like, the share of the variance of links that bags do not have to themselves.
     """
     z = np.asarray(regressor.fitted_.problem.z)
     if len(z) < 3:
         return 0.0
+    if hasattr(regressor, "families_"):
+        effect = float(regressor.parameters_[OVERDISPERSION]) ** 2
+        some = jnp.asarray(regressor.bags_.points[:: 1 + len(z) // MOST_LEFT_OUT])
+        mean, covariance, _ = map(np.asarray, _together_at(regressor.fields()[0], some, 1))
+        spread = np.var(mean) + np.mean(np.diag(covariance)) - np.mean(covariance)
+        return float(spread / (spread + effect))
     if len(z) > MOST_LEFT_OUT:
         noise = float(regressor.parameters_.get("noise_std", 0.0)) ** 2
         return max(0.0, 1.0 - noise / float(np.var(z)))

@@ -90,14 +90,6 @@ class IdentityLink(Link):
         """The mean."""
         return jnp.asarray(mean)
 
-    def expected_slope(self, mean: Any, variance: Any) -> Array:
-        """One."""
-        return jnp.ones_like(mean)
-
-    def expected_square(self, mean: Any, variance: Any) -> Array:
-        """Squared mean and variance."""
-        return mean**2 + variance
-
 
 @dataclass(frozen=True)
 class LogLink(Link):
@@ -130,7 +122,7 @@ class LogLink(Link):
         return jnp.exp(mean + 0.5 * variance)
 
     def expected_slope(self, mean: Any, variance: Any) -> Array:
-        """The same."""
+        """Derivative of the mean rate, which is that rate itself."""
         return self.expected(mean, variance)
 
     def expected_square(self, mean: Any, variance: Any) -> Array:

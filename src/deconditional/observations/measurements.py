@@ -1,53 +1,25 @@
 r"""Mediators as measurements of bag means: W = I and S of what a regression says of the bags.
 
-Observations and bags are draws of one population. Under the regression of z on its mediator y the
-mean of a bag is :math:`\bar f = g(y) + \epsilon`, with a bag effect of variance :math:`\rho^2` that
-is each bag's own. Four steps lead from there to observations of bag means.
-
-**What a mediator measures, given g.** Bayes' rule in the population, where bag means are
-:math:`N(m, v)` before their mediators are looked at:
+Observations and bags are draws of one population, in which bag means are :math:`N(m, v)`. Under the
+regression of z on its mediator y the mean of a bag is :math:`\bar f = g(y) + \epsilon`, with a bag
+effect of variance :math:`\rho^2`. Bayes' rule makes of it a measurement without attenuation,
 
 .. math:: p(y \mid \bar f) \propto \frac{N(\bar f; g, \rho^2)}{N(\bar f; m, v)}
           \propto N\Bigl(m + \frac{g - m}{b};\ \bar f,\ \frac{\rho^2}{b}\Bigr),
-          \quad b = 1 - \frac{\rho^2}{v} = \frac{\mathrm{var}(g)}{\mathrm{var}(g) + \rho^2},
+          \quad b = \frac{\mathrm{var}(g)}{\mathrm{var}(g) + \rho^2}.
 
-so a bag mean is measured without the attenuation that a regression has. A mediator that says
-nothing has b near zero, and its measurements a noise that says as much. Mean m and variance of g
-are those over the mediators of bags and observations.
+The regression knows g but for errors of covariance :math:`U = AA^\top + V`, where A is what g at a
+few mediators tells of g at all of them. As noise of measurements, errors that many bags have in
+common would explain all their values at once, for both are functions of the mediators: they are
+drawn, :math:`g_s = \hat g + A\xi_s`. V is of each bag or of few, and is noise, once what the
+regression expected of bag means before z, :math:`N(m, T)` with :math:`T = L + \rho^2 I`, is divided
+out, for the field has a prior of its own:
 
-**What is open of g.** The regression knows g with prior covariance L and posterior
-:math:`N(\hat g, U)`. An error of g that many bags have in common cannot be noise of the
-measurements: it is a function of the mediators, as their values are, so the field would take these
-values themselves for errors. The field has no say in it, as it has none in the hyper-parameters of
-the regression: such errors are drawn. With :math:`U = AA^\top + V`, where A is what g at a few
-mediators tells of g at all of them,
+.. math:: V' = (V^{-1} - T^{-1})^{-1}, \quad g' = m + (I - V T^{-1})^{-1}(g_s - m), \quad
+          t = m + \frac{g' - m}{b} = \bar f + e, \quad
+          e \sim N\Bigl(0,\ \frac{\rho^2}{b} I + \frac{V'}{b^2}\Bigr).
 
-.. math:: g_s = \hat g + A\xi_s, \qquad \xi_s \sim N(0, I),
-
-and every draw measures with a b of its own, by its own variance (:func:`errors_in_common`,
-:func:`steps`). What is left, V, are errors of each bag or of few, and are noise.
-
-**What is known twice.** How bag means hang together is for the field to say, which has a prior of
-its own, so the regression's is divided out of what it says of errors that are left,
-:math:`N(g_s, V) / N(m, T)` with :math:`T = L + \rho^2 I`, what it expects of bag means before z:
-
-.. math:: V' = (V^{-1} - T^{-1})^{-1}, \qquad g' = m + (I - V T^{-1})^{-1}(g_s - m).
-
-Where z says nothing of g at a bag, V' is without bound there, and the field has its prior.
-Altogether
-
-.. math:: t = m + (g' - m) / b, \qquad t = \bar f + e, \quad
-          e \sim N\Bigl(0,\ \frac{\rho^2}{b} I + \frac{1}{b^2} V'\Bigr).
-
-**The level.** Bayes' rule took N(m, v) out of what mediators say, for the field to put in its own.
-How much bag means vary it has from z (:class:`~deconditional.inference.exact.SpreadPrior`), and so
-it should have their level: M observations and N bags are samples of one population,
-
-.. math:: \bar z = \frac1N \sum_j \bar f_j + \eta, \quad
-          \eta \sim N\Bigl(0,\ v\Bigl(\frac1M + \frac1N\Bigr)\Bigr),
-
-one more measurement, which t and its noise take in. Without it a field whose mediators say little
-has its level from values that are stretched by 1/b.
+The level, which Bayes' rule took out, comes back as one more measurement by the mean of z.
 """
 
 from __future__ import annotations
@@ -69,17 +41,7 @@ COMMON = 7
 
 
 class Population(NamedTuple):
-    r"""Bag means before mediators are looked at, by one regression.
-
-    Attributes
-    ----------
-    mean, explained
-        m and var(g), over the mediators of bags and observations.
-    bag_effect
-        :math:`\rho^2`.
-    size
-        Number of observations they are known from.
-    """
+    """Bag means before mediators are looked at, by one regression: m, var(g), ρ², and M."""
 
     mean: float
     explained: float
@@ -88,7 +50,7 @@ class Population(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """v."""
+        """Variance v of bag means."""
         return self.explained + self.bag_effect
 
     @property
@@ -120,8 +82,10 @@ def errors_in_common(
     >>> bool(np.isclose(factor[pivots[0], 0] ** 2, 5.0)), factor.shape
     (True, (5, 1))
     """
+    if number == 0:
+        return np.zeros((len(covariance), 0)), []
     left = np.array(covariance, dtype=float)
-    least = 1e-12 * max(float(np.diag(left).max(initial=0.0)), 1e-300)
+    least = 1e-12 * max(float(np.diag(left).max()), 1e-300)
     factor, chosen = [], []
     for k in range(min(number, len(left))):
         own = np.maximum(np.diag(left), least)
@@ -130,7 +94,7 @@ def errors_in_common(
         left -= np.outer(column, column)
         factor.append(column)
         chosen.append(pivot)
-    return np.reshape(factor, (len(factor), len(left))).T, chosen
+    return np.stack(factor, 1), chosen
 
 
 def steps(draws: int, size: int, seed: int = 0) -> Floats:
@@ -153,8 +117,9 @@ def measured(mean: Floats, prior: Floats, errors: Floats, population: Population
 
     Parameters
     ----------
-    mean : (N,), prior, errors : (N, N)
-        g, L and V: the regression at the mediators of the bags, a draw of it.
+    mean : (N,), prior, errors : (N, N) or (N,)
+        g, L and V: the regression at the mediators of the bags, a draw of it. For more bags than
+        matrices can hold, variances: errors are taken bag by bag, and so is the noise.
     population
         m, v and b.
 
@@ -169,38 +134,16 @@ def measured(mean: Floats, prior: Floats, errors: Floats, population: Population
     """
     m, share = population.mean, population.share
     effect = max(population.bag_effect, LEAST_EFFECT * population.variance)
+    own = population.bag_effect / share
+    if errors.ndim == 1:
+        still_open = errors / (np.maximum(prior - errors, 0.0) + effect)
+        values, unknown = (mean - m) * (1.0 + still_open), errors * (1.0 + still_open)
+        return Measurements(m + values / share, unknown / share**2 + own)
     told = sl.cho_factor(prior - errors + effect * np.eye(len(mean)), lower=True)  # T - V
-    deviation = mean - m + errors @ sl.cho_solve(told, mean - m)
+    values = mean - m + errors @ sl.cho_solve(told, mean - m)
     unknown = errors + errors @ sl.cho_solve(told, errors)
-    noise = 0.5 * (unknown + unknown.T) / share**2
-    noise += population.bag_effect / share * np.eye(len(mean))
-    return Measurements(m + deviation / share, noise)
-
-
-def measured_apart(
-    mean: Floats, prior: Floats, errors: Floats, population: Population
-) -> Measurements:
-    """Bag means as their mediators measure them, errors of the regression taken bag by bag.
-
-    For more bags than matrices can hold: `prior` and `errors` are variances, and so is the noise
-    of what comes back, all of them (N,). What bags have in common is left out, their level with it,
-    which is little where observations are many.
-
-    Examples
-    --------
-    >>> one = np.array([0.3]), np.array([1.2]), np.array([0.2]), Population(0.1, 1.2, 0.4, 50)
-    >>> apart, together = (
-    ...     measured_apart(*one),
-    ...     measured(one[0], *(np.diag(v) for v in one[1:3]), one[3]),
-    ... )
-    >>> bool(np.allclose(apart.values, together.values))
-    True
-    """
-    m, share, effect = population.mean, population.share, population.bag_effect
-    told = np.maximum(prior - errors, 0.0) + max(effect, LEAST_EFFECT * population.variance)
-    open_still = 1.0 + errors / told
-    noise = (errors * open_still / share + effect) / share
-    return Measurements(m + (mean - m) * open_still / share, noise)
+    noise = 0.5 * (unknown + unknown.T) / share**2 + own * np.eye(len(mean))
+    return Measurements(m + values / share, noise)
 
 
 def with_level(found: Measurements, level: float, population: Population) -> Measurements:

@@ -17,6 +17,7 @@ from deconditional.fields.zones.coverage import Rings, coverage
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 DIM = "zone"
 """The dimension of zones."""
@@ -32,13 +33,13 @@ class Zones(Grid):
         Number of zones.
     rings
         Borders of polygons; of points a ring each, of one vertex.
-    is_point
-        Whether zones are points.
+    points : (n,)
+        Which zones are points.
     """
 
     n: int
     rings: Rings
-    is_point: bool
+    points: Flags
     coordinates: tuple[str, str]
     frame: Frame
     time: str | None = None
@@ -47,14 +48,16 @@ class Zones(Grid):
     seen: Frame | None = None
 
     @property
-    def stands_for_cells(self) -> bool:
-        """Whether zones are points."""
-        return self.is_point
+    def is_point(self) -> Flags:
+        """Which zones are points."""
+        return self.points
 
     @property
     def noun(self) -> str:
         """What the zones are called."""
-        return "points" if self.is_point else "polygons"
+        if self.points.any() and not self.points.all():
+            return "polygons and points"
+        return "points" if self.points.all() else "polygons"
 
     @property
     def spatial(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -77,8 +80,6 @@ class Zones(Grid):
         rings, count = self.rings, np.bincount(self.rings.owner, self.rings.sizes, self.n)
         owner = np.repeat(rings.owner, rings.sizes)
         plain = [np.bincount(owner, line, self.n) / np.maximum(count, 1) for line in rings.xy.T]
-        if self.is_point:
-            return np.stack(plain[::-1], axis=1)
         area, moment = rings.moments
         total = np.bincount(rings.owner, area, self.n)
         extent = np.abs(np.bincount(rings.owner, np.ptp(rings.ends, axis=0).prod(1), self.n))
@@ -92,30 +93,35 @@ class Zones(Grid):
     @cached_property
     def areas(self) -> Floats:
         """Areas of polygons on the unit sphere or in square metres; of points, their number."""
-        if self.is_point:
-            return np.bincount(self.rings.owner, minlength=self.n).astype(float)
         rings, view = self.rings, self.view
+        number = np.bincount(rings.owner, minlength=self.n)
         if self.seen is not None:
             moved = self.frame.into(self.seen, rings.xy[:, ::-1])[:, ::-1]
             rings = replace(rings, xy=moved)
         each = rings.sphere_areas() if view.spherical else rings.moments[0]
-        return np.maximum(np.bincount(self.rings.owner, each, self.n), 0.0)
+        found = np.maximum(np.bincount(rings.owner, each, self.n), 0.0)
+        return np.where(self.points, number, found).astype(float)
 
     def corners(self) -> None:
         """None: zones have borders of any form."""
 
     def shared_with(self, fine: Grid) -> csr_array:
         """Areas that fine cells (rows) and zones (columns) share; a point is an area of one."""
-        if self.is_point:
-            cell = fine.holding(self.rings.xy[:, ::-1])
-            there = cell >= 0
-            owner = self.rings.owner[there]
-            shape = (fine.n_cells, self.n)
-            return csr_array((np.ones(len(owner)), (cell[there], owner)), shape=shape)
-        if isinstance(fine, Lattice):
-            share = coverage(self.rings, self.n, fine.y, fine.x)
-            return csr_array(share.multiply(fine.areas[:, None]).tocsr())
-        return self._by_intersection(fine)
+        points = self.rings.take(self.points[self.rings.owner])
+        cell = fine.holding(points.xy[:, ::-1]) if len(points.xy) else np.zeros(0, dtype=np.int64)
+        entries = np.ones((cell >= 0).sum()), (cell[cell >= 0], points.owner[cell >= 0])
+        held = csr_array(entries, shape=(fine.n_cells, self.n))
+        if self.points.all():
+            return held
+        if not isinstance(fine, Lattice):
+            return csr_array(held + self._by_intersection(fine))
+        share = coverage(self._borders, self.n, fine.y, fine.x)
+        return csr_array(held + share.multiply(fine.areas[:, None]).tocsr())
+
+    @property
+    def _borders(self) -> Rings:
+        """The rings of polygons."""
+        return self.rings.take(~self.points[self.rings.owner])
 
     def meets(self, fine: Grid) -> bool:
         """Whether zones and fine cells may have anything in common, by where they end."""
@@ -163,10 +169,10 @@ class Zones(Grid):
         """The zones as polygons of shapely, in the frame of the fine cells."""
         import shapely
 
-        rings, (area, _) = self.rings, self.rings.moments
-        solid = shapely.polygons(
-            [shapely.linearrings(self.rings.xy[a:b]) for a, b in _pairs(rings)]
-        )
+        rings = self._borders
+        area, _ = rings.moments
+        each = np.split(rings.xy, rings.start[1:-1])
+        solid = shapely.polygons([shapely.linearrings(xy) for xy in each])
         whole = np.empty(self.n, dtype=object)
         for zone in range(self.n):
             mine = rings.owner == zone
@@ -191,7 +197,8 @@ class Zones(Grid):
         place = np.full(self.n, -1)
         place[chosen] = np.arange(len(chosen))
         rings = self.rings.take(place[self.rings.owner] >= 0)
-        return replace(self, n=len(chosen), rings=replace(rings, owner=place[rings.owner]))
+        rings = replace(rings, owner=place[rings.owner])
+        return replace(self, n=len(chosen), rings=rings, points=self.points[chosen])
 
     def same_as(self, other: Grid) -> bool:
         """Whether these are the same zones."""
@@ -213,7 +220,3 @@ class Zones(Grid):
             for name, k in zip(self.coordinates, (1, 0), strict=True)
         )
         return f"{self.n} {self.noun} with {where}"
-
-
-def _pairs(rings: Rings) -> Any:
-    return zip(rings.start[:-1], rings.start[1:], strict=True)

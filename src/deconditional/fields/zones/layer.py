@@ -94,12 +94,12 @@ class Layer:
         check_rows(table, what)
         meeting = Meeting.of(fine.frame, fine_crs, table, what)
         values = {name: (DIM, numbers(table, name, what)) for name in columns}
-        is_point = table.geom_type.isin(POINTS).all()
-        check_geometry(table, bool(is_point), meeting.geographic, what)
-        rings = meeting.rings(table.geometry.to_numpy(), bool(is_point))
+        is_point = bool(table.geom_type.isin(POINTS).all())
+        check_geometry(table, is_point, meeting.geographic, what)
+        rings = meeting.rings(table.geometry.to_numpy(), is_point)
         spherical = fine.frame.spherical
         names = ("lat", "lon") if spherical else ("y", "x")
-        grid = Zones(len(table), rings, bool(is_point), names, fine.frame)
+        grid = Zones(len(table), rings, np.full(len(table), is_point), names, fine.frame)
         standard = ("latitude", "longitude")
         units = ("degrees_north", "degrees_east") if spherical else ("m", "m")
         about: list[Mapping[str, str]] = [
