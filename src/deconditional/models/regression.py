@@ -134,11 +134,12 @@ class Unmatched(NamedTuple):
         assert self.bags.mediator is not None
         both = jnp.asarray(np.concatenate([self.bags.mediator, self.mediator]))
         found = (_apart_at if apart else _together_at)(field, both, self.bags.n_bags)
+        mean, errors, prior = map(np.asarray, found)
         values = problem.parameters.unpack(vector)
         effect = float(values.get(OVERDISPERSION, values.get("noise_std", 0.0))) ** 2
         known = np.asarray(problem.known_noise)
         known = known if known.ndim == 1 else np.diag(known)
-        return _Regression(*map(np.asarray, found), effect, known)
+        return _Regression(mean, errors, prior, effect, known)
 
     def _measured(self, one: _Regression, common: np.ndarray, step: np.ndarray) -> Measurements:
         """Bag means as one regression measures them, some of its errors drawn."""
