@@ -1,6 +1,7 @@
 """Mixtures of models: weights against quadrature, answers against sums over their parts."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
 from deconditional.fields.mixture import DRAWS, Mixture, mixed, stacked_weights  # noqa: E402
+from deconditional.fields.recipes import MOST_AVERAGED  # noqa: E402
 from deconditional.fields.validation import MIXTURE, Predicted, Tried, compared  # noqa: E402
 
 
@@ -113,3 +115,15 @@ def test_a_saved_mixture_answers_the_same(asked, tmp_path):
     xr.testing.assert_allclose(again.predict(fine)["mean"], downscaler.predict(fine)["mean"])
     with pytest.raises(UsageError, match="'cmp' was not fitted; the candidates are"):
         downscaler.using("cmp")
+
+
+def test_hyper_parameters_of_few_observations_are_averaged(asked):
+    pairing, plain = asked[1].pairing_, dc.Downscaler("target", ["known"])
+    many = replace(pairing, z=np.zeros(MOST_AVERAGED + 1))
+    for recipe, method in (
+        (plain.recipe(pairing), "draws"),
+        (plain.recipe(pairing, sampled=True), "map"),
+        (plain.recipe(many), "map"),
+    ):
+        assert recipe.estimator("kriging", matched=True).method == method
+        assert recipe.estimator("bagg-gp", matched=True).method == method

@@ -23,8 +23,8 @@ from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.opponents import BILINEAR, REGRESSION
 from deconditional.fields.pair import Pairing
 from deconditional.inference.posterior import Gaussians
-from deconditional.scores import pit as probabilities
 from deconditional.scores import mae, rmse, score
+from deconditional.scores import pit as probabilities
 from deconditional.scores.distributions import crps_each
 
 Floats = npt.NDArray[np.float64]
