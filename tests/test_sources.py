@@ -163,7 +163,7 @@ BAD_OPTIONS = {
     "learn noise": ("learn_noise is for normal", {"learn_noise": True}),
     "move": ("learn_inducing is for normal", {"learn_inducing": True}),
     "inference": ("inference must be", {"inference": "exact"}),
-    "minibatches": ("inference='stochastic' is for normal", {"inference": "stochastic"}),
+    "trace": ("trace is for normal", {"trace": "exact"}),
 }
 
 

@@ -128,15 +128,19 @@ class Curvature(eqx.Module):
         r"""E, with the covariance :math:`I - EE^\top`."""
         if self.is_of_rows:
             return whiten(self.root, self.a).T
-        inverse = whiten(self.root, jnp.eye(len(self.root)))
-        known = jnp.eye(len(self.root)) - inverse.T @ inverse
-        return escalating_cholesky(known, 1e-12)[0]
+        return known_part(self.root)
 
     def coefficients(self, mean: Float[Array, " D"], skipped: int) -> Coefficients:
         """The normal distribution of all coefficients but the first few."""
         if self.is_of_rows:
             return Coefficients(mean[skipped:], self.explained()[skipped:], None)
         return Coefficients(mean[skipped:], None, self.root[skipped:, skipped:])
+
+
+def known_part(root: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    r"""E, with the covariance :math:`I - EE^\top`, from the root of a precision above I."""
+    inverse = whiten(root, jnp.eye(len(root)))
+    return escalating_cholesky(jnp.eye(len(root)) - inverse.T @ inverse, 1e-12)[0]
 
 
 class Likelihood(Protocol):
