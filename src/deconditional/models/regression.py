@@ -71,11 +71,6 @@ class Unmatched(NamedTuple):
             return None
         return np.bincount(self.own_bag[self.own_bag >= 0], minlength=self.bags.n_bags) > 0
 
-    @property
-    def needs_mediators(self) -> bool:
-        """Whether a bag has no observation of its own."""
-        return self.has_own is None or not self.has_own.all()
-
     def regress(
         self,
         kernel: AbstractKernel | None,
