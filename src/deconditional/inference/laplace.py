@@ -107,16 +107,9 @@ class Sources(eqx.Module):
 
 
 class Solution(eqx.Module):
-    """What a posterior is made of.
+    """What a posterior is made of: the basis, the mode, s, and the linear problems about the mode.
 
-    Attributes
-    ----------
-    basis, unknowns, effect_std
-        The basis, the mode, and s.
-    nearest
-        The linear problems about the mode.
-    promise, steps
-        What the last step promised, in nats, and how many there were.
+    `promise` is what the last step promised, in nats, and `steps` how many there were.
     """
 
     basis: Basis

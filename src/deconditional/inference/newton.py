@@ -13,7 +13,7 @@ up; it is halved until the log posterior does too.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -47,17 +47,7 @@ class Unknowns(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """A log likelihood about one place.
-
-    Attributes
-    ----------
-    log_likelihood
-        Its value there.
-    jacobian, score, information
-        J, the derivative ℓ' and Fisher's information Λ of every observation by its η.
-    effect_std
-        s.
-    """
+    """A log likelihood about one place: its value, J, ℓ', Fisher's information Λ by η, and s."""
 
     log_likelihood: Float[Array, ""]
     jacobian: Float[Array, "M D"]
@@ -143,27 +133,11 @@ def known_part(root: Float[Array, "D D"]) -> Float[Array, "D D"]:
     return escalating_cholesky(jnp.eye(len(root)) - inverse.T @ inverse, 1e-12)[0]
 
 
-class Likelihood(Protocol):
-    """The log likelihood of the unknowns."""
-
-    def expand(self, at: Unknowns) -> Expansion:
-        """The log likelihood about a place."""
-
-    def log_posterior(self, at: Unknowns) -> Float[Array, ""]:
-        """Log likelihood and log prior of the unknowns, constants of the prior apart."""
-
-
 class Climb(NamedTuple):
-    """Where a search for the mode is.
+    """Where a search for the mode is: the unknowns, and the log posterior there.
 
-    Attributes
-    ----------
-    at, value
-        The unknowns, and the log posterior there.
-    promise
-        Nats that the last step promised: next to nothing at a mode.
-    steps, stuck
-        How many there were, and whether none went up any more.
+    The last step promised so many nats, next to nothing at a mode. There were so many `steps`;
+    `stuck` says that none went up any more.
     """
 
     at: Unknowns
@@ -173,8 +147,11 @@ class Climb(NamedTuple):
     stuck: Array
 
 
-def climb(likelihood: Likelihood, start: Unknowns) -> Climb:
-    """The mode from a start on, or from zero if the log posterior is higher there."""
+def climb(likelihood: Any, start: Unknowns) -> Climb:
+    """The mode from a start on, or from zero if the log posterior is higher there.
+
+    A likelihood can `expand` about unknowns and has their `log_posterior`.
+    """
     expand, value_of = likelihood.expand, likelihood.log_posterior
     zero = Unknowns(jnp.zeros_like(start.v), jnp.zeros_like(start.e))
     first, other = value_of(start), value_of(zero)
@@ -215,7 +192,7 @@ def climb(likelihood: Likelihood, start: Unknowns) -> Climb:
     return lax.while_loop(goes_on, step, state)
 
 
-def follow(likelihood: Likelihood, found: Unknowns) -> Unknowns:
+def follow(likelihood: Any, found: Unknowns) -> Unknowns:
     """The mode as a function of everything that the likelihood is made of.
 
     The implicit function theorem: where the gradient moves by dg, the mode moves by

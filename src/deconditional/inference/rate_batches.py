@@ -6,9 +6,8 @@ information Λ of its η is a linear one (:mod:`deconditional.inference.newton`)
 .. math:: \sqrt{\tilde\Lambda}\,J, \qquad
           \sqrt{\tilde\Lambda}\,(J m + \ell' / \tilde\Lambda) .
 
-Convex steps of the natural parameters towards what all of these add up to end where
-:math:`m = J^\top\ell'` and :math:`\Sigma^{-1} = I + J^\top\tilde\Lambda J`: at the posterior of
-:mod:`deconditional.inference.laplace`. There the sum of the terms
+Convex steps of the natural parameters towards what these add up to end at the posterior of
+:mod:`deconditional.inference.laplace`, :math:`m = J^\top\ell'`. There the sum of the terms
 
 .. math:: \mathrm{E}_q\ell_m - \tfrac12\bigl(e^2 + \log(1 + s^2\Lambda)
           - s^2\tilde\Lambda\,(1 - \tilde\Lambda\,(J\Sigma J^\top)_{mm})\bigr)

@@ -300,14 +300,10 @@ def _kind(model: Any, each: Given) -> Any:
 
 def _own_parameters(each: Given) -> list[Any]:
     """Parameters of the family and of the bias of a source, under names of its own."""
-    own = (
-        []
-        if isinstance(each.family, Normal) and not each.learns_noise
-        else [
-            replace(p, name=f"{each.prefix}{p.name}")
-            for p in each.family.own_parameters(float(np.std(each.z / each.amount)) or 1.0)
-        ]
-    )
+    spread = float(np.std(each.z / each.amount)) or 1.0
+    known = isinstance(each.family, Normal) and not each.learns_noise
+    every = () if known else each.family.own_parameters(spread)
+    own = [replace(p, name=f"{each.prefix}{p.name}") for p in every]
     if each.bias == "affine":
         own.append(positive(f"{each.prefix}scale", 1.0, 0.3, reach=3.0))
     return own
