@@ -42,6 +42,7 @@ from deconditional.fields.io import (
 from deconditional.fields.predict import levels_of, parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide, two_sides
+from deconditional.models.sources import Source
 from deconditional.saving.outputs import check_place, replacing
 from deconditional.saving.resume import Checkpoint, opened
 
@@ -132,12 +133,19 @@ def named(table: Any, column: str | None) -> Any:
     return table.set_index(column)
 
 
+def zones_of(path: str, column: str | None) -> Any:
+    """A table of zones whose rows are called by a column, or cells of a grid."""
+    return named(open_table(path), column) if is_table_file(path) else open_fields(path, "coarse")
+
+
 def read(args: argparse.Namespace, extra: Sequence[str]) -> tuple[Any, Any, xr.Dataset | None]:
     """Fine and coarse data, and those to predict on if they are others, at the times asked for."""
     chunked = is_asked_for_chunks(args)
     fine = open_fine([*args.fine, *extra], "fine", chunked)
-    if len(args.coarse) == 1 and is_table_file(args.coarse[0]):
-        coarse = named(open_table(args.coarse[0]), args.id)
+    coarse: Any
+    if any(is_table_file(path) for path in args.coarse):
+        coarse = [Source(zones_of(path, args.id), args.target) for path in args.coarse]
+        coarse = coarse[0].where if len(coarse) == 1 else coarse
     elif args.id is not None:
         raise UsageError("--id names the rows of a table of polygons; --coarse is none.")
     else:

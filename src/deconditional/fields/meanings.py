@@ -23,6 +23,13 @@ NOISES = {
     "measurement_noise_std": "what measured means over coarse cells miss beside the regression",
 }
 
+OF_FAMILIES = {
+    "overdispersion_std": "standard deviation of effects of single observations on the link",
+    "dispersion": "dispersion of observations about their means",
+    "power": "power of the mean that their variance goes with",
+    "scale": "factor on the link, the bias",
+}
+
 
 def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
     """Name, value, unit and meaning of every parameter of a fitted model."""
@@ -82,8 +89,10 @@ def parameter_meanings(
     for name, value in parameters.items():
         array = np.asarray(value, dtype=float)
         family, _, rest = name.partition(".")
-        if name.removeprefix("mediator.") in NOISES:
-            what = NOISES[name.removeprefix("mediator.")]
+        source = family.removeprefix("source")
+        of_source = f" of source {int(source) + 1}" if source.isdigit() else ""
+        if (own := rest if of_source else name.removeprefix("mediator.")) in NOISES:
+            what = NOISES[own] + of_source
             stage = "mediation: " if family == "mediator" else ""
             row = (array * target.scale, unit, f"{stage}standard deviation of {what}")
         elif family in kernels and rest.endswith(("lengthscale", "variance")):
@@ -97,6 +106,8 @@ def parameter_meanings(
                 row = (array, "1", f"{text} (relative)") if relative else (row[0], row[1], text)
         elif name == "ridge":
             row = (array, "1", "regularisation of the link between mediators and bags")
+        elif own in OF_FAMILIES:
+            row = (array, "", OF_FAMILIES[own] + of_source)
         else:
             row = (array, "", "parameter of a kernel of your own, in standardised inputs")
         if rest.endswith("variance") and family in kernels and row[1] == unit:

@@ -25,7 +25,7 @@ class Options(BaseEstimator):
 
     def __init__(
         self,
-        target: str,
+        target: str | None = None,
         covariates: Sequence[str] = (),
         mediators: Sequence[str] = (),
         *,
@@ -82,7 +82,7 @@ class Options(BaseEstimator):
 
     def question(self) -> Question:
         """The variables and their parts, checked."""
-        if not isinstance(self.target, str) or not self.target:
+        if self.target is not None and (not isinstance(self.target, str) or not self.target):
             raise UsageError("target must be the name of a variable of the coarse data.")
         if not 0 < self.min_cover <= 1:
             raise UsageError(f"min_cover is a share between 0 and 1, not {self.min_cover!r}.")
@@ -90,7 +90,7 @@ class Options(BaseEstimator):
             raise UsageError(f"consistency must be 'exact' or nothing, not {self.consistency!r}.")
         check_model(self.model, self.kernel, self.mediator_kernel)
         return Question(
-            target=self.target,
+            target=self.target or "",
             covariates=listed(self.covariates, "covariates"),
             mediators=listed(self.mediators, "mediators"),
             position=bool(self.position),
@@ -163,6 +163,11 @@ class Options(BaseEstimator):
 
     def recipe(self, pairing: Pairing) -> Recipe:
         """What all candidates share."""
+        if pairing.sources and (self.transform or self.consistency or self.fine_noise):
+            raise UsageError(
+                "transform, consistency and fine_noise are for one source; leave them out, and "
+                "give positive, skewed sources family=dc.Tweedie()."
+            )
         return Recipe(
             kernel=self._kernel(),
             mediator_kernel=self.mediator_kernel,
@@ -178,6 +183,7 @@ class Options(BaseEstimator):
             steps=_steps(pairing),
             family=pairing.question.family,
             width=_width(pairing),
+            several=bool(pairing.sources),
         )
 
 

@@ -131,6 +131,8 @@ def listed(names: Any, part: str) -> tuple[Any, ...]:
 def resolved(question: Question, fine: Any, coarse: Any) -> Question:
     """The question, once it is known which of the data has the exposure of a family."""
     family = question.family
+    if not question.target:
+        raise UsageError("target must be the name of a variable of the coarse data.")
     if family is None:
         return question
     name = getattr(family, family.amount)

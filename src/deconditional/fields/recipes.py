@@ -147,6 +147,8 @@ class Recipe:
         How far places are from each other, standardised.
     held
         Parameters that are known, of windows of a series: all of them.
+    several
+        Whether there are several sources, each with a family of its own.
     """
 
     kernel: AbstractKernel | str
@@ -164,6 +166,7 @@ class Recipe:
     family: Any = None
     width: float = 1.0
     held: Mapping[str, Any] | None = None
+    several: bool = False
 
     def takes_bags(self, name: str) -> bool:
         """Whether a model of this name, or the one that was given, can do without mediators."""
@@ -196,7 +199,7 @@ class Recipe:
             **self.options,
             **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
-        if self.family is not None:
+        if self.family is not None and not self.several:
             shared["family"] = self.family
         if isinstance(self.kernel, str):
             expected = self._priors(kernel, self.inputs, name == "mediated")

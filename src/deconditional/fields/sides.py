@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,10 +21,12 @@ from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question, resolved
 from deconditional.fields.regridding import together
+from deconditional.fields.several import Told, as_table, joined, questions
 from deconditional.fields.units import Units, make_units
 from deconditional.fields.windows import windows_of
 from deconditional.fields.zones.grid import DIM
 from deconditional.fields.zones.layer import Layer, is_table, named_rows
+from deconditional.models.sources import Source
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -206,6 +208,8 @@ class CoarseSide:
         What times are as inputs, of all times of both sides; None where they are none.
     understood
         What was found in a table of zones and done with it, in words.
+    sources
+        How zones were observed, source by source; nothing where all are of one kind.
     """
 
     dataset: xr.Dataset
@@ -213,6 +217,7 @@ class CoarseSide:
     grid: Grid
     clock: Clock | None = None
     understood: tuple[tuple[str, str], ...] = ()
+    sources: tuple[Told, ...] = ()
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> CoarseSide:
@@ -246,6 +251,24 @@ class CoarseSide:
             per = question.exposure or "square kilometre"
             said.append(("sums", f"{question.target} is summed: the map is of it per {per}"))
         return cls(layer.values, question, layer.grid, understood=tuple(said))
+
+    @classmethod
+    def of_sources(cls, given: Sequence[tuple[Source, Question]], fine: FineSide) -> CoarseSide:
+        """The side of several sources: the zones of all of them, one source after the other."""
+        tables = [as_table(source, question) for source, question in given]
+        sides = [cls.of_table(t, q, fine) for t, (_, q) in zip(tables, given, strict=True)]
+        for side in sides:
+            side._check_values(side.question.target, side.dataset[side.question.target].values)
+        data, grid, said, told = joined([source for source, _ in given], tables, sides)
+        return cls(data, given[0][1], grid, None, said, told)
+
+    @property
+    def told(self) -> tuple[Told, ...]:
+        """How cells were observed, source by source."""
+        if self.sources:
+            return self.sources
+        n = self.grid.n_cells
+        return (Told(n, self.question, self.amounts(), np.full(n, np.nan)),)
 
     @property
     def times(self) -> np.ndarray | None:
@@ -299,16 +322,9 @@ class CoarseSide:
 
     def _check_values(self, name: str, values: Floats) -> None:
         check_marks(values, name)
-        if not np.isnan(values).all():
-            return
-        if name == self.question.target:
-            raise UsageError(
-                f"the target {name!r} is missing in every coarse cell; check the data."
-            )
-        raise UsageError(
-            f"the mediator {name!r} is missing in every coarse cell; check the data, or leave it "
-            "out."
-        )
+        role = "target" if name == self.question.target else "mediator"
+        if np.isnan(values).all():
+            raise UsageError(f"the {role} {name!r} is missing in every coarse cell; correct it.")
 
 
 # ---------------------------------------------------------------------- both
@@ -316,7 +332,8 @@ class CoarseSide:
 
 def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, CoarseSide]:
     """Both sides; raises where a dataset lacks what is asked for, or they are of two worlds."""
-    question = resolved(question, fine, coarse)
+    several = questions(coarse, question, fine) if isinstance(coarse, list | tuple) else None
+    question = several[0][1] if several else resolved(question, fine, coarse)
     there = {
         name
         for data in (fine, coarse)
@@ -330,11 +347,9 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"{role}=...), or leave it out."
             )
     met = FineSide.of(fine, question)
-    if isinstance(coarse, list | tuple):
-        raise UsageError(
-            "the coarse data must be one dataset or table; several sources of one field are taken "
-            "by dc.VBagg().fit([dc.Source(...), ...]), with bags of dc.Bags.from_points."
-        )
+    if several:
+        other = CoarseSide.of_sources(several, met)
+        return met.beside(other.grid), other
     if hasattr(coarse, "crs") and not hasattr(coarse, "data_vars") and not is_table(coarse):
         raise UsageError(
             "the coarse data must be an xarray Dataset or a GeoDataFrame with the target as a "

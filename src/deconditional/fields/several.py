@@ -1,0 +1,213 @@
+"""Several sources of one field: districts, stations and coarse cells, each observed in its own way.
+
+All of them are zones of one layer, one source after the other. The first is one without a bias: it
+says what the field is, and its hidden zones are what models are compared on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from deconditional.errors import UsageError
+from deconditional.fields.grids import find_grid, values_on
+from deconditional.fields.question import Question, resolved
+from deconditional.fields.zones.coverage import Rings
+from deconditional.fields.zones.crs import crs_of
+from deconditional.fields.zones.grid import DIM, Zones
+from deconditional.fields.zones.layer import is_table, numbers
+from deconditional.models.sources import Source
+from deconditional.observations.families import Normal
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Told:
+    """How the cells of one source were observed.
+
+    Attributes
+    ----------
+    size
+        How many there are; they follow those of the source before.
+    question
+        Their target, family and kind.
+    amounts : (size,)
+        What rates are multiplied by, where a column says so.
+    noise_std : (size,)
+        Of errors; NaN where it is to be learnt.
+    bias
+        As in :class:`~deconditional.Source`.
+    """
+
+    size: int
+    question: Question
+    amounts: Floats | None
+    noise_std: Floats
+    bias: str = "none"
+
+    @property
+    def is_normal_sum(self) -> bool:
+        """Whether observations are divided by what is in their zones."""
+        return self.question.family is None and self.question.kind == "sum"
+
+    @property
+    def learns_noise(self) -> bool:
+        """Whether the noise is to be learnt."""
+        return bool(np.isnan(self.noise_std).any())
+
+
+def questions(given: Sequence[Any], question: Question, fine: Any) -> list[tuple[Source, Question]]:
+    """What is asked of every source, one without a bias first."""
+    wrong = [each for each in given if not isinstance(each, Source)]
+    if wrong or not given:
+        raise UsageError(
+            "several sources are a list of dc.Source, as in [dc.Source(districts, 'cases'), "
+            f"dc.Source(stations, 'rain')]; {type(wrong[0]).__name__ if wrong else 'an empty list'}"
+            " is none."
+        )
+    if question.mediators:
+        raise UsageError("mediators link observations of one coarse dataset; leave them out.")
+    ordered = sorted(given, key=lambda each: each.bias != "none")
+    if ordered[0].bias != "none":
+        raise UsageError(
+            "every source has a bias, so none says what the field is; leave one with bias='none'."
+        )
+    asked = [_question(each, question, fine) for each in ordered]
+    if question.target not in ("", asked[0].target):
+        raise UsageError(
+            f"the sources name what they observe; leave the target {question.target!r} out."
+        )
+    links = {"identity" if q.family is None else q.family.link for q in asked}
+    if len(links) > 1 and "identity" in links:
+        raise UsageError(
+            "normal observations see the field itself and counts its exponential, so these sources "
+            "are not of one field; give all of them families of counts or amounts, or none."
+        )
+    return list(zip(ordered, _of_one_exposure(asked), strict=True))
+
+
+def _question(source: Source, question: Question, fine: Any) -> Question:
+    """What is asked of one source; raises where it says what tables cannot have."""
+    for name in ("exposure", "trials", "mediator", "task"):
+        if getattr(source, name) is not None:
+            raise UsageError(
+                f"{name} of dc.Source is for arrays; of tables and grids the family names it, as "
+                "in dc.Poisson(exposure='people')."
+            )
+    data, target = source.where, source.z
+    if not (isinstance(data, xr.Dataset) or is_table(data)) or not isinstance(target, str):
+        raise UsageError(
+            "with fine covariates a source is dc.Source(zones, 'column'): a GeoDataFrame or an "
+            f"xarray Dataset, and the name of its target, not {type(data).__name__} and "
+            f"{type(target).__name__}."
+        )
+    family = question.family if source.family is None else source.family
+    family = None if isinstance(family, Normal) else family
+    kind = source.kind
+    if kind is not None and family is not None:
+        raise UsageError(f"observations of dc.{type(family).__name__} are sums; leave kind out.")
+    if kind is None and family is None:
+        points = is_table(data) and data.geom_type.str.endswith("Point").all()
+        usual = question.kind or (None if is_table(data) else "mean")
+        kind = None if points else usual
+    asked = replace(question, target=target, family=family, kind=kind)
+    return resolved(asked, fine, data)
+
+
+def _of_one_exposure(asked: Sequence[Question]) -> list[Question]:
+    """The questions with the exposure that all of them share; raises where they have several."""
+    names = sorted({q.exposure for q in asked if q.exposure is not None})
+    apart = [q for q in asked if names and q.kind == "sum" and q.exposure is None]
+    if len(names) > 1 or apart:
+        found = [*names, *(f"square kilometre ({q.target})" for q in apart[:1])]
+        raise UsageError(
+            f"sources are counted per {' and per '.join(found)}; a field has one exposure on the "
+            "fine cells. Others can be columns of their zones."
+        )
+    return [replace(q, exposure=names[0] if names else None) for q in asked]
+
+
+def as_table(source: Source, question: Question) -> Any:
+    """A table of zones as it is, and coarse cells as one: a polygon for each."""
+    data, noise = source.where, source.noise_std
+    if is_table(data):
+        return data
+    import geopandas
+    import shapely
+
+    names = [question.target, *([question.amounts] if question.amounts else [])]
+    names += [noise] if isinstance(noise, str) else []
+    grid = find_grid(data, names, "coarse", question.dims)
+    corners = grid.corners()
+    if corners is None:
+        raise UsageError("the cells of a source have no corners; give a GeoDataFrame of points.")
+    if grid.n_times > 1:
+        raise UsageError(
+            f"several sources are of one time, and {question.target!r} has {grid.n_times}; choose "
+            f"one, as in ds.isel({grid.time}=0)."
+        )
+    there = grid.there
+    places = [f"{a:.6g}, {b:.6g}" for a, b in grid.centres[there]]
+    columns = {name: values_on(grid, data, name)[0][there] for name in names}
+    shapes = shapely.polygons(corners[there][..., ::-1])
+    crs = crs_of(grid.frame)
+    table = geopandas.GeoDataFrame(columns, geometry=shapes, crs=crs, index=places)
+    table.attrs = dict(data[question.target].attrs)
+    return table
+
+
+def joined(
+    sources: Sequence[Source], tables: Sequence[Any], sides: Sequence[Any]
+) -> tuple[xr.Dataset, Zones, tuple[tuple[str, str], ...], tuple[Told, ...]]:
+    """The zones of all sources, one source after the other, and how each was observed."""
+    grid, target = _zones([side.grid for side in sides]), sides[0].question.target
+    first, names = sides[0].dataset, [str(n) for s in sides for n in s.dataset[DIM].values]
+    if len(set(names)) < len(names):
+        names = [f"{k + 1}: {n}" for k, s in enumerate(sides) for n in s.dataset[DIM].values]
+    coords = {
+        name: (DIM, grid.centres[:, k], first[name].attrs)
+        for k, name in enumerate(grid.coordinates)
+    } | {DIM: (DIM, np.asarray(names, dtype=str))}
+    values = np.concatenate([side.dataset[side.question.target].values for side in sides])
+    told, said = [], []
+    for source, table, side in zip(sources, tables, sides, strict=True):
+        known = _noise(source, table)
+        told.append(Told(len(table), side.question, side.amounts(), known, source.bias))
+        said.append((f"source {len(told)}", _in_words(source, side.question, side.understood)))
+    return (
+        xr.Dataset({target: (DIM, values, dict(first.attrs))}, coords),
+        *(grid, tuple(said), tuple(told)),
+    )
+
+
+def _noise(source: Source, table: Any) -> Floats:
+    """The standard deviation of the errors of every zone, NaN where it is not known."""
+    given = source.noise_std
+    if isinstance(given, str):
+        given = numbers(table, given, "zones")
+    return np.broadcast_to(np.asarray(np.nan if given is None else given, float), len(table)).copy()
+
+
+def _zones(grids: Sequence[Zones]) -> Zones:
+    """The zones of several layers, one after the other."""
+    rings = [grid.rings for grid in grids]
+    first = np.cumsum([0, *(grid.n for grid in grids)])
+    start = np.cumsum([0, *(size for each in rings for size in each.sizes)])
+    owner = np.concatenate([each.owner + k for each, k in zip(rings, first, strict=False)])
+    every = Rings(np.concatenate([each.xy for each in rings]), start, owner)
+    points = np.concatenate([grid.points for grid in grids])
+    return replace(grids[0], n=int(first[-1]), rings=every, points=points)
+
+
+def _in_words(source: Source, question: Question, lines: Sequence[tuple[str, str]]) -> str:
+    """A source in a line."""
+    scatter = "normal" if question.family is None else type(question.family).__name__
+    bias = "" if source.bias == "none" else f", {source.bias} bias"
+    kind = f", {question.kind}s" if question.kind and question.family is None else ""
+    return "; ".join([f"{question.target}, {scatter}{kind}{bias}", *(text for _, text in lines)])
