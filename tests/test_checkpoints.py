@@ -554,7 +554,7 @@ def test_files_that_are_no_checkpoints_are_left_alone(tmp_path):
     outcomes = {"clear error": 0}
     for path in (saved, text, numbers):
         before = path.read_bytes()
-        with pytest.raises(CheckpointError, match="is no checkpoint, so it is left as it is"):
+        with pytest.raises(CheckpointError, match="is no checkpoint, or is damaged"):
             fitted("bagg-gp", checkpoint=path)
         assert path.read_bytes() == before
         outcomes["clear error"] += 1
@@ -604,92 +604,27 @@ def damaged(content, rng):
 
 
 @pytest.mark.reliability
-def test_a_damaged_checkpoint_gives_a_warning_or_an_error_but_never_another_answer(half_way):
+def test_a_damaged_checkpoint_gives_an_error_or_the_same_answer(half_way):
     path, alone = half_way
     content = path.read_bytes()
     rng = np.random.default_rng(0)
     n = tries(12, 200)
-    outcomes = {"put aside, begun anew, equal": 0, "clear error": 0, "resumed, equal": 0}
+    outcomes = {"clear error": 0, "resumed, equal": 0, "begun anew, equal": 0}
     make, data = MODELS["bagg-gp"]
     for _ in range(n):
         path.write_bytes(damaged(content, rng))
         before = path.read_bytes()
-        aside = path.with_name("fit.checkpoint.damaged")
-        aside.unlink(missing_ok=True)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                model = make().fit(*data, checkpoint=path)
-            except CheckpointError as error:
-                assert "no checkpoint" in str(error) and path.read_bytes() == before
-                outcomes["clear error"] += 1
-                continue
+        try:
+            model = make().fit(*data, checkpoint=path)
+        except CheckpointError as error:
+            assert "is damaged" in str(error) and path.read_bytes() == before
+            outcomes["clear error"] += 1
+            continue
         assert_as_good(model, alone)
-        if aside.exists():
-            (warning,) = [w for w in caught if w.category is CheckpointWarning]
-            assert "is damaged" in str(warning.message) and str(aside) in str(warning.message)
-            assert aside.read_bytes() == before
-            outcomes["put aside, begun anew, equal"] += 1
-        else:
-            assert before in (content, b"") or "resumed" in model.fit_report_.details
-            outcomes["resumed, equal"] += 1
+        resumed = "resumed" in model.fit_report_.details
+        assert resumed or before == b""
+        outcomes["resumed, equal" if resumed else "begun anew, equal"] += 1
     record(GROUP, "damaged checkpoint", n, outcomes)
-
-
-def forged(path, change):
-    """A checkpoint whose checksums are right and whose content is not."""
-    found = checkpoints._read(path)
-    name, (identity, state) = next(iter(found.items()))
-    checkpoints._write(path, {name: (identity, change(state))})
-
-
-FORGED = {
-    "of another size": lambda s: {**s, "vectors": np.zeros((2, 4))},
-    "none at all": lambda s: {**s, "vectors": s["vectors"][:0]},
-    "no numbers": lambda s: {**s, "vectors": np.full_like(s["vectors"], np.nan)},
-    "text": lambda s: {**s, "vectors": "none"},
-    "no count": lambda s: {**s, "done": "many"},
-    "nothing": lambda s: {},
-}
-
-
-@pytest.mark.parametrize("name", FORGED)
-def test_states_that_do_not_fit_are_begun_anew(name, half_way):
-    path, alone = half_way
-    forged(path, FORGED[name])
-    with pytest.warns(CheckpointWarning, match="cannot be used|is damaged"):
-        model, _ = fitted("bagg-gp", checkpoint=path)
-    assert_same(model, alone)
-
-
-NOTHING = ({}, [], "x", 10**9, np.zeros((1, 1, 7)), np.full((2, 2), np.nan))
-
-
-def test_forged_chains_are_begun_anew(tmp_path):
-    path = tmp_path / "fit.checkpoint"
-    with opened(path) as kept, stoppable(), listening(pressing(6, "steps of NUTS")):
-        sample_posterior(Bent(), ORIGIN, **BENT, section=kept.section("nuts", "x"))
-    whole = sections(path)["nuts"]["chains"]
-    chain = nuts.Chain(Bent(), 12, 4)
-    others = [
-        {"chain": 3},
-        {"done": 24},
-        {"draws": np.zeros((1, 7))},
-        {"state": [*whole.state[:-1], np.zeros(3)]},
-        {"state": whole.state[:-1]},
-        {"state": None},
-    ]
-
-    def resumed(found):
-        with opened(tmp_path / "other") as kept:
-            section = kept.section("nuts", "x")
-            section.found = {"chains": found}
-            return nuts._resumed(section, chain, ORIGIN, 24, 12)
-
-    for other in (*NOTHING, *(whole._replace(**change) for change in others)):
-        with pytest.warns(CheckpointWarning, match="cannot be used"):
-            assert resumed(other) is None, other
-    assert resumed(whole).done == whole.done > 0
 
 
 def test_a_later_stage_made_from_other_numbers_begins_anew(tmp_path, undisturbed):
@@ -721,15 +656,11 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_fit(
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    done.wait()
-    (tmp_path / f".a.checkpoint.{done.pid}.part").write_text("half")
-    mine = tmp_path / f".a.checkpoint.{os.getpid()}.part"
-    mine.write_text("still being written")
-    other = tmp_path / f".b.checkpoint.{done.pid}.part"
+    (tmp_path / ".a.checkpoint.1234.part").write_text("half")
+    other = tmp_path / ".b.checkpoint.1234.part"
     other.write_text("of another")
     with opened(tmp_path / "a.checkpoint"):
-        assert sorted(tmp_path.iterdir()) == sorted([mine, other])
+        assert list(tmp_path.iterdir()) == [other]
 
 
 def test_an_empty_file_is_a_new_checkpoint(tmp_path):

@@ -319,7 +319,7 @@ def test_summary_and_scores_are_those_of_the_arrays(scored):
     assert table["bias"][0] == f"{bias:.4g} degC"
     assert table["coverage of 95%"][0] == f"{100 * inside[0.95]:.1f}%"
     assert table["coverage of 50%"][0] == f"{100 * inside[0.5]:.1f}%"
-    top = page.texts["top"]
+    top = page.texts["posterior"]
     assert "in 544 of 560 fine cells" in top
     assert "covariates of 15 coarse cells (bags)" in top
     assert "observations in 20 coarse cells; 5 cells have both" in top
@@ -402,7 +402,6 @@ def test_skill_and_doubt_come_first(tmp_path, undrawn):
     doubt = "bilinear interpolation would have been as good: RMSE 1 against 2 K."
     told = {"skill": "RMSE 2 K, bilinear interpolation 1", "doubt": doubt}
     page = page_of(fabricate(comparison=COMPARISON | told)[0], tmp_path)
-    assert f"Take care: {doubt}" in page.texts["top"]
     assert f"Warning: {doubt}" in page.texts["posterior"]
     assert told["skill"] in page.texts["posterior"]
 
@@ -437,7 +436,7 @@ def test_time(tmp_path, calendar, request):
     path = tmp_path / "result.nc"
     result.to_netcdf(path)
     page = page_of(load_result(path), tmp_path, truth)
-    assert "in 1\u202f632 of 1\u202f680 values" in page.texts["top"]
+    assert "in 1\u202f632 of 1\u202f680 values" in page.texts["posterior"]
     assert "first of 3 times, 2001-01-15." in page.texts["posterior"]
     weights = np.cos(np.deg2rad(result["lat"].values))[:, None] * np.ones(28)
     last = result["mean"].values[-1]
@@ -492,7 +491,7 @@ def test_a_result_without_any_prediction_still_has_a_page(tmp_path):
     empty = result.assign({name: result[name] * np.nan for name in ("mean", "std", "samples")})
     empty["mean"].attrs.clear()
     page = page_of(empty.drop_vars(["coarse_residual", "coarse_mean"]), tmp_path)
-    assert "in 0 of 560 fine cells" in page.texts["top"]
+    assert "in 0 of 560 fine cells" in page.texts["posterior"]
     assert "no residuals" in page.texts["agreement"]
     with pytest.raises(UsageError, match="no value in any cell that was predicted"):
         page_of(empty, tmp_path, truth)

@@ -81,9 +81,9 @@ def maximise(
     the answer.
     """
     section, size = section or CheckpointSection(), problem.parameters.size
-    kept = section.starts(size, "evaluations")
-    ended = section.found and section.found.get("ended")
-    if isinstance(ended, Optimum) and ended.vector.shape == (size,):
+    kept = section.starts("evaluations")
+    ended = section.found and section.found["ended"]
+    if ended:
         return replace(ended, compile_seconds=0.0)
     points = kept or _starts(problem.parameters, n_restarts, seed, starts)
     search = _Search(problem, section, [_Restart(point) for point in points])

@@ -111,7 +111,7 @@ def maximise_elbo(
     batches, keys = Batches(problem, options.batch_size, seed), Keys(jr.key(seed))
     drawn = parameters.draws(seed, n_restarts, shrink=0.5)
     section = section or CheckpointSection()
-    kept = section.starts(parameters.size, "steps")
+    kept = section.starts("steps")
     ended = bool(section.found and section.found.get("ended") is True)
     points = kept or [parameters.start(), *starts, *drawn][:n_restarts]
     began = time.perf_counter()

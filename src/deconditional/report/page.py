@@ -88,12 +88,14 @@ class Section:
     blocks: Sequence[Block]
 
 
-def render(heading: str, summary: Text, sections: Sequence[Section], note: str) -> str:
-    """The page as HTML; every text is escaped, cut where it has no end, and all of it is visible.
+def render(heading: str, sections: Sequence[Section], note: str) -> str:
+    """The page as HTML, its contents behind the first section.
+
+    Every text is escaped, cut where it has no end, and all of it is visible.
 
     Examples
     --------
-    >>> page = render("<b>", Text("a & b"), [Section("one", "One", [Text("x")])], "")
+    >>> page = render("<b>", [Section("one", "One", [Text("a & b")])], "")
     >>> "<h1>&lt;b&gt;</h1>" in page, '<a href="#one">One</a>' in page
     (True, True)
     """
@@ -113,7 +115,7 @@ def render(heading: str, summary: Text, sections: Sequence[Section], note: str) 
         keep_trailing_newline=True,
     )
     template = environment.get_template("page.html.jinja")
-    return template.render(heading=heading, summary=summary, sections=sections, note=note)
+    return template.render(heading=heading, sections=sections, note=note)
 
 
 def _legible(value: Any) -> Any:

@@ -47,9 +47,7 @@ def summary(result: Result) -> Text:
     units = f", in {result.units}" if result.units else ""
     where = "fine cells" if result.time is None else "values (fine cells at all times)"
     model = result.facts.get("model")
-    doubt = (result.facts.get("comparison") or {}).get("doubt")
-    sentences = [f"Take care: {doubt}"] if doubt else []
-    sentences += [
+    sentences = [
         f"The model {f'{model} ' if model else ''}predicts {result.quantity} "
         f"({result.target}{units}) "
         f"in {number(predicted)} of {number(result.mean.size)} {where}."
@@ -146,9 +144,7 @@ def _coverage(result: Result) -> list[Block]:
 def _posterior(result: Result) -> list[Block]:
     lower, upper = result.marginals.interval(0.95)
     drawn = [
-        pictures.field(
-            result, result.mean, "posterior mean", "The posterior mean, on the same colours."
-        ),
+        pictures.field(result, result.mean, "posterior mean", "The posterior mean."),
         pictures.field(
             result,
             upper - lower,
@@ -159,22 +155,21 @@ def _posterior(result: Result) -> list[Block]:
     ]
     observed = result.observed
     if observed is not None:
-        caption = "The coarse observations; grey where there is none."
+        caption = "The coarse observations, on the same colours; grey where there is none."
         title = "coarse input"
         if result.is_of_counts:
             caption = f"Counts over what is in the {result.noun}: crude rates, as they were given."
             title = "crude rate"
-        drawn.insert(0, pictures.field(result, observed, title, caption))
+        drawn.insert(1, pictures.field(result, observed, title, caption))
     if "exceedance" in result.data and "above" in result.data.coords:
         drawn += pictures.above(result)
     if result.samples is not None:
         caption = "One draw of the posterior: a field with the detail that the mean smooths away."
         sample = result.samples.isel(sample=0)
         drawn.append(pictures.field(result, sample, "one sample", caption))
-    blocks: list[Block] = [*_skill(result), *_first_step(result), Pictures(drawn)]
     if result.time is not None:
-        blocks.append(Pictures([pictures.over_time(result, result.time)]))
-    return blocks
+        drawn.append(pictures.over_time(result, result.time))
+    return [*_skill(result), *_first_step(result), Pictures(drawn), summary(result)]
 
 
 def _skill(result: Result) -> list[Block]:

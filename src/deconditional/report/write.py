@@ -16,7 +16,7 @@ from deconditional.errors import UsageError
 from deconditional.report.page import render
 from deconditional.report.plots import require_matplotlib
 from deconditional.report.reading import read_result
-from deconditional.report.sections import sections, summary
+from deconditional.report.sections import sections
 from deconditional.report.truth import align_truth
 from deconditional.saving.outputs import output_folder, write_atomically
 
@@ -75,6 +75,6 @@ def write_report(
                 "the truth has no value in any cell that was predicted; give one that overlaps."
             )
         note = f"Written by deconditional {__version__}."
-        page = render(checked.name, summary(checked), sections(checked), note)
+        page = render(checked.name, sections(checked), note)
     write_atomically(out, page)
     return out

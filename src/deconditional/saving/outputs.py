@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
-import re
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from deconditional.errors import UsageError, visible
@@ -119,20 +119,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete what a process left that was killed while it wrote this file."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.part")
-    with suppress(OSError):
-        for each in path.absolute().parent.iterdir():
-            found = pattern.fullmatch(each.name)
-            if found is not None and not _is_alive(int(found[1])):
-                each.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
+    """Delete what processes left that were killed while they wrote this file."""
+    for each in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        each.unlink(missing_ok=True)

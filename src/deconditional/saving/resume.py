@@ -28,7 +28,7 @@ from deconditional.errors import (
     UsageError,
     tell_of,
 )
-from deconditional.saving.container import Archive, ArrayWriter, refuse, write
+from deconditional.saving.container import Archive, ArrayWriter, write
 from deconditional.saving.objects import ObjectReader, ObjectWriter
 from deconditional.saving.outputs import check_place, remove_leftovers
 
@@ -39,9 +39,6 @@ INTERVAL = 30.0
 
 SHARE = 0.01
 """Of the time goes into writing, at most."""
-
-BEGINNING = f'{{"format":"{KIND}"'.encode()
-"""What is among the first bytes of every checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -93,28 +90,11 @@ class Checkpoint:
         if place.is_dir():
             raise CheckpointError(f"the checkpoint {str(place)!r} is a folder; name a file.")
         check_place(place, "checkpoint")
-        if BEGINNING not in (_first_bytes(place) or BEGINNING):
-            raise CheckpointError(
-                f"{str(place)!r} exists and is no checkpoint, so it is left as it is; name another "
-                "file."
-            )
+        _read(place)
 
     def remove(self) -> None:
         """Delete the file, if it is there."""
         Path(self.path).unlink(missing_ok=True)
-
-
-def _first_bytes(place: Path) -> bytes:
-    """The beginning of a file; nothing where there is none."""
-    try:
-        with place.open("rb") as file:
-            return file.read(200)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot read the checkpoint {str(place)!r}: {error.strerror or error}."
-        ) from None
 
 
 # --------------------------------------------------------------------------- what fits use
@@ -203,30 +183,15 @@ class CheckpointSection:
             self.file.stopped = self.file.stopped or stopped
             self.file.write()
 
-    def starts(self, size: int, unit: str) -> list[np.ndarray]:
+    def starts(self, unit: str) -> list[np.ndarray]:
         """Vectors to begin from, the best first, as ``vectors`` of the state; none without any.
 
         What was done before is ``done``, so many of a unit.
         """
         if self.found is None:
             return []
-        vectors, done = self.found.get("vectors"), self.found.get("done")
-        if isinstance(vectors, np.ndarray) and vectors.dtype == float and type(done) is int:
-            rows = vectors.ndim == 2 and vectors.shape[1] == size and len(vectors) > 0
-            if rows and np.isfinite(vectors).all():
-                self.resumed = f"{done} {unit}"
-                return list(vectors)
-        self.useless("it does not fit the problem")
-        return []
-
-    def useless(self, why: str) -> None:
-        """Forget what the file had, for it cannot be used."""
-        assert self.file is not None
-        _warn(
-            f"{self.name!r} in the checkpoint {str(self.file.path)!r} cannot be used ({why}); it "
-            "begins anew."
-        )
-        self.found = None
+        self.resumed = f"{self.found['done']} {unit}"
+        return list(self.found["vectors"])
 
 
 # --------------------------------------------------------------------------- the file
@@ -244,7 +209,7 @@ class _File:
         self._identities: dict[str, str] = {}
         """Of the stages that have begun."""
         remove_leftovers(self.path)
-        self._states = _read(self.path) if _first_bytes(self.path) else {}
+        self._states = _read(self.path)
         """Identity and state of every section."""
 
     def section(self, name: str, identity: str) -> CheckpointSection:
@@ -298,26 +263,18 @@ def _write(path: Path, sections: Mapping[str, tuple[str, Mapping[str, Any]]]) ->
 
 
 def _read(path: Path) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The sections of a file; a damaged one is put aside."""
+    """The sections of a file, none of one that is empty or not there."""
+    if not path.exists() or (path.is_file() and path.stat().st_size == 0):
+        return {}
     try:
         with Archive.opened(path, KIND) as archive:
-            reader = ObjectReader(archive)
-            sections = {}
-            for name, identity, state in archive.header["sections"]:
-                sections[str(name)] = (str(identity), reader.read(state))
-                if not isinstance(sections[name][1], dict):
-                    refuse(f"the section {name[:60]!r} has no state")
-            archive.check_all_used()
-            return sections
+            read = ObjectReader(archive).read
+            return {name: (made_from, read(s)) for name, made_from, s in archive.header["sections"]}
     except SavedModelError as error:
-        aside = path.with_name(f"{path.name}.damaged")
-        os.replace(path, aside)
-        reason = str(error).partition(": ")[2] or str(error)
-        _warn(
-            f"the checkpoint {str(path)!r} is damaged ({reason.rstrip('.')}); it is now "
-            f"{str(aside)!r}, and the fit begins anew."
-        )
-        return {}
+        raise CheckpointError(
+            f"{str(path)!r} exists and is no checkpoint, or is damaged, so it is left as it is: "
+            f"{str(error).partition(': ')[2]} Delete it to begin anew, or name another file."
+        ) from None
 
 
 def _warn(message: str) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.io import netcdf_file
 
 from deconditional.errors import UsageError
-from deconditional.fields.io.classic import is_classic, missing_bytes
 from deconditional.fields.io.memory import available_memory, shown_bytes
 
 LINKS = (
@@ -62,10 +62,24 @@ def declared(place: str, is_store: bool) -> list[Declared]:
         return [Declared.of(name, array, dict(array.attrs)) for name, array in arrays]
     import netCDF4
 
-    if is_classic(place) and (missing := missing_bytes(place)):
-        raise ValueError(f"it is cut short by {shown_bytes(missing)} at least")
+    check_whole(place)
     with netCDF4.Dataset(place) as file:
         return [Declared.of(name, v, v.__dict__) for name, v in file.variables.items()]
+
+
+def check_whole(place: str) -> None:
+    """Raise where a file of the classic format lacks its end, where netCDF4 would read zeros.
+
+    SciPy maps every variable to where its header says it lies, and reads none. It does not know
+    files of 64-bit data, which are believed.
+    """
+    with open(place, "rb") as file:
+        if file.read(4) not in (b"CDF\x01", b"CDF\x02"):
+            return
+    try:
+        netcdf_file(place, mmap=True).close()
+    except Exception:  # whatever nonsense in a header leads to
+        raise ValueError("it is cut short, or its header is damaged") from None
 
 
 def _refuse_pickles(place: str) -> None:
