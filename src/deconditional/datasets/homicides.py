@@ -44,11 +44,14 @@ class CountsExample:
         A GeoDataFrame of regions with their counts.
     truth
         A GeoDataFrame of the smaller zones, with theirs.
+    covariates
+        Their names.
     """
 
     fine: xr.Dataset
     zones: Any
     truth: Any
+    covariates: list[str]
 
 
 def us_homicides(step: float = 0.25, states: tuple[str, ...] = ()) -> CountsExample:
@@ -81,7 +84,7 @@ def us_homicides(step: float = 0.25, states: tuple[str, ...] = ()) -> CountsExam
     if states:
         counties = counties[counties["state"].isin(states)]
     zones = counties[["state", "geometry", "homicides"]].dissolve("state", aggfunc="sum")
-    return CountsExample(_cells(counties, step), zones, counties)
+    return CountsExample(_cells(counties, step), zones, counties, list(COVARIATES))
 
 
 def _cells(counties: Any, step: float) -> xr.Dataset:
