@@ -1,7 +1,5 @@
 """Functions, operators, leave-one-out and the two-stage regressor against dense NumPy algebra."""
 
-import warnings
-
 import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +16,6 @@ from deconditional.operators import (
     DeconditionalRegressor,
     Evidence,
     Features,
-    LeaveOneOut,
     median_kernel,
     search_ridge,
 )
@@ -330,23 +327,6 @@ def test_evidence_is_that_of_contrasts():
     assert_close(-0.5 * degrees * Evidence(q, Z).score(0.1), a)
 
 
-def test_leave_one_out_with_a_constant_refits_the_constant():
-    q = gram(KERNEL, X)
-    drift = RNG.uniform(0.5, 1.5, 6)
-    held_out = LeaveOneOut(q, np.outer(Z, Z), np.full(6, 1 / 6), drift)
-    for ridge in (1e-3, 0.2):
-        expected = []
-        for j in range(6):
-            kept = np.arange(6) != j
-            system = np.zeros((6, 6))
-            system[:5, :5] = q[np.ix_(kept, kept)] + 5 * ridge * np.eye(5)
-            system[:5, 5] = system[5, :5] = drift[kept]
-            solved = np.linalg.solve(system, np.append(Z[kept], 0.0))
-            prediction = q[j, kept] @ solved[:5] + drift[j] * solved[5]
-            expected.append((Z[j] - prediction) ** 2)
-        assert_close(held_out.errors(ridge), expected)
-
-
 # --------------------------------------------------------------------------- deconditional
 
 
@@ -368,7 +348,7 @@ def test_deconditional_operator_is_that_of_the_paper(cmo, bags):
 
 
 @EACH
-def test_deconditional_risk_and_leave_one_out(cmo, bags):
+def test_deconditional_risk(cmo, bags):
     stage_one = conditional(bags, cmo)
     operator = DeconditionalMeanOperator(stage_one, OBSERVED, epsilon=EPSILON)
     a = mediation(cmo, bags)
@@ -378,33 +358,6 @@ def test_deconditional_risk_and_leave_one_out(cmo, bags):
     loss = np.einsum("ij,ik,kj->j", residual, L_BOTH, residual).mean()
     penalty = EPSILON * np.sum((L_BOTH @ b) * (b @ K))
     assert_close(risk(operator, FiniteRankOperator.of(operator), EPSILON), loss + penalty)
-    for epsilon in (1e-3, 0.5):
-        errors, squares = [], []
-        for j in range(6):
-            kept = np.arange(6) != j
-            system = q[np.ix_(kept, kept)] + 5 * epsilon * np.eye(5)
-            weights = np.linalg.solve(system, q[kept, j])
-            difference = np.eye(6)[j]
-            difference[kept] -= weights
-            errors.append(difference @ L_BOTH @ difference)
-            squares.append((difference @ Z) ** 2)
-        assert_close(operator.leave_one_out(epsilon), errors)
-        assert_close(operator.leave_one_out(epsilon, z=Z), squares)
-
-
-def test_epsilon_chosen_by_leaving_one_out():
-    stage_one = conditional(EQUAL)
-    bounds = (1e-6, 10.0)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        operator = DeconditionalMeanOperator(
-            stage_one, OBSERVED, epsilon="leave-one-out", epsilon_bounds=bounds
-        )
-    grid = np.geomspace(*bounds, 141)
-    scores = [operator.leave_one_out(epsilon).mean() for epsilon in grid]
-    best = int(np.argmin(scores))
-    assert grid[max(best - 1, 0)] <= operator.epsilon <= grid[min(best + 1, 140)]
-    assert bool(caught) == (operator.search.at_edge != "")
 
 
 @pytest.mark.parametrize(("cmo", "bags"), [CASES[0], CASES[3]], ids=["standard", "shrinkage"])
@@ -445,20 +398,15 @@ def test_a_constant_is_fitted_by_generalised_least_squares():
     assert_close(model.predict_coarse(OBSERVED), constant * drift + a.T @ K @ a @ rest)
 
 
-@pytest.mark.parametrize("way", ["evidence", "leave-one-out"])
-def test_epsilon_chosen_by_the_observations(way):
+def test_epsilon_chosen_by_the_observations():
     bounds = (1e-6, 100.0)
     a = mediation("standard", EQUAL)
     z = a.T @ np.sin(EQUAL.points).sum(1) + 0.05 * np.array([1, 1, -1, -1, 1, -1])
-    model = DeconditionalRegressor(
-        KERNEL, MEDIATOR_KERNEL, ridge=RIDGE, epsilon=way, epsilon_bounds=bounds
-    ).fit(EQUAL, z, mediator=OBSERVED)
-    q, drift = a.T @ K @ a, a.T @ np.ones(EQUAL.n_points)
-    criterion = (
-        Evidence(q, z, drift)
-        if way == "evidence"
-        else LeaveOneOut(q, np.outer(z, z), np.full(6, 1 / 6), drift)
+    model = DeconditionalRegressor(KERNEL, MEDIATOR_KERNEL, ridge=RIDGE, epsilon_bounds=bounds).fit(
+        EQUAL, z, mediator=OBSERVED
     )
+    q, drift = a.T @ K @ a, a.T @ np.ones(EQUAL.n_points)
+    criterion = Evidence(q, z, drift)
     grid = np.geomspace(*bounds, 141)
     best = int(np.argmin([criterion.score(epsilon) for epsilon in grid]))
     assert 0 < best < 140 and grid[best - 1] < model.epsilon_ < grid[best + 1]
@@ -567,7 +515,7 @@ def _without_mediator():
                 EQUAL, Z
             ),
             ValueError,
-            "'evidence' or 'leave-one-out', not 'cv'",
+            "or 'evidence', not 'cv'",
         ),
         (
             lambda: DeconditionalRegressor(KERNEL, MEDIATOR_KERNEL, ridge=1.0).fit(

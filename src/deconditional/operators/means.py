@@ -43,7 +43,16 @@ from deconditional.fitting.kernel_parameters import kernel_template
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations
 from deconditional.observations.mediation import ridge_shape
 from deconditional.operators.functions import Features, Function
-from deconditional.operators.ridge import LEAVE_ONE_OUT, RidgeOperator, check_bounds
+from deconditional.operators.ridge import (
+    LEAVE_ONE_OUT,
+    LeaveOneOut,
+    RidgeOperator,
+    RidgeSearch,
+    check_bounds,
+    check_positive,
+    reach,
+    search_ridge,
+)
 
 
 def median_kernel(inputs: npt.ArrayLike, family: type[AbstractKernel] = gk.RBF) -> AbstractKernel:
@@ -129,9 +138,18 @@ class ConditionalMeanOperator(RidgeOperator):
         self.bags = bags
         self.cmo = cmo
         shares = 1.0 / ridge_shape(cmo, bags.effective_sizes)
-        given = Features.of_points(ell, bags.mediator)
-        super().__init__(Features(k, bags), given, None, shares, "ridge", ridge, ridge_bounds)
-        self.ridge = self._ridge
+        targets, given = Features(k, bags), Features.of_points(ell, bags.mediator)
+        self.search: RidgeSearch | None = None
+        if ridge == LEAVE_ONE_OUT:
+            if len(bags) < 2:
+                raise ValueError(
+                    "leaving one out needs two bags or more; give ridge a value instead."
+                )
+            held_out = LeaveOneOut(given.gram, targets.gram, shares)
+            self.search = search_ridge(held_out.score, ridge_bounds or reach(held_out.largest))
+            ridge = self.search.best
+        self.ridge = check_positive("ridge", ridge, LEAVE_ONE_OUT)
+        super().__init__(targets, given, None, shares, "ridge", self.ridge)
 
     @classmethod
     def from_samples(
@@ -195,10 +213,9 @@ class ConditionalMeanOperator(RidgeOperator):
         own. The search for λ minimises the mean with weights :attr:`shares`, less the spread within
         bags, which no λ changes.
         """
-        return self._left_out(ridge, self.into.gram) + self._spread()
-
-    def _spread(self) -> Floats:
-        return self.into.scatter if self.cmo == "standard" else np.zeros(len(self.into))
+        ridge = self.ridge if ridge is None else check_positive("ridge", ridge)
+        errors = LeaveOneOut(self.out_of.gram, self.into.gram, self.shares).errors(ridge)
+        return errors + self.into.scatter if self.cmo == "standard" else errors
 
 
 def bags_of_samples(x: npt.ArrayLike, y: npt.ArrayLike) -> Bags:
@@ -216,19 +233,8 @@ class DeconditionalMeanOperator(RidgeOperator):
     mediator : (M, p) or (M,)
         The mediators :math:`\tilde y` of the observations.
     epsilon
-        ε, or ``"leave-one-out"`` for the one that best reconstructs the feature of a mediator from
-        the other mediators; see :meth:`leave_one_out` and
-        :func:`~deconditional.operators.search_ridge`. Features of mediators have no noise, so with
-        a smooth ℓ that is too small an ε for noisy observations:
-        :class:`~deconditional.DeconditionalRegressor` chooses by the evidence of z.
-    epsilon_bounds
-        Where to search for it: by default 1e-10 to 1e3 times the largest eigenvalue of
-        :math:`\hat Q / M`.
-
-    Attributes
-    ----------
-    search
-        How ε was chosen, or None where it was given.
+        ε; :class:`~deconditional.DeconditionalRegressor` chooses it by the evidence of
+        observations.
 
     Examples
     --------
@@ -250,24 +256,20 @@ class DeconditionalMeanOperator(RidgeOperator):
         conditional: ConditionalMeanOperator,
         mediator: npt.ArrayLike,
         *,
-        epsilon: float | str,
-        epsilon_bounds: tuple[float, float] | None = None,
+        epsilon: float,
     ):
         if not isinstance(conditional, ConditionalMeanOperator):
             raise TypeError(
                 "conditional must be a ConditionalMeanOperator, not "
                 f"{type(conditional).__name__}; make one of bags or samples."
             )
-        check_bounds("epsilon", epsilon, epsilon_bounds)
         self.conditional = conditional
         self.mediator = mediators(mediator, conditional.out_of.n_inputs)
         targets = Features.of_points(conditional.mediator_kernel, self.mediator)
         self._weights = conditional.weights(self.mediator)
         shares = np.full(len(targets), 1.0 / len(targets))
-        super().__init__(
-            targets, conditional.into, self._weights, shares, "epsilon", epsilon, epsilon_bounds
-        )
-        self.epsilon = self._ridge
+        self.epsilon = check_positive("epsilon", epsilon)
+        super().__init__(targets, conditional.into, self._weights, shares, "epsilon", self.epsilon)
 
     def embedding(self, x: npt.ArrayLike) -> Function:
         r"""The deconditional mean embeddings :math:`\hat\mu_{X=x|Y} = \hat D k_x`, one per point.
@@ -301,18 +303,6 @@ class DeconditionalMeanOperator(RidgeOperator):
         others = features if other is None else Features.of_points(self.out_of.kernel, other)
         left = self.out_of.cross(features).T @ self._weights
         return features.cross(others) - left @ self._times(self.out_of.cross(others))
-
-    def leave_one_out(self, epsilon: float | None = None, z: npt.ArrayLike | None = None) -> Floats:
-        r"""Squared error of every mediator under the operator of the others, in closed form.
-
-        It is :math:`\lVert\ell_{\tilde y_m} - \hat D_{-m}\hat C\ell_{\tilde y_m}\rVert^2` or, with
-        observations z, the squared error of :math:`z_m` as predicted from the other observations.
-        The conditional mean operator stays as it is, and so does ε.
-        """
-        if z is None:
-            return self._left_out(epsilon, self.into.gram)
-        values = self._observations(z)
-        return self._left_out(epsilon, np.outer(values, values))
 
     def _observations(self, z: npt.ArrayLike) -> Floats:
         array = observations(z)

@@ -27,10 +27,11 @@ from deconditional.operators.means import (
 from deconditional.operators.ridge import (
     LEAVE_ONE_OUT,
     Evidence,
-    LeaveOneOut,
     RidgeSearch,
     check_bounds,
     check_positive,
+    reach,
+    search_ridge,
 )
 
 EVIDENCE = "evidence"
@@ -56,9 +57,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         :class:`~deconditional.operators.ConditionalMeanOperator`.
     epsilon
         ε of the second stage. ``"evidence"``: the one with the greatest restricted likelihood of
-        the observations, given the first stage. ``"leave-one-out"``: the one that best predicts an
-        observation from the others. That need not be one that recovers the field, since errors
-        which hardly change conditional means may be large in the field.
+        the observations, given the first stage.
     trend
         ``"constant"``: a constant is added to the field and fitted by generalised least squares,
         without a penalty. ``"none"``: the field is shrunk towards zero.
@@ -153,7 +152,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
             )
         self.epsilon_search_ = self._search(embeddings.inner(embeddings), z, drift)
         epsilon = self.epsilon if self.epsilon_search_ is None else self.epsilon_search_.best
-        epsilon = check_positive("epsilon", epsilon, EVIDENCE, LEAVE_ONE_OUT)
+        epsilon = check_positive("epsilon", epsilon, EVIDENCE)
         self.conditional_ = conditional
         self.deconditional_ = DeconditionalMeanOperator(conditional, observed, epsilon=epsilon)
         self.intercept_ = 0.0
@@ -168,7 +167,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         return self
 
     def _search(self, q: Floats, z: Floats, drift: Floats | None) -> RidgeSearch | None:
-        if self.epsilon not in (EVIDENCE, LEAVE_ONE_OUT):
+        if self.epsilon != EVIDENCE:
             return None
         if len(z) < 2 + (drift is not None):
             raise ValueError(
@@ -178,10 +177,9 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(
                 "all observations are equal: nothing to choose epsilon by; give it a value."
             )
-        if self.epsilon == EVIDENCE:
-            return Evidence(q, z, drift).search("epsilon", self.epsilon_bounds)
-        shares = np.full(len(z), 1.0 / len(z))
-        return LeaveOneOut(q, np.outer(z, z), shares, drift).search("epsilon", self.epsilon_bounds)
+        evidence = Evidence(q, z, drift)
+        bounds = self.epsilon_bounds or reach(evidence.largest)
+        return search_ridge(evidence.score, bounds, "epsilon")
 
     def predict(self, x: npt.ArrayLike) -> Floats:
         """The field at points x, (m,)."""

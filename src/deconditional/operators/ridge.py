@@ -41,24 +41,7 @@ PER_DECADE = 4
 """Ridges tried per decade before the best is refined."""
 
 
-class RidgeScore:
-    """A number for every ridge, the less the better, and the search for its least value."""
-
-    largest: float
-    """The largest eigenvalue, on whose scale ridges are to be seen."""
-
-    def score(self, ridge: float) -> float:
-        """Score of a ridge, the less the better."""
-        raise NotImplementedError
-
-    def search(self, name: str, bounds: tuple[float, float] | None = None) -> RidgeSearch:
-        """The ridge with the least score; see :func:`search_ridge`."""
-        if bounds is None:
-            bounds = (REACH[0] * self.largest, REACH[1] * self.largest)
-        return search_ridge(self.score, bounds, name)
-
-
-class LeaveOneOut(RidgeScore):
+class LeaveOneOut:
     """Held-out squared errors of a kernel ridge regression, for any ridge.
 
     Parameters
@@ -69,9 +52,11 @@ class LeaveOneOut(RidgeScore):
         Gram matrix of the outputs; the outer product of z with itself for numbers.
     shares : (N,)
         Weight of every example in the loss; they sum to one.
-    drift : (N,), optional
-        What a constant adds to every output. The constant is then fitted anew, without a penalty,
-        each time an example is left out. Outputs must be numbers.
+
+    Attributes
+    ----------
+    largest
+        The largest eigenvalue of the inputs, on whose scale ridges are to be seen.
 
     Examples
     --------
@@ -82,9 +67,7 @@ class LeaveOneOut(RidgeScore):
     [1.0, 4.0]
     """
 
-    def __init__(
-        self, inputs: Floats, outputs: Floats, shares: Floats, drift: Floats | None = None
-    ):
+    def __init__(self, inputs: Floats, outputs: Floats, shares: Floats):
         root = np.sqrt(shares)
         values, vectors = np.linalg.eigh(root[:, None] * inputs * root)
         self.shares = shares
@@ -94,7 +77,6 @@ class LeaveOneOut(RidgeScore):
         sizes, directions = np.linalg.eigh(outputs)
         kept = sizes > NEGLIGIBLE * max(sizes[-1], 0.0)
         self._outputs = vectors.T @ (root[:, None] * directions[:, kept] * np.sqrt(sizes[kept]))
-        self._drift = None if drift is None else vectors.T @ (root * drift)
 
     def errors(self, ridge: float) -> Floats:
         """Squared norm of the held-out error of every example."""
@@ -102,12 +84,6 @@ class LeaveOneOut(RidgeScore):
         damped = 1.0 / (self._values + ridge * (1.0 - self.shares)[:, None])
         rows = u * damped
         diagonal = np.sum(u * rows, axis=1)
-        if self._drift is not None:
-            drift = self._drift * damped
-            at_own = np.sum(u * drift, axis=1)
-            strength = drift @ self._drift
-            rows = rows - (at_own / strength)[:, None] * drift
-            diagonal = diagonal - at_own**2 / strength
         squares = np.sum((rows @ self._outputs) ** 2, axis=1)
         return squares / (self.shares * diagonal**2)
 
@@ -116,7 +92,7 @@ class LeaveOneOut(RidgeScore):
         return float(self.shares @ self.errors(ridge))
 
 
-class Evidence(RidgeScore):
+class Evidence:
     r"""Evidence of a ridge: numbers z are a Gaussian vector with covariance τ²(G + MλI).
 
     The scale τ² takes its best value for every ridge. A constant with a flat prior is integrated
@@ -130,6 +106,11 @@ class Evidence(RidgeScore):
         Outputs.
     drift : (M,), optional
         What a constant adds to every output.
+
+    Attributes
+    ----------
+    largest
+        The largest eigenvalue of the inputs over their number.
 
     Examples
     --------
@@ -182,6 +163,11 @@ class RidgeSearch:
     ridges: Floats = field(repr=False)
     scores: Floats = field(repr=False)
     at_edge: str = ""
+
+
+def reach(largest: float) -> tuple[float, float]:
+    """Where ridges are searched for, from the largest eigenvalue of what they are added to."""
+    return REACH[0] * largest, REACH[1] * largest
 
 
 def search_ridge(
@@ -254,16 +240,6 @@ def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> N
         )
 
 
-def factorised(matrix: Floats, name: str) -> Floats:
-    """Lower Cholesky factor of a Gram matrix with its ridge."""
-    root = np.asarray(stable_cholesky(jnp.asarray(matrix)))
-    if not np.isfinite(root).all():
-        raise ValueError(
-            f"the regularised Gram matrix is singular in double precision; raise {name}."
-        )
-    return root
-
-
 class RidgeOperator:
     r"""Operator :math:`\Phi B \Psi^\top` that regresses features on elements of another space.
 
@@ -276,10 +252,8 @@ class RidgeOperator:
         matrix, :math:`\Psi` times its columns.
     shares
         The weights :math:`\pi_j` of the examples, which sum to one.
-    name
-        What the ridge is called.
-    ridge, bounds
-        The ridge, or ``"leave-one-out"`` and where to search for it.
+    name, ridge
+        What the ridge is called, and its value.
     """
 
     def __init__(
@@ -289,21 +263,19 @@ class RidgeOperator:
         mix: Floats | None,
         shares: Floats,
         name: str,
-        ridge: float | str,
-        bounds: tuple[float, float] | None,
+        ridge: float,
     ):
         self.into = targets
         self.out_of = out_of
         self.shares = shares
-        self.search: RidgeSearch | None = None
-        self._name = name
         self._mix = mix
-        self._gram = out_of.gram if mix is None else mix.T @ out_of.gram @ mix
-        if ridge == LEAVE_ONE_OUT:
-            self.search = self._held_out(targets.gram).search(name, bounds)
-            ridge = self.search.best
-        self._ridge = check_positive(name, ridge, LEAVE_ONE_OUT)
-        self._root = factorised(self._gram + np.diag(self._ridge / shares), name)
+        gram = out_of.gram if mix is None else mix.T @ out_of.gram @ mix
+        root = np.asarray(stable_cholesky(jnp.asarray(gram + np.diag(ridge / shares))))
+        if not np.isfinite(root).all():
+            raise ValueError(
+                f"the regularised Gram matrix is singular in double precision; raise {name}."
+            )
+        self._root = root
 
     @property
     def matrix(self) -> Floats:
@@ -315,16 +287,3 @@ class RidgeOperator:
 
     def _times(self, b: Floats) -> Floats:
         return self._solve(b if self._mix is None else self._mix.T @ b)
-
-    def _left_out(self, ridge: float | None, outputs: Floats) -> Floats:
-        """Squared error of every example under the operator of the others."""
-        ridge = self._ridge if ridge is None else check_positive(self._name, ridge)
-        return self._held_out(outputs).errors(ridge)
-
-    def _held_out(self, outputs: Floats) -> LeaveOneOut:
-        if len(self.shares) < 2:
-            raise ValueError(
-                f"leaving one out needs two bags or more, or two observations; give {self._name} "
-                "a value instead."
-            )
-        return LeaveOneOut(self._gram, outputs, self.shares)

@@ -1,13 +1,9 @@
-"""Results of ``deconditional downscale``, read from files and checked before anything is drawn.
-
-A file may come from anywhere: whatever a page shows is looked at here, and only here.
-"""
+"""Results of ``deconditional downscale``, read from files and checked before anything is drawn."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,70 +20,7 @@ CELLS = ("mean", "std", "latent_mean", "latent_std")
 DRAWN = (*CELLS, "samples", "coarse_observed", "coarse_mean", "coarse_residual", "coarse_role")
 """Variables that pages are made of, the first of them on the fine grid."""
 
-DEEPEST = 30
-"""Lists and objects within each other in the facts."""
-
 REMEDY = "name a file that deconditional downscale wrote."
-
-PLAIN = (str, int, float, type(None))
-"""What lists and objects of JSON are made of in the end."""
-
-
-Fits = Callable[[Any], bool]
-
-
-def _anything(value: Any) -> bool:
-    return True
-
-
-def _number(value: Any) -> bool:
-    """A number that arrays can hold, or none at all."""
-    return (
-        value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
-    )
-
-
-def _listed(fits: Fits = _anything, least: int = 0, most: float = np.inf) -> Fits:
-    """A test for lists of so many values that each fit."""
-    return lambda value: (
-        isinstance(value, list) and least <= len(value) <= most and all(map(fits, value))
-    )
-
-
-def _object(fits: Fits = _anything, **parts: Fits) -> Fits:
-    """A test for objects whose values all fit, and named ones in a way of their own."""
-    return lambda value: (
-        isinstance(value, dict)
-        and all(map(fits, value.values()))
-        and all(part(value[name]) for name, part in parts.items() if value.get(name))
-    )
-
-
-FACTS: dict[str, tuple[str, Fits]] = {
-    "options": ("an object", _object()),
-    "timings": ("an object", _object()),
-    "versions": ("an object", _object()),
-    "bounds": ("two numbers", _listed(_number, 2, 2)),
-    "understood": ("a list of pairs", _listed(_listed(least=2, most=2))),
-    "parameters": ("a list of objects", _listed(_object())),
-    "fit": ("an object with lists of notes", _object(notes=_listed(), details=_object())),
-    "comparison": (
-        "an object with rows and columns",
-        _object(rows=_listed(_listed(least=1)), columns=_listed(), pit=_listed(_number)),
-    ),
-    "residuals": ("an object of numbers", _object(_number)),
-}
-"""What each of the facts must be, where it is there."""
-
-
-def _depth(value: Any) -> int:
-    """How deep lists and objects lie within each other."""
-    depth, level = 0, [value]
-    while level and depth <= DEEPEST:
-        parts = [v.values() if isinstance(v, dict) else v for v in level]
-        level = [v for part in parts if not isinstance(part, PLAIN) for v in part]
-        depth += 1
-    return depth
 
 
 def load_result(path: str | os.PathLike[str]) -> xr.Dataset:
@@ -130,19 +63,13 @@ def read_result(data: xr.Dataset, shown: str = "the dataset") -> Result:
 
 
 def _facts(text: Any, shown: str) -> dict[str, Any]:
-    """What a result says about itself, checked."""
+    """What a result says about itself."""
     try:
         facts = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         facts = None
-    wrong = "" if isinstance(facts, dict) else "it is no object"
-    for name, (what, fits) in FACTS.items():
-        if not wrong and facts.get(name) and not fits(facts[name]):
-            wrong = f"{name!r} must be {what}"
-    if wrong or _depth(facts) > DEEPEST:
-        raise UsageError(
-            f"the attribute 'deconditional' of {shown} is damaged ({wrong or 'too deep'}); {REMEDY}"
-        )
+    if not isinstance(facts, dict):
+        raise UsageError(f"the attribute 'deconditional' of {shown} is damaged; {REMEDY}")
     return facts
 
 

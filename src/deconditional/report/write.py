@@ -12,10 +12,10 @@ import numpy as np
 import xarray as xr
 
 from deconditional import __version__
-from deconditional.errors import UsageError
+from deconditional.errors import UsageError, one_line
 from deconditional.report.page import render
 from deconditional.report.plots import require_matplotlib
-from deconditional.report.reading import read_result
+from deconditional.report.reading import REMEDY, read_result
 from deconditional.report.sections import sections
 from deconditional.report.truth import align_truth
 from deconditional.saving.outputs import output_folder, write_atomically
@@ -69,12 +69,19 @@ def write_report(
     output_folder(out.parent)
     if truth is not None:
         checked = replace(checked, truth=align_truth(truth, checked.mean, checked.target))
-    with np.errstate(all="ignore"):  # of values as large as numbers can be
-        if checked.scored is not None and not checked.scored[0].size:
-            raise UsageError(
-                "the truth has no value in any cell that was predicted; give one that overlaps."
-            )
-        note = f"Written by deconditional {__version__}."
-        page = render(checked.name, sections(checked), note)
+    note = f"Written by deconditional {__version__}."
+    try:
+        with np.errstate(all="ignore"):  # of values as large as numbers can be
+            if checked.scored is not None and not checked.scored[0].size:
+                raise UsageError(
+                    "the truth has no value in any cell that was predicted; give one that overlaps."
+                )
+            page = render(checked.name, sections(checked), note)
+    except (UsageError, MemoryError):
+        raise
+    except Exception as error:  # facts may be of any kind, each a stumbling block of its own
+        raise UsageError(
+            f"no page can be made of what the result says of itself ({one_line(error)}); {REMEDY}"
+        ) from error
     write_atomically(out, page)
     return out
