@@ -1,4 +1,4 @@
-"""``deconditional demo --counts``: homicides of states as a map, and for counties that are hidden."""
+"""``deconditional demo --counts``: homicides of states as a map, and in hidden counties."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deconditional.saving.outputs import output_folder
 from deconditional.scores import Counts, Draws
 
 COLUMNS = ("rmse", "crps", "coverage95", "coverage50")
-STEP, N_INDUCING = 0.3, 60
+STEP, N_INDUCING = 0.4, 60
 LEVEL = 1e-4
 """One homicide in ten thousand person-years, about the rate of all states."""
 

@@ -78,7 +78,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     check_size_options(args)
     request = Request(args, command, console, downscaler, *read(args, extra))
     if args.aggregate is not None:
-        request = replace(request, zones=named(open_table(args.aggregate, "aggregate"), None))
+        request = replace(request, zones=open_table(args.aggregate, "aggregate"))
     computing = complaints(
         f"the computation with the model {downscaler.model!r} failed",
         "try another --model or --seed, or leave variables out",
@@ -121,21 +121,17 @@ def exposure(args: argparse.Namespace) -> list[str]:
     return [given] if is_file else []
 
 
-def named(table: Any, column: str | None) -> Any:
-    """A table whose rows are called by a column, if one is named."""
-    if column is None:
-        return table
-    if column not in table.columns:
+def zones_of(path: str, column: str | None) -> Any:
+    """A table of zones whose rows are called by a column, if one is named; or cells of a grid."""
+    if not is_table_file(path):
+        return open_fields(path, "coarse")
+    table = open_table(path)
+    if column is not None and column not in table.columns:
         raise UsageError(
             f"--id: the polygons have no column {column!r}; they have "
             f"{', '.join(str(c) for c in table.columns)}."
         )
-    return table.set_index(column)
-
-
-def zones_of(path: str, column: str | None) -> Any:
-    """A table of zones whose rows are called by a column, or cells of a grid."""
-    return named(open_table(path), column) if is_table_file(path) else open_fields(path, "coarse")
+    return table if column is None else table.set_index(column)
 
 
 def read(args: argparse.Namespace, extra: Sequence[str]) -> tuple[Any, Any, xr.Dataset | None]:

@@ -9,9 +9,8 @@ the five that Land, McCall and Cohen (1990) found to matter in all decades.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -32,21 +31,8 @@ COVARIATES = {
 }
 
 
-@dataclass(frozen=True)
-class CountsExample:
-    """Counts in regions, and in the smaller zones that these are made of.
-
-    Attributes
-    ----------
-    fine
-        Covariates and exposure on a grid.
-    zones
-        A GeoDataFrame of regions with their counts.
-    truth
-        A GeoDataFrame of the smaller zones, with theirs.
-    covariates
-        Their names.
-    """
+class CountsExample(NamedTuple):
+    """Covariates and exposure on a grid, and tables of regions and of smaller zones with counts."""
 
     fine: xr.Dataset
     zones: Any
@@ -102,17 +88,14 @@ def _cells(counties: Any, step: float) -> xr.Dataset:
     people = counties["people"].to_numpy() / shared.sum(0)
     each = {name: shared @ (people * counties[name].to_numpy()) for name in COVARIATES}
     every = shared @ people
-    there = every > 0
-    found = {name: values / np.where(there, every, 1.0) for name, values in each.items()}
+    known = np.where(every > 0, every, np.nan)
+    fields = {name: values / known for name, values in each.items()} | {
+        "person_years": YEARS * known
+    }
     about = {**COVARIATES, "person_years": "people times years"}
-    return xr.Dataset(
+    return empty.drop_vars("cell").assign(
         {
-            name: (
-                ("lat", "lon"),
-                np.where(there, values, np.nan).reshape(grid.shape),
-                {"long_name": about[name]},
-            )
-            for name, values in {**found, "person_years": YEARS * every}.items()
-        },
-        coords,
+            name: (("lat", "lon"), values.reshape(grid.shape), {"long_name": about[name]})
+            for name, values in fields.items()
+        }
     )

@@ -119,7 +119,10 @@ def aggregate(
     levels = quantile_levels(quantiles)
     if kind not in ("mean", "sum", "count"):
         raise UsageError(f"kind must be 'mean', 'sum' or 'count', not {kind!r}.")
-    if kind == "count" and _family(source) is None:
+    if isinstance(source, Downscaler):
+        source._check_fitted()
+    counted = isinstance(source, Downscaler) and source.pairing_.question.family is not None
+    if kind == "count" and not counted:
         raise UsageError("kind='count' is for a fitted Downscaler with a family of counts.")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
         raise UsageError(f"samples must be a whole number from 2 on, not {samples!r}.")
@@ -247,7 +250,6 @@ def _quantiles(draws: Floats, levels: Sequence[float]) -> Floats:
 
 def _side_of_fit(model: Downscaler, fine: xr.Dataset | None) -> FineSide:
     """Fine data that was given, or that of the fit."""
-    model._check_fitted()
     if fine is not None:
         return FineSide.of(fine, model.pairing_.question)
     side = model.learner_.side
@@ -277,18 +279,10 @@ def _of_model(model: Downscaler, found: _Found, n: int, seed: int) -> tuple[Floa
 def _counts(model: Downscaler, found: _Found, n: int, seed: int) -> Floats:
     """Draws of counts as they would be observed, with a scatter and an effect of their own."""
     bags = _bags(model, found, seed)
-    amounts = {_family(model).amount: found.amount[found.bags.table.unit]}
+    amounts = {model.pairing_.question.family.amount: found.amount[found.bags.table.unit]}
     bags = replace(bags, exposure=None)
     post = model.model_.predict_bags(bags, kind="sum", noise=True, n_draws=n, seed=seed, **amounts)
     return np.asarray(post.draws)
-
-
-def _family(source: Downscaler | xr.Dataset) -> Any:
-    """The family that a model was fitted with; None where observations are normal."""
-    if not isinstance(source, Downscaler):
-        return None
-    source._check_fitted()
-    return source.pairing_.question.family
 
 
 def _bags(model: Downscaler, found: _Found, seed: int) -> Bags:

@@ -33,6 +33,10 @@ NOBODY = 1e-9
 """Share of the people of a zone that is hidden who stay."""
 
 COLUMNS = ("rmse", "crps", "nll", "coverage95", "coverage50")
+SIMPLE = {
+    "areal weighting": lambda amounts, z, points: areal_weighting(amounts, z),
+    "Poisson regression": poisson_regression,
+}
 
 
 def compared_counts(
@@ -60,8 +64,7 @@ def compared_counts(
         pit[name] = found.pit(z).draw(learner.recipe.seed)
     if family is None:
         rows += _interpolated(learner, first.used[judged])
-    simple = {"areal weighting": _common, "Poisson regression": _regression}
-    for name, method in simple.items() if family is not None else ():
+    for name, method in SIMPLE.items() if family is not None else ():
         began = time.perf_counter()
         found = _of_method(method, first.rows(judged), fold[judged])
         rows.append(_row(name, found, z, time.perf_counter() - began))
@@ -135,11 +138,3 @@ def _of_method(method: Callable[..., Any], data: Any, fold: Ints) -> Counts:
         fitted = method(every[rest], data.z[rest], bags.points)
         means[asked], dispersion[asked] = every[asked] @ fitted.rate, fitted.dispersion
     return Counts(np.maximum(means, 1e-12)[None], dispersion[None])
-
-
-def _common(amounts: Any, z: Floats, points: Floats) -> Any:
-    return areal_weighting(amounts, z)
-
-
-def _regression(amounts: Any, z: Floats, points: Floats) -> Any:
-    return poisson_regression(amounts, z, points)

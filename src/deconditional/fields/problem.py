@@ -157,18 +157,16 @@ class FitData:
         return (found,)
 
     def rows(self, rest: Ints) -> FitData:
-        """Some of the observations, each of a bag of its own."""
-        name, amounts = self.amounts or ("", self.z)
-        return replace(
-            self,
-            bags=self.bags.select(rest),
-            z=self.z[rest],
-            used=self.used[rest],
-            bag_of=self.bag_of[rest],
-            amounts=None if self.amounts is None else (name, amounts[rest]),
-            source=None if self.source is None else self.source[rest],
-            noise=None if self.noise is None else self.noise[rest],
-        )
+        """Some of the observations; without mediators, and some of the bags."""
+        found: dict[str, Any] = {"z": self.z[rest], "used": self.used[rest]}
+        for name in ("mediator", "own_bag", "source", "noise"):
+            array = getattr(self, name)
+            found[name] = None if array is None else array[rest]
+        if self.mediator is None:
+            found |= {"bags": self.bags.select(rest), "bag_of": self.bag_of[rest]}
+        if self.amounts is not None:
+            found["amounts"] = self.amounts[0], self.amounts[1][rest]
+        return replace(self, **found)
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``fit`` beyond bags and z."""

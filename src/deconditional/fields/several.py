@@ -59,17 +59,16 @@ class Told:
     @property
     def learns_noise(self) -> bool:
         """Whether the noise is to be learnt."""
-        return bool(np.isnan(self.noise_std).any())
+        return bool(np.isnan(self.noise_std).all())
 
 
 def questions(given: Sequence[Any], question: Question, fine: Any) -> list[tuple[Source, Question]]:
     """What is asked of every source, one without a bias first."""
-    wrong = [each for each in given if not isinstance(each, Source)]
-    if wrong or not given:
+    kinds = [type(each).__name__ for each in given if not isinstance(each, Source)]
+    if kinds or not given:
         raise UsageError(
             "several sources are a list of dc.Source, as in [dc.Source(districts, 'cases'), "
-            f"dc.Source(stations, 'rain')]; {type(wrong[0]).__name__ if wrong else 'an empty list'}"
-            " is none."
+            f"dc.Source(stations, 'rain')], not {kinds[0] if kinds else 'an empty list'}."
         )
     if question.mediators:
         raise UsageError("mediators link observations of one coarse dataset; leave them out.")
@@ -103,9 +102,8 @@ def _question(source: Source, question: Question, fine: Any) -> Question:
     data, target = source.where, source.z
     if not (isinstance(data, xr.Dataset) or is_table(data)) or not isinstance(target, str):
         raise UsageError(
-            "with fine covariates a source is dc.Source(zones, 'column'): a GeoDataFrame or an "
-            f"xarray Dataset, and the name of its target, not {type(data).__name__} and "
-            f"{type(target).__name__}."
+            "with fine covariates a source is dc.Source(zones, 'column'), a GeoDataFrame or an "
+            "xarray Dataset and the name of its target."
         )
     family = question.family if source.family is None else source.family
     family = None if isinstance(family, Normal) else family
@@ -113,9 +111,10 @@ def _question(source: Source, question: Question, fine: Any) -> Question:
     if kind is not None and family is not None:
         raise UsageError(f"observations of dc.{type(family).__name__} are sums; leave kind out.")
     if kind is None and family is None:
-        points = is_table(data) and data.geom_type.str.endswith("Point").all()
-        usual = question.kind or (None if is_table(data) else "mean")
-        kind = None if points else usual
+        kind = question.kind or "mean"
+        if is_table(data):
+            points = data.geom_type.str.endswith("Point").all()
+            kind = None if points else question.kind
     asked = replace(question, target=target, family=family, kind=kind)
     return resolved(asked, fine, data)
 
@@ -144,20 +143,17 @@ def as_table(source: Source, question: Question) -> Any:
     names = [question.target, *([question.amounts] if question.amounts else [])]
     names += [noise] if isinstance(noise, str) else []
     grid = find_grid(data, names, "coarse", question.dims)
-    corners = grid.corners()
-    if corners is None:
-        raise UsageError("the cells of a source have no corners; give a GeoDataFrame of points.")
-    if grid.n_times > 1:
+    corners, there = grid.corners(), grid.there
+    if corners is None or grid.n_times > 1:
         raise UsageError(
-            f"several sources are of one time, and {question.target!r} has {grid.n_times}; choose "
-            f"one, as in ds.isel({grid.time}=0)."
+            f"of several sources each is of one time, on cells with corners; {question.target!r} "
+            f"has {grid.n_times} time(s), on {grid.describe_cells()}. Choose a time, as in "
+            "ds.isel(time=0); of places make a GeoDataFrame of points."
         )
-    there = grid.there
     places = [f"{a:.6g}, {b:.6g}" for a, b in grid.centres[there]]
     columns = {name: values_on(grid, data, name)[0][there] for name in names}
     shapes = shapely.polygons(corners[there][..., ::-1])
-    crs = crs_of(grid.frame)
-    table = geopandas.GeoDataFrame(columns, geometry=shapes, crs=crs, index=places)
+    table = geopandas.GeoDataFrame(columns, places, geometry=shapes, crs=crs_of(grid.frame))
     table.attrs = dict(data[question.target].attrs)
     return table
 
@@ -166,8 +162,8 @@ def joined(
     sources: Sequence[Source], tables: Sequence[Any], sides: Sequence[Any]
 ) -> tuple[xr.Dataset, Zones, tuple[tuple[str, str], ...], tuple[Told, ...]]:
     """The zones of all sources, one source after the other, and how each was observed."""
-    grid, target = _zones([side.grid for side in sides]), sides[0].question.target
-    first, names = sides[0].dataset, [str(n) for s in sides for n in s.dataset[DIM].values]
+    grid, first = _zones([side.grid for side in sides]), sides[0].dataset
+    names = [str(n) for side in sides for n in side.dataset[DIM].values]
     if len(set(names)) < len(names):
         names = [f"{k + 1}: {n}" for k, s in enumerate(sides) for n in s.dataset[DIM].values]
     coords = {
@@ -175,23 +171,19 @@ def joined(
         for k, name in enumerate(grid.coordinates)
     } | {DIM: (DIM, np.asarray(names, dtype=str))}
     values = np.concatenate([side.dataset[side.question.target].values for side in sides])
+    data = {sides[0].question.target: (DIM, values, dict(first.attrs))}
     told, said = [], []
     for source, table, side in zip(sources, tables, sides, strict=True):
-        known = _noise(source, table)
-        told.append(Told(len(table), side.question, side.amounts(), known, source.bias))
-        said.append((f"source {len(told)}", _in_words(source, side.question, side.understood)))
-    return (
-        xr.Dataset({target: (DIM, values, dict(first.attrs))}, coords),
-        *(grid, tuple(said), tuple(told)),
-    )
-
-
-def _noise(source: Source, table: Any) -> Floats:
-    """The standard deviation of the errors of every zone, NaN where it is not known."""
-    given = source.noise_std
-    if isinstance(given, str):
-        given = numbers(table, given, "zones")
-    return np.broadcast_to(np.asarray(np.nan if given is None else given, float), len(table)).copy()
+        noise, question = source.noise_std, side.question
+        noise = numbers(table, noise, "zones") if isinstance(noise, str) else noise
+        noise = np.broadcast_to(np.nan if noise is None else noise, len(table)).astype(float)
+        told.append(Told(len(table), question, side.amounts(), noise, source.bias))
+        kind = "" if question.kind is None else f", {question.kind}s"
+        scatter = "normal" + kind if question.family is None else type(question.family).__name__
+        bias = "" if source.bias == "none" else f", {source.bias} bias"
+        lines = [f"{question.target}, {scatter}{bias}", *(text for _, text in side.understood)]
+        said.append((f"source {len(told)}", "; ".join(lines)))
+    return xr.Dataset(data, coords), grid, tuple(said), tuple(told)
 
 
 def _zones(grids: Sequence[Zones]) -> Zones:
@@ -203,11 +195,3 @@ def _zones(grids: Sequence[Zones]) -> Zones:
     every = Rings(np.concatenate([each.xy for each in rings]), start, owner)
     points = np.concatenate([grid.points for grid in grids])
     return replace(grids[0], n=int(first[-1]), rings=every, points=points)
-
-
-def _in_words(source: Source, question: Question, lines: Sequence[tuple[str, str]]) -> str:
-    """A source in a line."""
-    scatter = "normal" if question.family is None else type(question.family).__name__
-    bias = "" if source.bias == "none" else f", {source.bias} bias"
-    kind = f", {question.kind}s" if question.kind and question.family is None else ""
-    return "; ".join([f"{question.target}, {scatter}{kind}{bias}", *(text for _, text in lines)])

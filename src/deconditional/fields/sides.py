@@ -265,10 +265,8 @@ class CoarseSide:
     @property
     def told(self) -> tuple[Told, ...]:
         """How cells were observed, source by source."""
-        if self.sources:
-            return self.sources
         n = self.grid.n_cells
-        return (Told(n, self.question, self.amounts(), np.full(n, np.nan)),)
+        return self.sources or (Told(n, self.question, self.amounts(), np.full(n, np.nan)),)
 
     @property
     def times(self) -> np.ndarray | None:
@@ -347,17 +345,15 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"{role}=...), or leave it out."
             )
     met = FineSide.of(fine, question)
-    if several:
-        other = CoarseSide.of_sources(several, met)
+    if several or is_table(coarse):
+        of = CoarseSide
+        other = of.of_sources(several, met) if several else of.of_table(coarse, question, met)
         return met.beside(other.grid), other
-    if hasattr(coarse, "crs") and not hasattr(coarse, "data_vars") and not is_table(coarse):
+    if hasattr(coarse, "crs") and not hasattr(coarse, "data_vars"):
         raise UsageError(
             "the coarse data must be an xarray Dataset or a GeoDataFrame with the target as a "
             f"column, not {type(coarse).__name__}."
         )
-    if is_table(coarse):
-        other = CoarseSide.of_table(coarse, question, met)
-        return met.beside(other.grid), other
     met, other = _meeting(met, CoarseSide.of(coarse, question))
     if question.time == "ignore" or other.times is None:
         return met, other
