@@ -34,9 +34,6 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 demo: $(VENV)/.installed-demo ## downscale real global fields into demo-output/
 	@$(BIN)/deconditional demo --out demo-output
 
-# Compiling takes most of the time, and about a third less with the older emitters of XLA:CPU. What
-# users get is compiled in reliability and compat.
-test: export XLA_FLAGS ?= --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 test: $(STAMP) ## run the tests and every docstring example
 	@$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=20 $(PYTEST_ARGS)
 

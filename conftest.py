@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -16,9 +18,24 @@ os.environ.setdefault(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-import jax
-import pytest
-from hypothesis import settings
+QUICK = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+"""The older emitters of XLA:CPU compile in two thirds of the time."""
+
+
+def known(flags: str) -> bool:
+    """Whether the XLA that is installed knows its flags: one that does not ends the process."""
+    parsing = [sys.executable, "-c", "from jaxlib import xla_client as x; x.CompileOptions()"]
+    tried = subprocess.run(parsing, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True)
+    return tried.returncode == 0
+
+
+# Asked once: workers of pytest-xdist get the answer in their environment.
+if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1" and "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = QUICK if known(QUICK) else ""
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 # Tracing makes and drops many small objects: looking for cycles after every 700 of them takes up to
 # a fifth of the time of a short fit.

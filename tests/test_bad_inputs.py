@@ -1348,7 +1348,7 @@ print(json.dumps(found))
 
 
 def test_killed_while_writing_leaves_the_old_or_the_new(tmp_path):
-    tried = tries(2, 40)
+    tried = tries(1, 40)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", KILLS, str(tmp_path), str(tried)],
         capture_output=True,

@@ -120,7 +120,7 @@ def test_large_bags_of_several_chunks_are_thinned_on_the_way(monkeypatch):
 def test_thinned_bags_keep_their_area():
     n = 20_000
     cells, area = np.arange(n), np.where(np.arange(n) % 2, 3.0, 1.0)
-    piece = fine_bags.Pieces(np.zeros(n, dtype=int), cells, np.zeros((n, 1)), area)
+    piece = fine_bags.BagPoints(np.zeros(n, dtype=int), cells, np.zeros((n, 1)), area)
     plan = fine_bags.Reduction(np.array([0]), np.array([True]), 10, 2000, 1)
     found = plan.reduced(piece)
     assert len(found.amount) == 2000

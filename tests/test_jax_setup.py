@@ -83,7 +83,7 @@ import deconditional as dc
 found = []
 monitoring.register_event_listener(lambda name, **_: found.append(name))
 assert not jax.config.jax_enable_x64
-import deconditional.kernels.layout
+import deconditional.kernels.jax_setup
 assert jax.config.jax_enable_x64
 jax.jit(lambda x: jax.numpy.sin(x) ** 3)(1.0)
 print(sum("cache_hits" in name for name in found))
@@ -128,8 +128,9 @@ def devices_of_a_process(command, **environment):
 def test_a_processor_has_as_many_devices_as_it_is_to_have():
     assert devices_of_a_process(DEVICES, DECONDITIONAL_CORES="3") == 3
     flags = "--xla_force_host_platform_device_count=2"
-    assert devices_of_a_process(DEVICES, DECONDITIONAL_CORES="3", XLA_FLAGS=flags) == 2
-    started = "import jax; jax.devices(); import deconditional.kernels; print(len(jax.devices()))"
+    set_up = "import deconditional.kernels.jax_setup, jax; print(len(jax.devices()))"
+    assert devices_of_a_process(set_up, DECONDITIONAL_CORES="3", XLA_FLAGS=flags) == 2
+    started = f"import jax; jax.devices(); {set_up}"
     assert devices_of_a_process(started, DECONDITIONAL_CORES="3") == 1
 
 

@@ -363,7 +363,8 @@ def test_bad_options_about_size_are_one_line(files, tmp_path, capsys, more, mess
     assert active_client() is None
 
 
-def test_the_benchmark_compares_with_memory(tmp_path, capsys):
+def test_the_benchmark_compares_with_memory(fitted, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("benchmarks.out_of_core._fitted", lambda inducing: fitted[1])
     out = tmp_path / "numbers.json"
     asked = ("--quick", "--workers", "1", "--features", "50", "--out", str(out))
     assert benchmark(["out-of-core", *asked]) == 0

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from deconditional import __version__
+from deconditional import __version__, importing
 from deconditional.cli import downscale_options
 from deconditional.cli.options import require, whole
 from deconditional.errors import UsageError, shortened, visible
@@ -117,11 +117,13 @@ def _demo(args: argparse.Namespace, command: str) -> int:
     require("demo", *PAGES)
     if args.counts:
         require("geo", "geopandas", "shapely")
-        from deconditional.cli.demo_counts import run as run_counts
+        with importing():
+            from deconditional.cli.demo_counts import run as run_counts
 
         run_counts(args.out, args.seed, command)
         return 0
-    from deconditional.cli.demo import run
+    with importing():
+        from deconditional.cli.demo import run
 
     run(args.out, args.month, args.synthetic, args.seed, command)
     return 0
@@ -129,14 +131,16 @@ def _demo(args: argparse.Namespace, command: str) -> int:
 
 def _downscale(args: argparse.Namespace, command: str) -> int:
     require("fields", *FIELDS)
-    from deconditional.cli.downscale import downscale
+    with importing():
+        from deconditional.cli.downscale import downscale
 
     return downscale(args, command)
 
 
 def _report(args: argparse.Namespace, command: str) -> int:
     require("report", *PAGES)
-    from deconditional.cli.report import report
+    with importing():
+        from deconditional.cli.report import report
 
     return report(args, command)
 

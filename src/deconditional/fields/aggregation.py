@@ -36,7 +36,7 @@ FEWEST, MOST = 16, 256
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What is known of zones.
+    """Means, sums and their spread over zones.
 
     Attributes
     ----------

@@ -118,7 +118,7 @@ def _of_position(family: Any, inputs: Inputs) -> AbstractKernel:
 
 def _of_time(inputs: Inputs, free: bool = False) -> AbstractKernel:
     """How times hang together; of variance one unless it is free."""
-    dims, variance = [inputs.n_position], 1.0 if free else ONE
+    dims, variance = [inputs.n_position], 1.0 if free else _one()
     if inputs.apart is not None:
         scale = non_trainable(PositiveReal(inputs.apart / APART))
         return gk.RBF(active_dims=dims, lengthscale=scale, variance=variance)
@@ -127,11 +127,12 @@ def _of_time(inputs: Inputs, free: bool = False) -> AbstractKernel:
 
 def _of_season(inputs: Inputs, free: bool = False) -> AbstractKernel:
     """How the days of a year hang together; of variance one unless it is free."""
-    return gk.RBF(active_dims=inputs.season, variance=1.0 if free else ONE)
+    return gk.RBF(active_dims=inputs.season, variance=1.0 if free else _one())
 
 
-ONE = non_trainable(NonNegativeReal(1.0))
-"""The variance of a factor whose product has one already."""
+def _one() -> Any:
+    """The variance of a factor whose product has one already."""
+    return non_trainable(NonNegativeReal(1.0))
 
 
 def _sum(parts: list[AbstractKernel]) -> AbstractKernel:

@@ -91,7 +91,7 @@ class FineBags:
         return self.table.weighted / self.table.amount[:, None]
 
     def _centroids(self, place: Ints) -> Bags:
-        """For models that take the centroid of a bag: all points would be too many to gather."""
+        """Bags of their centroids alone, where all points would be too many to gather."""
         n = len(place)
         return Bags(
             points=self.means[place],
@@ -142,7 +142,7 @@ class FineBags:
 # ---------------------------------------------------------------------- smaller bags
 
 
-class Pieces(NamedTuple):
+class BagPoints(NamedTuple):
     """Points of bags on their way: unit, number in the fine data, coordinates, amount of each."""
 
     unit: Ints
@@ -150,9 +150,9 @@ class Pieces(NamedTuple):
     points: Floats
     amount: Floats
 
-    def take(self, rows: npt.NDArray[Any]) -> Pieces:
+    def take(self, rows: npt.NDArray[Any]) -> BagPoints:
         """Some of the points."""
-        return Pieces(*(column[rows] for column in self))
+        return BagPoints(*(column[rows] for column in self))
 
 
 @dataclass(frozen=True)
@@ -175,19 +175,19 @@ class Reduction:
     most: int
     seed: int
 
-    def joined(self, pieces: Sequence[Pieces]) -> Pieces:
+    def joined(self, pieces: Sequence[BagPoints]) -> BagPoints:
         """The points of several parts, by unit and number, reduced."""
-        every = Pieces(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+        every = BagPoints(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
         return self.reduced(every.take(np.lexsort((every.number, every.unit))))
 
-    def reduced(self, found: Pieces) -> Pieces:
+    def reduced(self, found: BagPoints) -> BagPoints:
         """Every bag, by unit, with no more points than it needs; their amounts add up as before."""
         starts = np.flatnonzero(np.diff(found.unit, prepend=-1))
         bags = np.split(np.arange(len(found.unit)), starts)[1:]
         smaller = [self._smaller(found.take(rows)) for rows in bags]
-        return Pieces(*map(np.concatenate, zip(*smaller, strict=True))) if smaller else found
+        return BagPoints(*map(np.concatenate, zip(*smaller, strict=True))) if smaller else found
 
-    def _smaller(self, bag: Pieces) -> Pieces:
+    def _smaller(self, bag: BagPoints) -> BagPoints:
         waits = self.shared[np.searchsorted(self.wanted, bag.unit[0])]
         size = self.most if waits else self.points_per_bag
         if size is None or len(bag.unit) <= size:
@@ -201,11 +201,11 @@ class Reduction:
         return bag.take(rows)._replace(amount=weights * total)
 
 
-def _reduced(part: Part, plan: Reduction) -> Pieces:
+def _reduced(part: Part, plan: Reduction) -> BagPoints:
     found = part.cells.memberships
     found = found.take(np.isin(found.unit, plan.wanted) & (found.amount > 0))
     numbers = part.cells.numbers[found.row]
-    return plan.joined([Pieces(found.unit, numbers, part.points[found.row], found.amount)])
+    return plan.joined([BagPoints(found.unit, numbers, part.points[found.row], found.amount)])
 
 
 # ---------------------------------------------------------------------- sums over all points

@@ -53,7 +53,7 @@ class Frame:
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any], spherical: bool, turned: bool) -> Frame:
-        """From attributes of a grid mapping; `turned` says that latitudes are of a moved pole."""
+        """Frame of a grid mapping's attributes; `turned` says that its pole is moved."""
         facts = {str(k): _plain(v) for k, v in attrs.items()}
         if NAME not in facts and spherical:
             facts[NAME] = "rotated_latitude_longitude" if turned else "latitude_longitude"
@@ -108,7 +108,7 @@ class Frame:
 
     @cached_property
     def _transformer(self) -> Any:
-        """From this frame to latitude and longitude on the same figure of the Earth."""
+        """Transformer from this frame to latitude and longitude on the same figure of the Earth."""
         try:
             from pyproj import CRS, Transformer
             from pyproj.exceptions import CRSError

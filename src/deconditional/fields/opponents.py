@@ -89,7 +89,7 @@ def detail(pairing: Pairing, used: Ints, regions: int, seed: int) -> Iterator[Tr
 def interpolated(
     pairing: Pairing, used: Ints, z: Floats, trial: Trial, covariates: Floats | None = None
 ) -> Floats:
-    """What is asked for, interpolated linearly between what is known, each time by itself.
+    """Values asked for, interpolated linearly between what is known, each time by itself.
 
     Of a time at which nothing is known, cells have their mean over all times. With means of
     `covariates`, (M, c), what a linear regression on them leaves is interpolated.

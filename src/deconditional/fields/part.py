@@ -32,7 +32,7 @@ UNMARKED = 1e19
 of this size stand beside ordinary ones."""
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Where a part lies in the fine data."""
 
     times: slice
@@ -72,7 +72,7 @@ class Cells:
     """
 
     reader: Reader
-    place: Place
+    place: Extent
     present: Flags
     share: Floats
     density: Floats | None = None
@@ -208,7 +208,7 @@ class Reader:
         """Number of units."""
         return self.n_unit_times * self.coarse.n_cells
 
-    def part(self, place: Place, arrays: Sequence[np.ndarray]) -> Part:
+    def part(self, place: Extent, arrays: Sequence[np.ndarray]) -> Part:
         """The part that some arrays make up: covariates, then others, exposure and mask last."""
         n_times = place.times.stop - place.times.start
         n_cells = self.grid.cut(*place).n_cells
@@ -229,7 +229,7 @@ class Reader:
         return Part(self.cells(place, known, mask, exposure), covariates, others)
 
     def cells(
-        self, place: Place, known: Flags, mask: Floats | None, exposure: Floats | None = None
+        self, place: Extent, known: Flags, mask: Floats | None, exposure: Floats | None = None
     ) -> Cells:
         """The cells of a part where something is known, and a mask, if there is one, counts."""
         share = np.ones(known.shape[1]) if mask is None else self._share(mask)

@@ -21,7 +21,7 @@ import xarray as xr
 from deconditional.errors import UsageError
 from deconditional.fields.cluster import limit_threads
 from deconditional.fields.grids import laid_out
-from deconditional.fields.part import Cells, Part, Place, Reader
+from deconditional.fields.part import Cells, Extent, Part, Reader
 
 Floats = npt.NDArray[np.float64]
 Merge = Callable[[list[Any]], Any]
@@ -51,7 +51,7 @@ class Parts:
 
     reader: Reader
     chunks: tuple[tuple[int, ...], ...]
-    places: tuple[Place, ...]
+    places: tuple[Extent, ...]
     arrays: tuple[tuple[Any, ...], ...]
     lazy: bool
 
@@ -62,7 +62,7 @@ class Parts:
         given = [laid_out(grid, variable) for variable in variables.values()]
         if not lazy:
             sizes = (grid.n_times, *grid.shape)
-            place = Place(*(slice(0, n) for n in sizes))
+            place = Extent(*(slice(0, n) for n in sizes))
             arrays = tuple(variable.values for variable in given)
             return cls(reader, tuple((n,) for n in sizes), (place,), (arrays,), False)
         import dask.array as da
@@ -81,7 +81,7 @@ class Parts:
         _check_size(chunks, len(given))
         edges = [np.concatenate([[0], np.cumsum(c)]).tolist() for c in chunks]
         slices = [[slice(a, b) for a, b in pairwise(line)] for line in edges]
-        places = tuple(Place(*where) for where in product(*slices))
+        places = tuple(Extent(*where) for where in product(*slices))
         tasks = [a.to_delayed(optimize_graph=False).ravel() for a in map(da.asarray, data)]
         return cls(reader, chunks, places, tuple(zip(*tasks, strict=True)), True)
 
@@ -157,7 +157,7 @@ class Parts:
 
 
 def _worked(
-    work: Callable[..., Any], reader: Reader, place: Place, arrays: list[Any], *more: Any
+    work: Callable[..., Any], reader: Reader, place: Extent, arrays: list[Any], *more: Any
 ) -> Any:
     return work(reader.part(place, arrays), *more)
 
@@ -192,7 +192,7 @@ def _area_sums(cells: Cells, field: Floats) -> tuple[Floats, Floats]:
 
 
 def _area_sums_of(
-    reader: Reader, place: Place, block: np.ndarray, last: list[Any]
+    reader: Reader, place: Extent, block: np.ndarray, last: list[Any]
 ) -> tuple[Floats, Floats]:
     """Area sums over units of one block of a field, whose exposure and mask are the last arrays."""
     field = block.reshape(len(block), -1)

@@ -71,7 +71,7 @@ class Wanted:
 
     @property
     def layers(self) -> dict[str, tuple[tuple[str, ...], int]]:
-        """For each name its leading dimensions, if any, and the number of its layers."""
+        """Leading dimensions and number of layers of every variable, by its name."""
         found: dict[str, tuple[tuple[str, ...], int]] = {"mean": ((), 1), "std": ((), 1)}
         if self.levels:
             found["quantiles"] = (("quantile",), len(self.levels))
@@ -126,7 +126,7 @@ class Wanted:
         return out.reshape(len(out), *cells.shape)
 
     def named(self, stack: Any) -> dict[str, tuple[tuple[str, ...], Any]]:
-        """For each name its leading dimensions and its array, (..., time, y, x)."""
+        """Leading dimensions and array (..., time, y, x) of every variable, by its name."""
         found, start = {}, 0
         for name, (dims, count) in self.layers.items():
             array = stack[start : start + count] if dims else stack[start]

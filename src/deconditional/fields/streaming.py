@@ -99,7 +99,7 @@ def regions(dataset: xr.Dataset) -> list[dict[str, slice]]:
 
 
 def _uniform(dataset: xr.Dataset) -> xr.Dataset:
-    """With chunks of one size along each dimension, as Zarr wants them, and lines in memory."""
+    """The dataset in chunks of one size along each dimension, as Zarr wants them."""
     lines = {name: v.compute() for name, v in dataset.coords.items() if v.ndim < 2}
     dataset = dataset.assign_coords(lines)
     sizes = dataset.chunksizes

@@ -52,7 +52,7 @@ class UnitTable:
 
     @classmethod
     def of(cls, found: Memberships, points: Floats, others: Floats) -> UnitTable:
-        """From memberships, and the point and further variables of each."""
+        """The table of memberships, with the point and further variables of each."""
         one, weight, known = np.ones(len(points), int), found.area[:, None], np.isfinite(others)
         seen = (weight * np.where(known, others, 0.0), weight * known)
         sums = (found.area, found.amount, found.amount[:, None] * points)
@@ -114,7 +114,7 @@ class UnitTable:
 
 
 class Survey(NamedTuple):
-    """What is known of some parts.
+    """How much of the units some parts cover, and how much of it is known.
 
     Attributes
     ----------

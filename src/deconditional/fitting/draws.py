@@ -47,11 +47,11 @@ class WeightedDraws(NamedTuple):
 
     @property
     def effective_size(self) -> float:
-        """How many equally weighted draws are worth as much."""
+        """Number of equally weighted draws that are worth as much."""
         return float(1.0 / np.sum(self.weights**2))
 
     def pick(self, k: int) -> np.ndarray:
-        """So many that have equal weights, (k, size), the middle one first.
+        """Draws of equal weight, (k, size), the one nearest the median first.
 
         Where there is but one vector, it is the only one.
         """
@@ -117,7 +117,7 @@ def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any
 
 
 def _curvature(problem: Problem, mode: np.ndarray) -> np.ndarray:
-    """Of the negative log posterior, by differences of its gradient."""
+    """Curvature of the negative log posterior, by differences of its gradient."""
     steps = STEP * np.eye(len(mode))
     pairs = _evaluated(problem, np.concatenate([mode + steps, mode - steps]))
     up, down = np.split(np.array([np.asarray(gradient) for _, gradient in pairs]), 2)

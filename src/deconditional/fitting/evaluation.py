@@ -55,7 +55,7 @@ _compiled = eqx.filter_jit(_evaluate)
 
 @cache
 def _compiled_quickly() -> Callable[[Problem, Any], tuple[Any, Any, Any]]:
-    """The same, compiled in two thirds of the time, where this version of XLA knows how."""
+    """The evaluation compiled in two thirds of the time, where this version of XLA knows how."""
     try:
         jax.jit(lambda x: x, compiler_options=QUICK)(0.0)
     except (RuntimeError, ValueError, TypeError):

@@ -185,7 +185,7 @@ class _Search:
                 future.result()
 
     def _climb(self, restart: _Restart, iterations: int) -> None:
-        """So many iterations of one restart; fewer where the search is to end."""
+        """Run one restart for some iterations; fewer where the search is to end."""
         restart.success, restart.promise, restart.iterations = False, np.inf, 0
         start: float | None = None
 

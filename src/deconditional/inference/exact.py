@@ -72,7 +72,7 @@ class SpreadPrior(eqx.Module):
         return cls(jnp.asarray(variance), jnp.asarray(float(degrees)), has_level)
 
     def log_density(self, gram: Float[Array, "N N"], trend: Float[Array, " N"]) -> Array:
-        """Of the logarithm of the sample variance, by covariance and trend of bag means."""
+        """Log density of the sample variance, by covariance and trend of bag means."""
         degrees = max(len(gram) - self.has_level, 1)
         if self.has_level:
             trend, row = trend - trend.mean(), gram.mean(0)

@@ -292,7 +292,7 @@ class FamilyProblem(eqx.Module):
         return evaluated(self, vector)[2]
 
     def about(self, solution: Solution) -> FamilyProblem:
-        """The same problem with the linear one nearest to a solution."""
+        """The problem with the linear observations that are nearest to a solution."""
         pairs = zip(self.sources, solution.nearest, strict=True)
         return replace(self, sources=tuple(replace(seen, nearest=n) for seen, n in pairs))
 
@@ -312,7 +312,7 @@ class FamilyProblem(eqx.Module):
 
 
 class JointProblem(FamilyProblem):
-    """The same with the unknowns among the parameters, for NUTS: nothing is approximated.
+    """A problem of families with the unknowns among the parameters, for NUTS.
 
     What the basis leaves out of f is left out of rates too.
     """

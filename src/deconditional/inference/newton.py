@@ -121,7 +121,7 @@ class Curvature(eqx.Module):
         return cho_solve((self.root, True), right)
 
     def log_determinant(self) -> Float[Array, ""]:
-        """Of the precision."""
+        """Log determinant of the precision."""
         return log_determinant(self.root)
 
     def explained(self) -> Float[Array, "D k"]:
@@ -239,5 +239,5 @@ def follow(likelihood: Likelihood, found: Unknowns) -> Unknowns:
 
 
 def held(tree: Any) -> Any:
-    """The same without gradients."""
+    """A tree of arrays as constants, through which no gradient goes."""
     return jax.tree.map(lambda x: lax.stop_gradient(x) if eqx.is_array(x) else x, tree)

@@ -98,7 +98,7 @@ class Seen(eqx.Module):
     residual: Float[Array, " m"]
 
     def rows(self, rows: slice) -> Seen:
-        """What is conditioned on, with a part of the reference points."""
+        """What is conditioned on, at a part of the reference points."""
         return Seen(
             self.layout, self.x[rows], self.shares[rows], self.variance[rows], self.residual[rows]
         )
@@ -218,7 +218,7 @@ def _shared_out(number: int, shares: np.ndarray) -> np.ndarray:
 def _energies(
     kernel: AbstractKernel, term: int, candidates: Candidates, weights: np.ndarray, seen: Seen
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For every candidate and for every reference point, a few candidates at a time."""
+    """Energies of every candidate and every reference point, a few candidates at a time."""
     energies, sums = [], np.zeros(len(seen.x))
     for start in range(0, len(weights), AT_ONCE):
         rows = slice(start, start + AT_ONCE)

@@ -160,7 +160,7 @@ class BagDraws:
         return 1.0 - self.cdf(level)
 
     def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
-        """So many of the draws, with replacement, (n, m)."""
+        """Draws chosen with replacement, (n, m)."""
         return self.draws[np.random.default_rng(seed).integers(len(self.draws), size=n)]
 
 
@@ -187,7 +187,7 @@ def bag_rates(
 def _along_paths(
     fields: Sequence[Field], link: Link, points: np.ndarray, weights: Any, n: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same by functions drawn from the posterior, evaluated block by block."""
+    """Draws of bags by functions from the posterior, evaluated block by block."""
     paths = Paths(fields, n, seed)
     total = np.zeros((n, weights.shape[1]))
     for start in range(0, len(points), BLOCK):

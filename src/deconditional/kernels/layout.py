@@ -96,7 +96,7 @@ class Layout:
         return self.points.shape[0] // self.row_tile
 
     def with_points(self, points: Float[Array, "n d"]) -> Layout:
-        """The same bags over other points, in the layout's order."""
+        """The layout of the same bags over other points, which are in its order."""
         return replace(self, points=points)
 
 
@@ -184,7 +184,7 @@ class BagSampler:
         return replace(self, bag=self.bag[bags], first=self.first[bags], last=self.last[bags])
 
     def draw(self, key: Any, points_per_bag: int) -> Layout:
-        """So many points of every bag, a power of two up to 128, that count equally."""
+        """A sample of points of every bag, a power of two up to 128, that count equally."""
         n_bags = self.bag.shape[0]
         level = self.bag[:, None] + jr.uniform(key, (n_bags, points_per_bag))
         found = jnp.searchsorted(self.cumulative, level, side="right")

@@ -94,7 +94,7 @@ def _escalated_jvp(
 
 
 def lifted_cholesky(a: np.ndarray) -> np.ndarray:
-    """The same in NumPy, for answers after a fit; without jitter where none is needed.
+    """Cholesky factor in NumPy, for answers after a fit; with jitter only where it is needed.
 
     Examples
     --------

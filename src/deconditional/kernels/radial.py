@@ -58,7 +58,7 @@ class Profile:
 
 
 def _matern_spectrum(degrees: int) -> Callable[[np.ndarray, int], np.ndarray]:
-    """That Student t density."""
+    """Spectral density of a Matérn kernel: that Student t density."""
     return lambda squared, d: -0.5 * (degrees + d) * np.log1p(squared / degrees)
 
 

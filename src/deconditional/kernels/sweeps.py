@@ -275,7 +275,7 @@ def _swept(
 
 
 def _generic(kernel: AbstractKernel, rows: Layout, cols: Layout) -> Array:
-    """The same bag means for a kernel known only point by point, differentiated by JAX."""
+    """Bag means of a kernel known only point by point, differentiated by JAX."""
     row_tile, col_tile = rows.row_tile, cols.tile
     starts = jnp.arange(0, cols.points.shape[0], col_tile)
 

@@ -64,7 +64,7 @@ class Term(eqx.Module):
 
     @property
     def n_derivatives(self) -> int:
-        """How many tiles :func:`tile_derivatives` makes of it."""
+        """Number of tiles that :func:`tile_derivatives` makes of a term."""
         return 1 + sum(self.sizes) + sum(p.shape_slope is not None for p in self.profiles)
 
     def scaled(self, dtype: Any) -> Scaled:
@@ -149,7 +149,7 @@ def product_values(profiles: tuple, squares: Sequence[Array], shapes: tuple) -> 
 def product_slopes(
     profiles: tuple, squares: Sequence[Array], shapes: tuple
 ) -> list[tuple[Array, Array | None]]:
-    """For every factor, the derivatives of the product by its s and by its shape parameter."""
+    """Derivatives of a product of factors by the s and the shape parameter of each."""
     slopes = []
     for index, (profile, s, shape) in enumerate(zip(profiles, squares, shapes, strict=True)):
         others = 1.0
@@ -244,5 +244,5 @@ def weighted_moments(u: Array, weights: Array) -> Array:
 
 
 def input_gradient(u: Array, sums: Array, weights: Array) -> Array:
-    r"""From :math:`\sum_j H_{ij} w_j [u_j, 1]` to :math:`2 w_i \sum_j H_{ij} w_j (u_i - u_j)`."""
+    r"""Gradient :math:`2w_i\sum_jH_{ij}w_j(u_i-u_j)` from :math:`\sum_jH_{ij}w_j[u_j,1]`."""
     return 2.0 * weights[:, None] * (u * sums[:, -1:] - sums[:, :-1])

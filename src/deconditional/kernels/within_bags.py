@@ -228,7 +228,7 @@ class _Batched:
 
 
 def _generic(kernel: AbstractKernel, pairs: BagPairs) -> Array:
-    """The same for a kernel known only point by point, differentiated by JAX."""
+    """Sums within bags of a kernel known only point by point, differentiated by JAX."""
     rows = _chunks(pairs.rows.points, pairs.rows.chunk)
     cols = _chunks(pairs.cols.points, pairs.cols.chunk)
     row_weights = _chunks(pairs.rows.weights, pairs.rows.chunk)

@@ -177,7 +177,7 @@ class MediatedGP(BagModel):
         return self
 
     def _number_of_draws(self) -> int:
-        """Of the regression's hyper-parameters; a sampler of the field takes as many samples."""
+        """Number of draws of the regression's parameters; a sampler of the field takes as many."""
         return int((self.method_options or {}).get("num_draws", DRAWS))
 
     def _parameters_apart(self) -> tuple[Self, dict[str, Any]]:

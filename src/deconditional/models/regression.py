@@ -173,7 +173,7 @@ def _together_at(field: Any, y: Any) -> tuple[Any, Any, Any]:
 
 @eqx.filter_jit
 def _apart_at(field: Any, y: Any) -> tuple[Any, Any, Any]:
-    """The same with variances alone."""
+    """Moments at points with variances alone."""
     trend = field.trend.whitened(field.trend.features(y))
     mean, variance = field.moments(y)
     return mean, prior_variance(field.kernel, y) + (trend**2).sum(1), variance

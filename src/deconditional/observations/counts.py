@@ -168,7 +168,7 @@ class BetaBinomial(OfTrials):
         return choose + _log_beta(y + a, exposure - y + b) - _log_beta(a, b)
 
     def variance(self, mean: Any, exposure: Any, *, correlation: Any) -> Array:
-        """That of independent trials, and more the more trials there are."""
+        """Variance of independent trials, and more the more trials there are."""
         apart = mean * (1.0 - mean / exposure)
         return apart * (1.0 + (exposure - 1.0) * correlation)
 

@@ -44,7 +44,7 @@ class Mediated(eqx.Module):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Those of the mediator kernel, and the ridge λ."""
+        """Parameters of the mediator kernel, and the ridge λ."""
         ridge = positive("ridge", 0.1 / len(self.bag_mediator), 2.0, reach=14.0)
         return (*self.kernel.parameters, ridge)
 

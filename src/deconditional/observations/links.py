@@ -130,7 +130,7 @@ class LogLink(Link):
         return jnp.exp(mean + 0.5 * variance)
 
     def expected_slope(self, mean: Any, variance: Any) -> Array:
-        """The same."""
+        """Derivative of the mean rate, which is that rate itself."""
         return self.expected(mean, variance)
 
     def expected_square(self, mean: Any, variance: Any) -> Array:

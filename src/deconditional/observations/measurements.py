@@ -77,7 +77,7 @@ class Population(NamedTuple):
 
     @classmethod
     def of(cls, z: Floats, noise_variance: float) -> Population:
-        """From observations whose errors have a known variance."""
+        """Measurements from observations whose errors have a known variance."""
         variance = float(np.var(z, ddof=1)) if len(z) > 1 else 0.0
         variance = max(variance - noise_variance, 1e-3 * variance)
         variance = variance or 1e-12 * float(np.mean(z**2)) or 1.0

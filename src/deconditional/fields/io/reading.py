@@ -112,7 +112,7 @@ def _check_together(parts: Sequence[xr.Dataset]) -> None:
 
 
 def _with_times(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
-    """With a date as dimension wherever it is one in another file."""
+    """Datasets with a date as dimension wherever it is one in another file."""
     dims = {dim for part in parts for dim in part.dims}
     found = []
     for part in parts:

@@ -174,7 +174,7 @@ def _store(dataset: xr.Dataset, part: Path, path: Path) -> None:
 
 
 def encoded(dataset: xr.Dataset) -> xr.Dataset:
-    """With fields compressed, and without the mark of missing values where CF allows none.
+    """The dataset with fields compressed, and no mark of missing values where CF allows none.
 
     How the inputs were stored does not matter here, except for units of time and links.
     """
