@@ -147,7 +147,7 @@ def test_a_field_of_three_sources(example, mixed):
     assert out.sizes["coarse_zone"] == 24 + 12 + 6
     np.testing.assert_allclose(out["coarse_observed"][-6:], seen["seen"].values.ravel())
     meanings = {row["name"]: row["meaning"] for row in mixed.parameters_}
-    assert meanings["source2.scale"].endswith("the bias of source 3")
+    assert meanings["source2.scale"].endswith("of source 3")
     assert "source1.noise_std" not in meanings
     rows = {row["model"] for row in mixed.comparison_.rows}
     assert rows == {"vbagg", "regression", "bilinear"}
@@ -181,7 +181,11 @@ def times_of(seen):
 
 
 BAD = {
-    "tables that are no sources": (lambda z, s, g: [z, s], {}, "list of dc.Source.*GeoDataFrame"),
+    "tables that are no sources": (
+        lambda z, s, g: [z, s],
+        {},
+        "dc.Source.*not GeoDataFrame",
+    ),
     "no source at all": (lambda z, s, g: [], {}, "an empty list"),
     "arrays": (lambda z, s, g: [dc.Source([1.0], [2.0])], {}, "a GeoDataFrame or an"),
     "no such column": (lambda z, s, g: [dc.Source(z, "t"), dc.Source(s, "tas")], {}, "column 't'"),
@@ -193,7 +197,7 @@ BAD = {
     "every source with a bias": (
         lambda z, s, g: [dc.Source(z, "tas", bias="offset"), dc.Source(s, "tas", bias="affine")],
         {},
-        "every source has a bias",
+        "every source has a bias; one without",
     ),
     "counts beside a temperature": (
         lambda z, s, g: [dc.Source(z, "cases", family=POISSON), dc.Source(s, "tas")],
@@ -203,7 +207,7 @@ BAD = {
     "a target too": (
         lambda z, s, g: [dc.Source(z, "tas"), dc.Source(s, "tas")],
         {"target": "rain"},
-        "leave the target 'rain' out",
+        "leave 'rain' out",
     ),
     "mediators": (
         lambda z, s, g: [dc.Source(z, "tas"), dc.Source(s, "tas")],
@@ -218,7 +222,7 @@ BAD = {
     "several times": (
         lambda z, s, g: [dc.Source(z, "tas"), dc.Source(times_of(g), "seen", bias="affine")],
         {},
-        "'seen' has 2; choose one",
+        r"'seen' has 2 time\(s\)",
     ),
     "two exposures": (
         lambda z, s, g: [

@@ -33,14 +33,8 @@ LEVEL = 1e-4
 def run(out: str | Path, seed: int = 0, command: str = "") -> dict[str, dict[str, float]]:
     """Downscale homicides of states, predict those of counties, and compare with what they were.
 
-    Parameters
-    ----------
-    out
-        Folder for ``counts.nc``, ``counts.html`` and ``counties.csv``.
-    seed
-        Of all that is drawn.
-    command
-        What the history of the result says.
+    They go to ``counts.nc``, ``counts.html`` and ``counties.csv`` in the folder `out`; `command` is
+    what the history of the result says.
     """
     began, folder, console = time.perf_counter(), output_folder(out), new_console()
     data = datasets.us_homicides(step=STEP)
@@ -74,8 +68,7 @@ def run(out: str | Path, seed: int = 0, command: str = "") -> dict[str, dict[str
     write_fields(result, folder / "counts.nc")
     write_report(result, folder / "counts.html")
     found.table.drop(columns="geometry").to_csv(folder / "counties.csv")
-    for name in ("counts.nc", "counts.html", "counties.csv"):
-        say(console, "written", str(folder / name))
+    say(console, "written", f"counts.nc, counts.html and counties.csv in {folder}")
     say(console, "seconds", f"{time.perf_counter() - began:.0f}")
     return scores
 
@@ -96,9 +89,8 @@ def compare(
         "Poisson regression": poisson_regression(of_states, z, data.truth[data.covariates]),
     }
     simple["dasymetric regression"] = dasymetric(of_states, z, simple["Poisson regression"])
-    every: dict[str, Counts | Draws] = {
-        "deconditional": Draws(split(rates * years, state, z.astype(int), seed))
-    }
+    counts = split(rates * years, state, z.astype(int), seed)
+    every: dict[str, Counts | Draws] = {"deconditional": Draws(counts)}
     every |= {name: method.predict(diags_array(years)) for name, method in simple.items()}
     return {name: found.score(truth) for name, found in every.items()}
 

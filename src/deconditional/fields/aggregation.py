@@ -142,15 +142,7 @@ def aggregate(
 
 @dataclass(frozen=True)
 class _Found:
-    """Zones on the fine cells.
-
-    Attributes
-    ----------
-    survey
-        Sums over the points of every zone.
-    kept : (k,)
-        The zones that are covered enough, and rows of the survey that are theirs.
-    """
+    """Zones on the fine cells: bags of those that are covered enough, amounts and cover of all."""
 
     side: FineSide
     bags: FineBags

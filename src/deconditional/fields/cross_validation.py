@@ -23,13 +23,7 @@ from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.learn import STAGED, Learner, final_stage
 from deconditional.fields.problem import FitData
 from deconditional.fields.sides import two_sides
-from deconditional.fields.validation import (
-    Comparison,
-    Predicted,
-    Tried,
-    folds_of,
-    sharing,
-)
+from deconditional.fields.validation import Comparison, Predicted, Tried, folds_of, sharing
 from deconditional.fitting.interrupts import aborting
 from deconditional.fitting.progress import show
 from deconditional.inference.posterior import Gaussians

@@ -33,14 +33,7 @@ from deconditional.fields.recipes import (
     condensed_size,
     family_size,
 )
-from deconditional.fields.validation import (
-    Comparison,
-    Folds,
-    Predicted,
-    Tried,
-    compared,
-    folds_of,
-)
+from deconditional.fields.validation import Comparison, Folds, Predicted, Tried, compared, folds_of
 from deconditional.fitting.interrupts import Stop, current
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
@@ -257,10 +250,7 @@ class Learner:
         return Learnt(models, data, seconds, comparison, untried)
 
     def comparison(
-        self,
-        models: Mapping[str, Any],
-        data: Mapping[str, FitData],
-        seconds: Mapping[str, float],
+        self, models: Mapping[str, Any], data: Mapping[str, FitData], seconds: Mapping[str, float]
     ) -> Comparison:
         """Fitted models and bilinear interpolation, on observations that all of them have."""
         assert self.folds is not None

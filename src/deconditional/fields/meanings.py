@@ -23,13 +23,6 @@ NOISES = {
     "measurement_noise_std": "what measured means over coarse cells miss beside the regression",
 }
 
-OF_FAMILIES = {
-    "overdispersion_std": "standard deviation of effects of single observations on the link",
-    "dispersion": "dispersion of observations about their means",
-    "power": "power of the mean that their variance goes with",
-    "scale": "factor on the link, the bias",
-}
-
 
 def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
     """Name, value, unit and meaning of every parameter of a fitted model."""
@@ -106,8 +99,8 @@ def parameter_meanings(
                 row = (array, "1", f"{text} (relative)") if relative else (row[0], row[1], text)
         elif name == "ridge":
             row = (array, "1", "regularisation of the link between mediators and bags")
-        elif own in OF_FAMILIES:
-            row = (array, "", OF_FAMILIES[own] + of_source)
+        elif family not in kernels:
+            row = (array, "", f"parameter of how observations scatter{of_source}")
         else:
             row = (array, "", "parameter of a kernel of your own, in standardised inputs")
         if rest.endswith("variance") and family in kernels and row[1] == unit:

@@ -67,21 +67,17 @@ def questions(given: Sequence[Any], question: Question, fine: Any) -> list[tuple
     kinds = [type(each).__name__ for each in given if not isinstance(each, Source)]
     if kinds or not given:
         raise UsageError(
-            "several sources are a list of dc.Source, as in [dc.Source(districts, 'cases'), "
-            f"dc.Source(stations, 'rain')], not {kinds[0] if kinds else 'an empty list'}."
+            "several sources are a list, [dc.Source(districts, 'cases'), dc.Source(stations, "
+            f"'rain')], of dc.Source, not {kinds[0] if kinds else 'an empty list'}."
         )
     if question.mediators:
         raise UsageError("mediators link observations of one coarse dataset; leave them out.")
     ordered = sorted(given, key=lambda each: each.bias != "none")
     if ordered[0].bias != "none":
-        raise UsageError(
-            "every source has a bias, so none says what the field is; leave one with bias='none'."
-        )
+        raise UsageError("every source has a bias; one without says what the field is.")
     asked = [_question(each, question, fine) for each in ordered]
     if question.target not in ("", asked[0].target):
-        raise UsageError(
-            f"the sources name what they observe; leave the target {question.target!r} out."
-        )
+        raise UsageError(f"sources have targets of their own; leave {question.target!r} out.")
     links = {"identity" if q.family is None else q.family.link for q in asked}
     if len(links) > 1 and "identity" in links:
         raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +31,25 @@ from deconditional.models.sources import Source
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+
+class Side:
+    """A dataset and its grid."""
+
+    dataset: xr.Dataset
+    grid: Grid
+
+    def at(self, times: Ints) -> Self:
+        """The side at some of its times."""
+        data, moments = self.dataset.isel({str(self.grid.time): times}), self.grid.times
+        grid = self.grid.at(self.grid.time, None if moments is None else moments[times])
+        return replace(self, dataset=data, grid=grid)  # type: ignore[type-var]
+
+
 # ---------------------------------------------------------------------- fine
 
 
 @dataclass(frozen=True)
-class FineSide:
+class FineSide(Side):
     """A dataset with covariates, and its grid.
 
     Attributes
@@ -107,13 +121,6 @@ class FineSide:
             known = known & np.isfinite(values_on(self.grid, self.dataset, name))
         return known
 
-    def at(self, times: Ints) -> FineSide:
-        """The side at some of its times."""
-        grid = self.grid
-        assert grid.times is not None
-        data = self.dataset.isel({str(grid.time): times})
-        return replace(self, dataset=data, grid=grid.at(grid.time, grid.times[times]))
-
     def check_size(self) -> None:
         """Raise where the data is in memory and there is no room for what is made of it."""
         if not self.chunked:
@@ -141,10 +148,10 @@ class FineSide:
             variables |= {f"{name}, mean over time": self.means[name] for name in question.split}
         variables |= dict(more)
         if question.exposure:
-            self._check_exposure(question.exposure)
+            self._check_beside(question.exposure, "exposure")
             variables["exposure"] = self.dataset[question.exposure]
         if question.mask:
-            self._check_mask(question.mask)
+            self._check_beside(question.mask, "mask")
             variables["mask"] = self.dataset[question.mask]
         reader = Reader(self.grid, coarse, question, unit_time, n_unit_times, clock)
         return Parts.of(variables, reader, self.chunked)
@@ -168,30 +175,20 @@ class FineSide:
             return array.where(np.isfinite(array)).mean(own.time)  # as coarse values are
         return None if own.time not in (None, grid.time) else array
 
-    def _check_exposure(self, name: str) -> None:
-        """Raise where the exposure is no variable, or lies on another grid."""
+    def _check_beside(self, name: str, role: str) -> None:
+        """Raise where an exposure or a mask is no variable, or lies on another grid."""
         check_names(self.dataset, [name], "fine")
         own = find_grid(self.dataset, [name], "fine", self.question.dims)
         if own.spatial != self.grid.spatial:
             raise UsageError(
-                f"the exposure {name!r} and the covariates lie on different dimensions; give them "
-                "as several datasets, fine=[covariates, population], and they are brought together."
+                f"the {role} {name!r} and the covariates lie on different dimensions; give them as "
+                "several datasets, fine=[covariates, others], and they are brought together."
             )
-        if own.n_times > 1 and own.time != self.grid.time:
+        if own.n_times > 1 and (role == "mask" or own.time != self.grid.time):
+            why = "is the same at all" if role == "mask" else "the covariates have none"
             raise UsageError(
-                f"the exposure {name!r} has {own.n_times} times and the covariates have none; give "
-                f"one of them, as in ds[{name!r}].isel({own.time}=0)."
-            )
-
-    def _check_mask(self, mask: str) -> None:
-        """Raise where the mask lies on another grid, or has times."""
-        own, grid = find_grid(self.dataset, [mask], "fine", self.question.dims), self.grid
-        if own.spatial != grid.spatial:
-            raise UsageError(f"the mask {mask!r} and the covariates lie on different dimensions.")
-        if own.n_times > 1:
-            raise UsageError(
-                f"the mask {mask!r} has {own.n_times} times; it is the same at all, so give one of "
-                f"them, as in ds[{mask!r}].isel({own.time}=0)."
+                f"the {role} {name!r} has {own.n_times} times and {why}; give one of them, as in "
+                f"ds[{name!r}].isel({own.time}=0)."
             )
 
 
@@ -199,7 +196,7 @@ class FineSide:
 
 
 @dataclass(frozen=True)
-class CoarseSide:
+class CoarseSide(Side):
     """A dataset with target and mediators, and its grid.
 
     Attributes
@@ -271,9 +268,8 @@ class CoarseSide:
     @property
     def times(self) -> np.ndarray | None:
         """Times of the target; None where it has none."""
-        return (
-            self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
-        )
+        has_time = self.grid.time in self.dataset[self.question.target].dims
+        return self.grid.times if has_time else None
 
     def named(self, which: npt.NDArray[np.bool_]) -> str:
         """Some units in words: by the names of zones, or else by their places."""
@@ -283,13 +279,6 @@ class CoarseSide:
         y, x = self.grid.coordinates
         places = [f"{y} {a:.6g}, {x} {b:.6g}" for a, b in self.grid.centres[cells[:3]]]
         return f"at {'; '.join(places)}" + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
-
-    def at(self, times: Ints) -> CoarseSide:
-        """The side at some of its times."""
-        grid = self.grid
-        assert grid.times is not None
-        data = self.dataset.isel({str(grid.time): times})
-        return replace(self, dataset=data, grid=grid.at(grid.time, grid.times[times]))
 
     def thinned(self, cells: npt.NDArray[np.bool_]) -> CoarseSide:
         """The side with the target in some of its cells."""

@@ -10,12 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.bags import Bags
-from deconditional.models.checks import (
-    check_bags,
-    known_covariance,
-    mediators,
-    observations,
-)
+from deconditional.models.checks import check_bags, known_covariance, mediators, observations
 from deconditional.observations.families import Family, Normal, check_observed
 
 
