@@ -106,7 +106,7 @@ def test_tables_of_points(folder):
     assert stations.crs.to_epsg() == 4326 and list(stations.columns) == ["yield", "geometry"]
     grid = find_grid(open_fine([str(folder / "elevation.tif")], "fine"), ["elevation"], "fine")
     layer = Layer.of(stations, ["yield"], grid)
-    assert layer.grid.is_point
+    assert layer.grid.is_point.all()
     np.testing.assert_allclose(layer.grid.centres[0], [5_192_500, 301_500], atol=1e-3)
 
 
@@ -158,6 +158,16 @@ def test_from_files_to_a_raster_and_a_table(folder):
     table = pd.read_csv(folder / "rate_regions.csv")
     np.testing.assert_allclose(table["cover"], 1.0, atol=1e-3)
     np.testing.assert_allclose(table["sum"], table["mean"] * table["amount"])
+
+
+@pytest.mark.filterwarnings("ignore::deconditional.DeconditionalWarning")
+def test_districts_and_stations_are_sources_of_one_field(folder, capsys):
+    start = ["--fine", "@elevation.tif", "--coarse", "@districts.gpkg", "@stations.csv"]
+    rest = ["--target", "yield", "--covariates", "elevation", "--kind", "mean", "--folds", "2"]
+    assert run(folder, *start, *rest, "--restarts", "1", "--out", "@both.tif") == 0
+    facts = json.loads(rioxarray.open_rasterio(folder / "both.tif").attrs["deconditional"])
+    said = dict(facts["understood"])
+    assert "12 polygons" in said["source 1"] and "12 points" in said["source 2"]
 
 
 @pytest.mark.filterwarnings("ignore::deconditional.DeconditionalWarning")

@@ -184,7 +184,7 @@ BAD = {
     "tables that are no sources": (
         lambda z, s, g: [z, s],
         {},
-        "dc.Source.*not GeoDataFrame",
+        "of dc.Source, not GeoDataFrame",
     ),
     "no source at all": (lambda z, s, g: [], {}, "an empty list"),
     "arrays": (lambda z, s, g: [dc.Source([1.0], [2.0])], {}, "a GeoDataFrame or an"),

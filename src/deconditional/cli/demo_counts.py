@@ -25,7 +25,7 @@ from deconditional.saving.outputs import output_folder
 from deconditional.scores import Counts, Draws
 
 COLUMNS = ("rmse", "crps", "coverage95", "coverage50")
-STEP, N_INDUCING = 0.4, 60
+STEP, N_INDUCING = 1 / 3, 60  # fewer than 10,000 cells, so all are learnt from at once
 LEVEL = 1e-4
 """One homicide in ten thousand person-years, about the rate of all states."""
 

@@ -57,7 +57,7 @@ def us_homicides(step: float = 0.25, states: tuple[str, ...] = ()) -> CountsExam
     --------
     >>> data = us_homicides(step=0.5, states=("Utah", "Nevada", "Arizona"))
     >>> len(data.zones), len(data.truth), data.zones["homicides"].to_dict()
-    (3, 61, {'Arizona': 868, 'Nevada': 366, 'Utah': 162})
+    (3, 60, {'Arizona': 950, 'Nevada': 408, 'Utah': 171})
     >>> bool(np.isclose(data.fine["person_years"].sum(), 3 * data.truth["people"].sum()))
     True
     """
