@@ -29,7 +29,7 @@ exact, through the mode by the implicit function theorem.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -60,6 +60,9 @@ from deconditional.observations.kinds import Observation
 
 MOST_SPREAD = 30.0
 """Variance of f at a point beyond which rates would overflow: factors of a million either way."""
+
+SETTLED = 0.05
+"""Nats between two rounds that end them."""
 
 LATENT = ("latent", "effects")
 """Names of unknowns that NUTS draws with the hyper-parameters."""
@@ -330,3 +333,26 @@ class JointProblem(FamilyProblem):
         near = tuple(seen.nearest for seen in self.sources)
         solution = Solution(basis, at, effects, near, jnp.zeros(()), jnp.zeros((), int))
         return log_likelihood + self.parameters.log_prior(vector), (solution, field)
+
+
+@eqx.filter_jit
+def solution_of(problem: FamilyProblem, vector: Any) -> Any:
+    """The posterior alone: no gradient is compiled for problems that are solved and not learnt."""
+    return problem.evaluate(jnp.asarray(vector))[1]
+
+
+def settle(
+    problem: FamilyProblem,
+    vector: np.ndarray,
+    solve: Callable[..., Any] = FamilyProblem.solve,
+) -> Any:
+    """The problem about its own solution, hyper-parameters held."""
+    before = np.inf
+    for _ in range(8):
+        solution, field = solve(problem, jnp.asarray(vector))
+        problem = problem.about(solution)
+        now = float(field.log_evidence)
+        if abs(now - before) < 0.1 * SETTLED:
+            break
+        before = now
+    return problem

@@ -257,7 +257,7 @@ def averaged(fitted: Fitted, how: Learning, others: Sequence[BagProblem] = ()) -
     more = PROPOSALS + 2 * len(best.vector) if len(weighted.vectors) > 1 else 0
     optimum = replace(best, evaluations=best.evaluations + more)
     owners = tuple(others) or (problem,) * len(vectors)
-    return _solved(replace(fitted, optimum=optimum), owners, vectors)
+    return solved_at(replace(fitted, optimum=optimum), owners, vectors)
 
 
 def sampled(
@@ -281,17 +281,22 @@ def sampled(
     if not count:
         return fitted
     owners = tuple(p for p, (draws, _) in zip(problems, found, strict=False) for _ in draws)
-    fitted = _solved(fitted, owners, np.concatenate([draws for draws, _ in found]))
+    fitted = solved_at(fitted, owners, np.concatenate([draws for draws, _ in found]))
     return replace(fitted, diagnostics=_worst([told for _, told in found if told]) or None)
 
 
-def _solved(fitted: Fitted, problems: tuple[Any, ...], vectors: np.ndarray) -> Fitted:
+def solved_at(
+    fitted: Fitted,
+    problems: tuple[Any, ...],
+    vectors: np.ndarray,
+    solve: Callable[..., Any] = lambda problem, vector: problem.solve(vector),
+) -> Fitted:
     """The posterior at other hyper-parameters, or of other problems, each solved once."""
     solved: dict[tuple[int, bytes], tuple[Any, Any]] = {}
     keys = [(id(p), v.tobytes()) for p, v in zip(problems, vectors, strict=True)]
     for key, problem, vector in zip(keys, problems, vectors, strict=True):
         if key not in solved:
-            solved[key] = problem.solve(jnp.asarray(vector))
+            solved[key] = solve(problem, jnp.asarray(vector))
     pieces, fields = zip(*(solved[key] for key in keys), strict=True)
     return replace(fitted, problems=problems, vectors=vectors, pieces=pieces, fields=fields)
 

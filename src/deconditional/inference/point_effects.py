@@ -40,13 +40,7 @@ CHANGES = 4
 
 
 def std_of_mean(std: Any, crowding: Any) -> Any:
-    """Standard deviation s of the logarithm of a mean of effects, from τ and h.
-
-    Examples
-    --------
-    >>> std_of_mean(0.5, np.array([1.0, 0.01])).round(3)
-    array([0.5  , 0.053])
-    """
+    """Standard deviation s of the logarithm of a mean of effects, from τ and h."""
     return np.sqrt(np.log1p(np.expm1(np.square(std)) * crowding))
 
 

@@ -14,6 +14,7 @@ from deconditional.bags import Bags
 from deconditional.inference.field import Field
 from deconditional.inference.posterior import JOINT_LIMIT, Paths, Posterior
 from deconditional.observations.links import Link
+from deconditional.scores import Draws
 
 BLOCK = 20_000
 """Points of new bags whose draws are held at a time."""
@@ -103,57 +104,27 @@ class RatePosterior:
         return np.mean([np.asarray(function(*pair)) for pair in pairs], axis=0)
 
 
-class BagDraws:
+class BagDraws(Draws):
     """Joint draws of what is predicted of new bags: rates, sums, or observations.
 
-    Attributes
-    ----------
-    draws : (n, m) array
-        One row for each draw, one column for each bag.
+    A row for each draw and a column for each bag, with the moments, quantiles and scores of
+    :class:`deconditional.scores.Draws`.
 
     Examples
     --------
-    >>> found = BagDraws(np.array([[1.0, 2.0], [3.0, 2.0]]))
-    >>> found.mean.tolist(), found.exceedance(2.0).tolist()
-    ([2.0, 2.0], [0.5, 0.0])
+    >>> found = BagDraws([[1.0, 2.0], [3.0, 2.0]])
+    >>> found.mean.tolist(), found.exceedance(2.0).tolist(), found.crps([2.0, 2.0])
+    ([2.0, 2.0], [0.5, 0.0], 0.0)
     """
 
-    def __init__(self, draws: np.ndarray):
-        self.draws = draws
-
     @property
-    def mean(self) -> np.ndarray:
-        """Posterior mean of every bag."""
-        return self.draws.mean(0)
-
-    @property
-    def variance(self) -> np.ndarray:
-        """Posterior variance of every bag."""
-        return self.draws.var(0)
-
-    @property
-    def std(self) -> np.ndarray:
-        """Posterior standard deviation of every bag."""
-        return self.draws.std(0)
+    def draws(self) -> np.ndarray:
+        """The draws, (n, m)."""
+        return self.values
 
     def covariance(self) -> np.ndarray:
         """Joint covariance of all bags."""
-        return np.atleast_2d(np.cov(self.draws, rowvar=False))
-
-    def quantile(self, q: float | np.ndarray) -> np.ndarray:
-        """Quantiles of every bag: (m,) for one level, (levels, m) for several."""
-        return np.quantile(self.draws, q, axis=0)
-
-    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Central interval of the given probability, as (lower, upper)."""
-        if not 0 < level < 1:
-            raise ValueError(f"the level of an interval lies between 0 and 1, not {level!r}.")
-        tail = 0.5 * (1.0 - level)
-        return self.quantile(tail), self.quantile(1.0 - tail)
-
-    def cdf(self, value: Any) -> np.ndarray:
-        """Probability of no more than a value, for every bag."""
-        return (self.draws <= np.asarray(value)).mean(0)
+        return np.atleast_2d(np.cov(self.values, rowvar=False))
 
     def exceedance(self, level: Any) -> np.ndarray:
         """Probability of more than a level, for every bag."""
@@ -161,7 +132,7 @@ class BagDraws:
 
     def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
         """Draws chosen with replacement, (n, m)."""
-        return self.draws[np.random.default_rng(seed).integers(len(self.draws), size=n)]
+        return self.values[np.random.default_rng(seed).integers(len(self.values), size=n)]
 
 
 def bag_rates(

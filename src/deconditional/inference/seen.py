@@ -16,6 +16,8 @@ to a sum of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -66,6 +68,8 @@ class Seen(eqx.Module):
         How observations see the bags.
     nearest
         The linear model about the last solution.
+    counted
+        One for observations that are looked at, zero for those that are held out.
     family, prefix, offset, affine
         The family, what is before the names of its parameters, and its bias.
     offset_std
@@ -78,6 +82,7 @@ class Seen(eqx.Module):
     known: Float[Array, " M"]
     observation: Observation
     nearest: Nearest
+    counted: Float[Array, " M"]
     offset_std: Float[Array, ""]
     family: Family = eqx.field(static=True)
     prefix: str = eqx.field(static=True)
@@ -92,6 +97,12 @@ class Seen(eqx.Module):
             return {"variance": self.known + noise}
         names = [p.name for p in self.family.parameters]
         return {name: values[f"{self.prefix}{name}"] for name in names}
+
+    def holding(self, kept: Array) -> Seen:
+        """The same with the observations that are kept alone; shapes stay as they are."""
+        counted = self.counted * kept
+        nearest = replace(self.nearest, information=self.nearest.information * counted)
+        return replace(self, counted=counted, nearest=nearest)
 
     def effect_std(self, values: Mapping[str, Any], points: FinePoints) -> Float[Array, " M"]:
         """s, zero without overdispersion; of effects of points, that of their mean."""
@@ -149,14 +160,17 @@ class View(eqx.Module):
     def _mixed(self, of_bags: Array) -> Array:
         return of_bags if self.weights is None else self.weights.T @ of_bags
 
+    def _link(self, r: Array) -> Array:
+        """The mean of the link of r, which is a mean over what f may be."""
+        g = self.seen.family.g
+        return g.eta(r) + 0.5 * g.bend(r) * self.level
+
     def predictor(self, v: Array, e: Array) -> tuple[Array, Array, Array]:
         """Values of f, r and η; the unknowns begin with the offsets of all sources."""
         g, n = self.seen.family.g, len(self.offsets)
         f = self.points.values_at(v[n:])
         r = self._mixed(self.points.bag_means(g.expected(f, self.spread)))
-        # r is a mean over what f may be; its link, less half of this, is the mean of the link.
-        mean_of_link = g.eta(r) + 0.5 * g.bend(r) * self.level
-        eta = self.scale * mean_of_link + self.offsets @ v[:n] + self.effect_std * e
+        eta = self.scale * self._link(r) + self.offsets @ v[:n] + self.effect_std * e
         if self.seen.family.overdispersion == "points":
             eta = eta - 0.5 * self.effect_std**2
         return f, r, eta
@@ -169,17 +183,14 @@ class View(eqx.Module):
             mean = amount * family.g.rate(eta)
             return family.log_density(self.seen.y, mean, amount, **self.values)
 
-        return jnp.sum(self._average(at, eta))
+        return self.seen.counted @ self._average(at, eta)
 
     def slopes(self, eta: Array) -> tuple[Array, Array]:
         """Derivative of the log likelihood by η, and Fisher's information of it."""
-        family, amount = self.seen.family, self.seen.amount
-
-        def information(eta: Array) -> Array:
-            along = amount * family.g.slope(eta)
-            return family.information(amount * family.g.rate(eta), amount, **self.values) * along**2
-
-        return jax.grad(self.log_likelihood)(eta), self._average(information, eta)
+        known = partial(
+            self.seen.family.information_of_link, exposure=self.seen.amount, **self.values
+        )
+        return jax.grad(self.log_likelihood)(eta), self.seen.counted * self._average(known, eta)
 
     def _average(self, function: Callable[[Array], Array], eta: Array) -> Array:
         """The mean of a function of η."""
@@ -197,10 +208,5 @@ class View(eqx.Module):
 
     def at(self, f: Array, r: Array) -> tuple[Array, Array]:
         """Slopes of rates by f, and gains of η by mean rates."""
-        g = self.seen.family.g
-
-        def link(rate: Array) -> Array:
-            return jnp.sum(g.eta(rate) + 0.5 * g.bend(rate) * self.level)
-
-        gain = self.scale * jax.grad(link)(r)
-        return g.expected_slope(f, self.spread), gain
+        gain = self.scale * jax.grad(lambda rate: jnp.sum(self._link(rate)))(r)
+        return self.seen.family.g.expected_slope(f, self.spread), gain

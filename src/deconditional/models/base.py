@@ -26,6 +26,7 @@ from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.checks import check_bags, check_count
 from deconditional.models.data import Data
+from deconditional.models.held_out_rates import held_out_draws
 from deconditional.models.options import BagOptions
 from deconditional.models.problems import own_starts, problem_parts
 from deconditional.models.rates import asked_bags, asked_points, over_bags, rates_of
@@ -152,17 +153,21 @@ class BagModel(Savable, BagOptions):
         """Predict every observation from those of the other folds, noise included.
 
         Hyper-parameters stay as they were learnt from all observations, so this is quick, and a
-        little kinder than fitting anew without each fold.
+        little kinder than fitting anew without each fold. After a fit to a `family` or to several
+        sources every fold is solved, and the answer a :class:`~deconditional.BagDraws`.
 
         Parameters
         ----------
         folds : (M,)
             The fold of every observation.
         """
-        fitted = self._of_normal_errors()
+        fitted = self.check_fitted()
         m, labels = len(fitted.z), np.asarray(folds)
         if labels.shape != (m,) or len(np.unique(labels)) < 2:
             raise ValueError(f"folds must divide the {m} observations into two parts or more.")
+        if (families := getattr(self, "families_", None)) is not None:
+            draws = held_out_draws(fitted, families, self.bags_, labels, self.seed)
+            return cast(Gaussians, draws)
         return Gaussians(*stacked(fitted.held_out(labels)))
 
     def predict_from_means(self, shares: npt.ArrayLike) -> Gaussians:
@@ -176,20 +181,16 @@ class BagModel(Savable, BagOptions):
         shares : (G, M)
             The weights of each mean.
         """
-        fitted = self._of_normal_errors()
+        if hasattr(self, "families_"):
+            raise ValueError(
+                "predictions from means of observations are for normal errors alone; "
+                "predict_held_out has those of a family."
+            )
+        fitted = self.check_fitted()
         m, weights = len(fitted.z), np.asarray(shares, dtype=float)
         if weights.ndim != 2 or weights.shape[1] != m:
             raise ValueError(f"shares must have a column for each of the {m} observations.")
         return Gaussians(*stacked(fitted.from_means(weights)))
-
-    def _of_normal_errors(self) -> Fitted:
-        """What was learnt; an error after a fit to a family or to several sources."""
-        if hasattr(self, "families_"):
-            raise ValueError(
-                "held-out predictions in closed form are for normal errors alone; hold "
-                "observations out of fit, and ask predict_bags for theirs."
-            )
-        return self.check_fitted()
 
     def log_marginal(self) -> float:
         """Log probability of the observations with hyper-parameters integrated out.

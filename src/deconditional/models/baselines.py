@@ -52,13 +52,7 @@ def areal_weighting(amounts: Any, z: npt.ArrayLike) -> Baseline:
     """Every zone has its own rate throughout: its count goes where its people are.
 
     Points in no zone have the rate of all zones together. The dispersion is that of zones about it.
-
-    Parameters
-    ----------
-    amounts : (M, n)
-        How much of every fine point, such as its people, every zone has.
-    z : (M,)
-        Counts.
+    `amounts` and `z` are those of :func:`poisson_regression`.
 
     Examples
     --------
@@ -74,16 +68,9 @@ def areal_weighting(amounts: Any, z: npt.ArrayLike) -> Baseline:
 def dasymetric(amounts: Any, z: npt.ArrayLike, density: Baseline | npt.ArrayLike) -> Baseline:
     """Counts spread within their zones in proportion to a density per unit of amount.
 
-    The total of every zone is kept. Points in no zone have the density on the scale of all zones.
-
-    Parameters
-    ----------
-    amounts : (M, n)
-        How much of every fine point every zone has.
-    z : (M,)
-        Counts.
-    density : (n,) or Baseline
-        Relative rates of fine points, such as those of classes of land use, or a regression.
+    The total of every zone is kept. Points in no zone have the density on the scale of all zones:
+    relative rates of fine points, such as those of classes of land use, or a regression. `amounts`
+    and `z` are those of :func:`poisson_regression`.
 
     Examples
     --------

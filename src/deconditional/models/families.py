@@ -16,8 +16,16 @@ import numpy as np
 from deconditional.bags import Bags
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
-from deconditional.inference.laplace import FamilyProblem
-from deconditional.inference.learn import Fitted, Learning, Stages, averaged, learn, sampled
+from deconditional.inference.laplace import SETTLED, FamilyProblem, settle, solution_of
+from deconditional.inference.learn import (
+    Fitted,
+    Learning,
+    Stages,
+    averaged,
+    learn,
+    sampled,
+    solved_at,
+)
 from deconditional.inference.seen import Nearest, Seen
 from deconditional.kernels.devices import gathered
 from deconditional.kernels.tasks import TaskKernel
@@ -32,8 +40,9 @@ from deconditional.models.problems import (
     with_length_scales,
 )
 from deconditional.models.sources import Given, Source, with_task
-from deconditional.observations.families import Family, Normal
+from deconditional.observations.families import Normal
 from deconditional.observations.kinds import Matched
+from deconditional.observations.measurements import Measurements
 from deconditional.saving.resume import CheckpointPart, within
 
 MOST_POINTS = 1_000
@@ -47,9 +56,6 @@ MANY_POINTS = 10_000
 
 REPRESENTATIVES = 32
 """Points that stand for a bag."""
-
-SETTLED = 0.05
-"""Nats between two rounds that end them."""
 
 VARIANCES = (0.1, 10.0)
 """Between which the prior of the variance of f is centred where there is a log or a logit."""
@@ -75,8 +81,14 @@ def families_asked(model: Any, where: Any, exposure: Any, trials: Any) -> bool:
     return model.family is not None or amounts or several
 
 
-def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | None) -> Any:
-    """The model, fitted to sources.
+def fit_sources(
+    model: Any,
+    sources: Sequence[Given],
+    kept: CheckpointPart | None,
+    others: Sequence[Measurements] = (),
+    **of_kernel: Any,
+) -> Any:
+    """The model, fitted to sources; draws are shared out among `others`, data of the first source.
 
     A variational fit takes expectations under the solution of the last round; it ends where the
     evidence changes no more. Where there are many points, hyper-parameters are learnt from a few of
@@ -84,8 +96,8 @@ def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | Non
     """
     began = time.perf_counter()
     tasks = [each.task for each in sources]
-    sources = [e if e.task is None else replace(e, bags=with_task(e.bags, e.task)) for e in sources]
-    posed: Any = pose(model, sources)
+    sources = [replace(each, bags=_points(model, each)) for each in sources]
+    posed: Any = pose(model, sources, **of_kernel)
     whole, details, notes = posed
     problem = _condensed(whole, sources, model.seed)
     solver = InBasis()
@@ -96,7 +108,7 @@ def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | Non
         return stages(model, bags, whole, part)
 
     how = learning(model, whole, solver)  # type: ignore[arg-type]
-    fitted, rounds = _in_rounds(problem, how, at)
+    fitted, rounds = _in_rounds(problem, how, at, others)
     if model.method == "nuts" and not fitted.interrupted:
         fitted = _sampled(fitted, how, at(ROUNDS))
     elif problem is not whole:
@@ -111,7 +123,17 @@ def fit_sources(model: Any, sources: Sequence[Given], kept: CheckpointPart | Non
     return learnt_model
 
 
-def _in_rounds(problem: Any, how: Learning, at: Callable[[int], Stages]) -> tuple[Fitted, int]:
+def _points(model: Any, each: Given) -> Bags:
+    """The bags of a source with the points that the model takes of them, and their task."""
+    bags = each.bags.centroids() if getattr(model, "centroids", False) else each.bags
+    if model.points_per_bag is not None:
+        bags = bags.subsample(model.points_per_bag, seed=model.seed)
+    return bags if each.task is None else with_task(bags, each.task)
+
+
+def _in_rounds(
+    problem: Any, how: Learning, at: Callable[[int], Stages], others: Sequence[Measurements]
+) -> tuple[Fitted, int]:
     """What was learnt, and in how many fits."""
     first = replace(how, method="map", method_options=None)
     if not problem.variational:
@@ -124,7 +146,8 @@ def _in_rounds(problem: Any, how: Learning, at: Callable[[int], Stages]) -> tupl
         fitted, rounds = learn(problem, again, at(rounds)), rounds + 1
         settled = abs(fitted.optimum.log_posterior - before.log_posterior) < SETTLED
     if how.method == "draws" and not fitted.interrupted:
-        fitted = averaged(fitted, how)
+        every = [_seeing(problem, *map(jnp.asarray, each)) for each in others]
+        fitted = averaged(fitted, how, every)  # type: ignore[arg-type]
     optimum = replace(fitted.optimum, evaluations=fitted.optimum.evaluations + evaluations)
     return replace(fitted, optimum=optimum), rounds
 
@@ -132,10 +155,17 @@ def _in_rounds(problem: Any, how: Learning, at: Callable[[int], Stages]) -> tupl
 def _of_all_points(fitted: Fitted, whole: FamilyProblem) -> Fitted:
     """The posterior of all points at hyper-parameters that were learnt from some."""
     if whole.variational:
-        whole = settle(whole, fitted.optimum.vector, _solution)
-    solved = {v.tobytes(): _solution(whole, v) for v in np.unique(fitted.vectors, axis=0)}
-    pieces, found = zip(*(solved[v.tobytes()] for v in fitted.vectors), strict=True)
-    return replace(fitted, problems=(whole,) * len(pieces), pieces=pieces, fields=found)
+        whole = settle(whole, fitted.optimum.vector, solution_of)
+    drawn = [p.sources[0] for p in fitted.problems]
+    every = {id(seen): _seeing(whole, seen.y, seen.known) for seen in drawn}
+    owners = tuple(every[id(seen)] for seen in drawn)
+    return solved_at(fitted, owners, fitted.vectors, solution_of)
+
+
+def _seeing(problem: FamilyProblem, y: Any, known: Any) -> FamilyProblem:
+    """The problem with other observations of its first source."""
+    first = replace(problem.sources[0], y=y, known=known)
+    return replace(problem, sources=(first, *problem.sources[1:]))
 
 
 def _condensed(problem: FamilyProblem, sources: Sequence[Given], seed: int) -> FamilyProblem:
@@ -168,34 +198,14 @@ def _sampled(fitted: Fitted, how: Any, at: Any) -> Fitted:
         return sampled(begun, how, at, stop)
 
 
-@eqx.filter_jit
-def _solution(problem: FamilyProblem, vector: Any) -> Any:
-    """The posterior alone: no gradient is compiled for problems that are solved and not learnt."""
-    return problem.evaluate(jnp.asarray(vector))[1]
-
-
-def settle(
-    problem: FamilyProblem,
-    vector: np.ndarray,
-    solve: Callable[..., Any] = FamilyProblem.solve,
-) -> Any:
-    """The problem about its own solution, hyper-parameters held."""
-    before = np.inf
-    for _ in range(8):
-        solution, field = solve(problem, jnp.asarray(vector))
-        problem = problem.about(solution)
-        now = float(field.log_evidence)
-        if abs(now - before) < 0.1 * SETTLED:
-            break
-        before = now
-    return problem
-
-
 def pose(
-    model: Any, sources: Sequence[Given]
+    model: Any, sources: Sequence[Given], **of_kernel: Any
 ) -> tuple[FamilyProblem, dict[str, str], tuple[str, ...]]:
-    """The problem, and what a report says of how it was posed: details by name, and notes."""
-    _check(model)
+    """The problem, and what a report says of how it was posed: details by name, and notes.
+
+    `of_kernel` is what :func:`~deconditional.models.problems.field_kernel` has beside.
+    """
+    check_options(model)
     n_tasks = max((each.task or 0) for each in sources) + 1
     tasked = sources[0].task is not None
     points = np.concatenate([each.bags.points for each in sources])
@@ -213,7 +223,7 @@ def pose(
         base = with_length_scales(gk.RBF, points.shape[1] - 1) if kernel is None else kernel
         level = float(np.max(np.asarray(trend.prior_std), initial=1.0))
         kernel = TaskKernel(base, n_tasks, model.rank, level)
-    template = field_kernel(kernel, points, variance)
+    template = field_kernel(kernel, points, variance, **of_kernel)
     kinds = [_kind(model, each) for each in sources]
     parameters = [*template.parameters]
     for each, kind in zip(sources, kinds, strict=True):
@@ -239,20 +249,17 @@ def pose(
     return problem, details, notes
 
 
-def _check(model: Any) -> None:
+def check_options(model: Any) -> None:
     """Raise where options have no meaning for observations of any family."""
     model.check_options()
-    for name, usual in {"fine_noise": False, "learn_noise": None}.items():
-        if getattr(model, name) != usual:
+    usual = {"fine_noise": False, "learn_noise": None, "learn_inducing": False}
+    for name, value in {**usual, "uncertainty": False, "trace": "auto"}.items():
+        if getattr(model, name, value) != value:
             raise ValueError(f"{name} is for normal observations of one kind; leave it out.")
     if getattr(model, "inference", "collapsed") == "stochastic":
         raise ValueError(
             "inference='stochastic' is for normal observations of one kind; leave it out."
         )
-    if getattr(model, "learn_inducing", False):
-        raise ValueError("learn_inducing is for normal observations of one kind; leave it out.")
-    if getattr(model, "uncertainty", False):
-        raise ValueError("uncertainty is for normal observations of one kind; leave it out.")
 
 
 def _inducing(model: Any, points: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -310,10 +317,9 @@ def _seen(each: Given, kind: Any) -> Seen:
     else:
         values = {p.name: p.start for p in family.parameters}
     layout = gathered(each.bags.layout)
-    information = _information(family, jnp.asarray(crude), jnp.asarray(each.amount), values)
-    nearest = Nearest(
-        jnp.ones(len(layout.points)), jnp.ones(len(crude)), information, jnp.asarray(crude)
-    )
+    ones, eta = jnp.ones(len(crude)), jnp.asarray(crude)
+    information = jax.jit(family.information_of_link)(eta, jnp.asarray(each.amount), **values)
+    nearest = Nearest(jnp.ones(len(layout.points)), ones, information, eta)
     return Seen(
         layout=layout,
         y=jnp.asarray(each.z),
@@ -321,6 +327,7 @@ def _seen(each: Given, kind: Any) -> Seen:
         known=jnp.asarray(each.known),
         observation=kind,
         nearest=nearest,
+        counted=ones,
         offset_std=jnp.asarray(max(float(np.std(crude)), 1.0 * (family.link != "identity")) * 3.0),
         family=family,
         prefix=each.prefix,
@@ -328,13 +335,6 @@ def _seen(each: Given, kind: Any) -> Seen:
         affine=each.bias == "affine",
         learns_noise=each.learns_noise,
     )
-
-
-@eqx.filter_jit
-def _information(family: Family, eta: Any, amount: Any, values: Any) -> Any:
-    """Fisher's information of the link of the rate."""
-    along = amount * family.g.slope(eta)
-    return family.information(amount * family.g.rate(eta), amount, **values) * along**2
 
 
 def _together(every: Sequence[Bags]) -> Bags:

@@ -28,14 +28,19 @@ from deconditional.fitting.report import FitReport
 from deconditional.inference.exact import SpreadPrior
 from deconditional.inference.learn import learn
 from deconditional.inference.posterior import Gaussians, Posterior
+from deconditional.models.bagg import BaggGP
 from deconditional.models.base import BagModel, learning, stages, take
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.data import Data
+from deconditional.models.families import families_asked
+from deconditional.models.mediated_rates import fit_rates
 from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share
 from deconditional.models.solvers import Exact, Posed, Variational
+from deconditional.models.sources import sources_of
 from deconditional.models.vbagg import VBagg
+from deconditional.observations.families import Family
 from deconditional.observations.kinds import Matched
 from deconditional.observations.measurements import Measurements
 from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
@@ -87,6 +92,9 @@ class MediatedGP(BagModel):
         regression are taken bag by bag.
     n_restarts
         Of both fits.
+    family
+        As in :class:`BaggGP`, of observations that are counts, shares or amounts. Mediators measure
+        the links of mean rates then, and both fits are in a basis.
     fine_noise, fixed, max_iter, points_per_bag, precision, seed
         As in :class:`BaggGP`. `fixed` takes the names of `priors`.
 
@@ -114,6 +122,7 @@ class MediatedGP(BagModel):
     method: str = "draws"
     n_restarts: int = 2
     n_inducing: int | None = None
+    family: Family | None = None
 
     def fit(
         self,
@@ -121,22 +130,35 @@ class MediatedGP(BagModel):
         z: npt.ArrayLike,
         mediator: npt.ArrayLike | None = None,
         *,
+        exposure: npt.ArrayLike | None = None,
+        trials: npt.ArrayLike | None = None,
         own_bag: npt.ArrayLike | None = None,
         noise_std: npt.ArrayLike | None = None,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
-        """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`."""
+        """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`.
+
+        With a `family`, `exposure` or `trials` are those of the observations.
+        """
         with opened(checkpoint) as kept, stoppable():
-            return self._fit(Unmatched.of(bags, z, mediator, own_bag), noise_std, kept)
+            data = Unmatched.of(bags, z, mediator, own_bag)
+            if not families_asked(self, bags, exposure, trials):
+                return self._fit(data, noise_std, kept)
+            amounts: dict[str, Any] = {"exposure": exposure, "trials": trials, "mediator": mediator}
+            refused = {"own_bag": own_bag}
+            seen = sources_of(self, bags, z, noise_std, None, refused=refused, **amounts)[0]
+            found = fit_rates(self, data, seen, kept, length_scale_prior=length_scale_prior)
+            self.__dict__.update({k: v for k, v in vars(found[0]).items() if k.endswith("_")})
+            return self._with_regression(data._replace(z=seen.crude), *found[1:])
 
     def _fit(
         self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: CheckpointPart | None
     ) -> Self:
         began = time.perf_counter()
-        of_field, of_regression = self._parameters_apart()
+        of_field, of_regression = self.parameters_apart()
         of_field.check_options()
         exact = self.n_inducing is None and max(data.bags.n_bags, len(data.z)) <= EXACT_UP_TO
-        in_a_basis: dict[str, Any] = {"family": VBagg, "n_inducing": self.n_inducing}
+        in_a_basis: dict[str, Any] = {"by": VBagg, "n_inducing": self.n_inducing}
         with warnings.catch_warnings():
             # A regression that explains nothing is spoken of below, as a useless mediator.
             warnings.simplefilter("ignore", DegenerateFitWarning)
@@ -154,8 +176,7 @@ class MediatedGP(BagModel):
                 **({} if exact else in_a_basis),
                 **of_regression,
             )
-        draws = 0 if self.method == "map" else self._number_of_draws()
-        measurements, drawn = data.measurements(regressor, draws, apart=not exact)
+        measurements, drawn = data.measurements(regressor, self.number_of_draws, apart=not exact)
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
         learns = self.learn_noise is not False
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
@@ -165,22 +186,27 @@ class MediatedGP(BagModel):
         part = within(kept, "field").get("checkpoint")
         at = stages(of_field, seen.bags, posed.problem, part)
         fitted = learn(posed.problem, learning(of_field, posed.problem, solver), at, others)
-        found = of_pseudo_targets(seen.bags, data.mediator, data.z, data.has_own, PRIOR_IS_LEFT)
+        take(self, seen.bags, fitted, solver, (posed.details, posed.notes), at, began)
+        return self._with_regression(data, regressor, measurements)
+
+    def _with_regression(self, data: Unmatched, regressor: BaggGP, measured: Measurements) -> Self:
+        """The model with what the regression and both fits together have to tell."""
+        found = of_pseudo_targets(data.bags, data.mediator, data.z, data.has_own, PRIOR_IS_LEFT)
         share = explained_share(regressor)
-        said = f"{share:.0%} of the variance of the observations, by the mediators"
-        details = {**posed.details, "explained": said}
-        take(self, seen.bags, fitted, solver, (details, posed.notes), at, began)
-        self.regressor_, self.explained_share_ = regressor, share
-        self.measurements_ = measurements
-        self.fit_report_ = _with_the_regression(self.fit_report_, regressor.fit_report_, found)
+        self.regressor_, self.explained_share_, self.measurements_ = regressor, share, measured
+        report, first = self.fit_report_, regressor.fit_report_
+        self.fit_report_ = _with_the_regression(report, first, share, found)
         tell_of(found)
         return self
 
-    def _number_of_draws(self) -> int:
+    @property
+    def number_of_draws(self) -> int:
         """Number of draws of the regression's parameters; a sampler of the field takes as many."""
+        if self.method == "map":
+            return 0
         return int((self.method_options or {}).get("num_draws", DRAWS))
 
-    def _parameters_apart(self) -> tuple[Self, dict[str, Any]]:
+    def parameters_apart(self) -> tuple[Self, dict[str, Any]]:
         """The model with parameters of the field alone, and what is said of the regression's."""
         own: dict[str, Any] = {}
         others: dict[str, Any] = {}
@@ -210,7 +236,9 @@ class MediatedGP(BagModel):
         return self
 
 
-def _with_the_regression(report: FitReport, first: FitReport, found: list[Caution]) -> FitReport:
+def _with_the_regression(
+    report: FitReport, first: FitReport, share: float, found: list[Caution]
+) -> FitReport:
     """The report of both fits, and what was found of the mediators."""
     resumed = [each.details["resumed"] for each in (first, report) if "resumed" in each.details]
     return replace(
@@ -218,7 +246,11 @@ def _with_the_regression(report: FitReport, first: FitReport, found: list[Cautio
         converged=report.converged and first.converged,
         evaluations=report.evaluations + first.evaluations,
         compile_seconds=report.compile_seconds + first.compile_seconds,
-        details={**report.details, **({"resumed": ", ".join(resumed)} if resumed else {})},
+        details={
+            **report.details,
+            "explained": f"{share:.0%} of the variance of the observations, by the mediators",
+            **({"resumed": ", ".join(resumed)} if resumed else {}),
+        },
         notes=(*report.notes, *(caution.text for caution in found)),
     )
 

@@ -19,7 +19,7 @@ from deconditional.inference.learn import Fitted
 from deconditional.inference.point_effects import point_effects
 from deconditional.inference.rate_posterior import bag_rates
 from deconditional.inference.seen import Seen
-from deconditional.observations.families import OVERDISPERSION, Family
+from deconditional.observations.families import OVERDISPERSION, Family, Normal
 from deconditional.observations.kinds import Matched
 
 MOST_DRAWN = 2**27
@@ -29,10 +29,11 @@ BLOCK = 2**22
 """Rates of points whose effects are drawn at a time."""
 
 
-def own_values(fitted: Fitted, family: Family, prefix: str, k: int) -> dict[str, Any]:
-    """The parameters of a family in one draw of the hyper-parameters."""
+def own_values(fitted: Fitted, family: Family, seen: Seen, k: int) -> dict[str, Any]:
+    """The parameters of the family of a source in one draw of the hyper-parameters."""
     values = fitted.problems[k].parameters.unpack(jnp.asarray(fitted.vectors[k]))
-    return {p.name: values[f"{prefix}{p.name}"] for p in family.own_parameters()}
+    own = () if isinstance(family, Normal) and not seen.learns_noise else family.own_parameters()
+    return {p.name: values[f"{seen.prefix}{p.name}"] for p in own}
 
 
 def point_draws(
@@ -51,7 +52,7 @@ def point_draws(
     weights = csr_array((bags.weights, (place, bags.bag)), shape=(len(points), bags.n_bags))
     draws, size = np.empty((n, bags.n_bags)), max(BLOCK // len(points), 1)
     for k in np.unique(which):
-        values = own_values(fitted, family, seen.prefix, k)
+        values = own_values(fitted, family, seen, k)
         std = float(values.pop(OVERDISPERSION))
         slopes = _slopes(family, seen, values)
         rows = np.flatnonzero(which == k)
@@ -88,15 +89,15 @@ def _slopes(
     family: Family, seen: Seen, values: dict[str, Any]
 ) -> Callable[[np.ndarray], tuple[Any, Any]]:
     """Slopes of the log likelihood of the observations by the logarithms of their means."""
-    y, amount = seen.y, seen.amount
+    y, amount, counted = seen.y, seen.amount, seen.counted
 
     @jax.jit
     def slopes(log_mean: Any) -> tuple[Any, Any]:
         def log_likelihood(at: Any) -> Any:
-            return jnp.sum(family.log_density(y, jnp.exp(at), amount, **values))
+            return jnp.sum(counted * family.log_density(y, jnp.exp(at), amount, **values))
 
         mean = jnp.exp(log_mean)
         information = family.information(mean, amount, **values) * mean**2
-        return jax.grad(log_likelihood)(log_mean), information
+        return jax.grad(log_likelihood)(log_mean), counted * information
 
     return slopes

@@ -91,7 +91,7 @@ def over_bags(
     else:
         draws, which = bag_rates(fitted.fields, family.g, bags, n_draws, seed)
     if noise or effects:
-        draws = _observed(fitted, family, source, draws, which, amount, seed, noise)
+        draws = observed(fitted, family, source, draws, which, amount, seed, noise)
         return BagDraws(draws / amount if kind == "mean" else draws)
     return BagDraws(draws * amount if kind == "sum" else draws)
 
@@ -117,7 +117,7 @@ def _amount(family: Family, bags: Bags, exposure: Any, trials: Any) -> np.ndarra
     return np.broadcast_to(array, (bags.n_bags,))
 
 
-def _observed(
+def observed(
     fitted: Fitted,
     family: Family,
     source: int,
@@ -126,29 +126,32 @@ def _observed(
     amount: np.ndarray,
     seed: int,
     noise: bool,
+    old: np.ndarray | None = None,
 ) -> np.ndarray:
     """Observations of rates, with the parameters of their draw and effects of their own.
 
-    Without `noise`, their means. Effects of points are in the rates already.
+    Without `noise`, their means. Effects of points are in the rates already. `old` says which
+    observations of the fit they are, if they are none that are new.
     """
     seen = fitted.problem.sources[source]
-    observed = np.empty_like(rates)
-    if isinstance(family, Normal) and not seen.learns_noise:
+    found = np.empty_like(rates)
+    if isinstance(family, Normal) and not seen.learns_noise and old is None:
         raise ValueError(
             "the noise of new observations is known to you alone; add it to noise=False."
         )
     keys = jax.random.split(jax.random.key(seed), len(fitted.fields))
     for k in np.unique(which):
         rows = which == k
-        own = own_values(fitted, family, seen.prefix, k)
+        own = own_values(fitted, family, seen, k)
         spread = own.pop(OVERDISPERSION, 0.0)
         spread = 0.0 if family.overdispersion == "points" else spread
         if isinstance(family, Normal):
-            own = {"variance": own["noise_std"] ** 2}
+            known = 0.0 if old is None else seen.known[old]
+            own = {"variance": known + own.get("noise_std", 0.0) ** 2}
         effect_key, key = jax.random.split(keys[k])
         eta = family.g.eta(jnp.asarray(rates[rows]))
         eta = eta + spread * jax.random.normal(effect_key, eta.shape)
         mean = amount * family.g.rate(eta)
         drawn = family.simulate(key, mean, jnp.asarray(amount), **own) if noise else mean
-        observed[rows] = np.asarray(drawn)
-    return observed
+        found[rows] = np.asarray(drawn)
+    return found

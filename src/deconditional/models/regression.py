@@ -15,6 +15,7 @@ from deconditional.bags import Bags
 from deconditional.kernels.radial import prior_variance
 from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
+from deconditional.observations.families import OVERDISPERSION
 from deconditional.observations.measurements import (
     Measurements,
     Population,
@@ -80,7 +81,7 @@ class Unmatched(NamedTuple):
         kernel: AbstractKernel | None,
         noise_std: npt.ArrayLike | None,
         kept: dict[str, Any],
-        family: type[BaggGP] = BaggGP,
+        by: type[BaggGP] = BaggGP,
         **options: Any,
     ) -> BaggGP:
         """Fit a Gaussian process to (mediator, z): a Matérn-3/2 if no kernel is given."""
@@ -90,7 +91,7 @@ class Unmatched(NamedTuple):
             kernel = gk.Matern32(lengthscale=jnp.ones(p)) if p > 1 else gk.Matern32()
         check_kernel("mediator_kernel", kernel, self.bags.mediator)
         points = Bags.from_points(self.mediator, np.arange(len(self.z)))
-        return family(kernel, **options).fit(points, self.z, noise_std=noise_std, **kept)
+        return by(kernel, **options).fit(points, self.z, noise_std=noise_std, **kept)
 
     def pseudo_targets(self, regressor: BaggGP) -> tuple[np.ndarray, np.ndarray]:
         """The regression at the bags, mean and covariance; a bag's own observations go first."""
@@ -130,8 +131,12 @@ class Unmatched(NamedTuple):
         y = jnp.asarray(self.bags.mediator)
         known = problem.known_noise
         variances = np.asarray(known if known.ndim == 1 else jnp.diagonal(known))
-        effect = float(problem.parameters.unpack(vector).get("noise_std", 0.0)) ** 2
-        population = Population.of(self.z, float(variances.mean()))
+        values = problem.parameters.unpack(vector)
+        effect = float(values.get(OVERDISPERSION, values.get("noise_std", 0.0))) ** 2
+        if OVERDISPERSION in values:
+            population = _population_of_links(field, self.mediator, effect)
+        else:
+            population = Population.of(self.z, float(variances.mean()))
         mean, prior, posterior = map(np.asarray, (_apart_at if apart else _together_at)(field, y))
         if apart:
             found = measured_apart(mean, prior, posterior, effect, population)
@@ -179,14 +184,27 @@ def _apart_at(field: Any, y: Any) -> tuple[Any, Any, Any]:
     return mean, prior_variance(field.kernel, y) + (trend**2).sum(1), variance
 
 
+def _population_of_links(field: Any, y: np.ndarray, effect: float) -> Population:
+    """Links of mean rates before mediators are looked at, as a regression of counts has them."""
+    some = jnp.asarray(y[:: 1 + len(y) // MOST_LEFT_OUT])
+    mean, _, covariance = map(np.asarray, _together_at(field, some))
+    spread = np.var(mean) + (np.trace(covariance) - covariance.sum() / len(some)) / len(some)
+    return Population(float(mean.mean()), float(spread) + effect, len(y))
+
+
 def explained_share(regressor: BaggGP) -> float:
     """Share of the variance of z that a regression predicts with its trend, each left out once.
 
-    Of more than a few thousand observations, which have no matrix, the share that is not noise.
+    Of more than a few thousand observations, which have no matrix, the share that is not noise; of
+    counts and the like, the share of the variance of links that bags do not have to themselves.
     """
     z = np.asarray(regressor.fitted_.problem.z)
     if len(z) < 3:
         return 0.0
+    if hasattr(regressor, "families_"):
+        effect = float(regressor.parameters_[OVERDISPERSION]) ** 2
+        field, y = regressor.fields()[0], regressor.bags_.points
+        return _population_of_links(field, y, effect).explained_share(effect)
     if len(z) > MOST_LEFT_OUT:
         noise = float(regressor.parameters_.get("noise_std", 0.0)) ** 2
         return max(0.0, 1.0 - noise / float(np.var(z)))

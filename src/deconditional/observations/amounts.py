@@ -36,12 +36,7 @@ class Tweedie(Family):
 
     The parameters are the `dispersion` φ and the `power` p. Sums of such amounts are such amounts:
     with an exposure of E an observation is the sum of E independent ones, and its dispersion
-    :math:`\phi E^{1-p}`.
-
-    Parameters
-    ----------
-    link, exposure, overdispersion
-        As in :class:`Poisson`.
+    :math:`\phi E^{1-p}`. It takes what :class:`Poisson` takes.
 
     Examples
     --------

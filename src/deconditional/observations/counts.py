@@ -55,10 +55,7 @@ class Poisson(Family):
 class NegativeBinomial(Family):
     r"""Counts whose rates vary: the variance is :math:`\mu + \alpha\mu^2`, α the `dispersion`.
 
-    Parameters
-    ----------
-    link, exposure, overdispersion
-        As in :class:`Poisson`.
+    It takes what :class:`Poisson` takes.
 
     Examples
     --------
@@ -143,12 +140,8 @@ class Binomial(OfTrials):
 class BetaBinomial(OfTrials):
     r"""Successes whose probability varies: the variance is :math:`np(1-p)(1 + (n-1)\rho)`.
 
-    The parameter `correlation`, ρ, is that between two trials of one observation.
-
-    Parameters
-    ----------
-    link, trials, overdispersion
-        As in :class:`Binomial`.
+    The parameter `correlation`, ρ, is that between two trials of one observation. It takes what
+    :class:`Binomial` takes.
 
     Examples
     --------

@@ -108,6 +108,11 @@ class Family:
         """Fisher information of the mean: one over the variance, as in exponential families."""
         return 1.0 / self.variance(mean, exposure, **values)
 
+    def information_of_link(self, eta: Any, exposure: Any, **values: Any) -> Array:
+        """Fisher information of the link of the rate."""
+        along = exposure * self.g.slope(eta)
+        return self.information(exposure * self.g.rate(eta), exposure, **values) * along**2
+
     def crude_rate(self, y: Any, exposure: Any) -> np.ndarray:
         """A rate for every observation by itself, inside the domain of the link: a beginning.
 
@@ -178,6 +183,45 @@ class Normal(Family):
     def simulate(self, key: Any, mean: Any, exposure: Any, *, variance: Any) -> Array:
         """Normal errors about the mean."""
         return mean + jnp.sqrt(variance) * jr.normal(key, jnp.shape(mean))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfLink(Normal):
+    """The link of a rate, with normal errors: what a mediator measures of a bag.
+
+    Attributes
+    ----------
+    of
+        The family of the observations; its parameters are known from them.
+
+    Examples
+    --------
+    >>> rates = OfLink(of=Family(link="log"))
+    >>> float(rates.log_density(0.0, 1.0, 1.0, variance=1.0).round(4))
+    -0.9189
+    """
+
+    of: Family
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "link", self.of.link)
+        super().__post_init__()
+
+    def crude_rate(self, y: Any, exposure: Any) -> np.ndarray:
+        """The rate that was measured."""
+        return np.asarray(self.g.rate(jnp.asarray(y)))
+
+    def own_parameters(self, spread: float = 1.0) -> tuple[Parameter, ...]:
+        """What the link has beside its measured errors, and the parameters of the family."""
+        return (*super().own_parameters(spread), *self.of.parameters)
+
+    def log_density(self, y: Any, mean: Any, exposure: Any, *, variance: Any) -> Array:
+        """Log density of a link."""
+        return super().log_density(y, self.g.eta(mean / exposure), exposure, variance=variance)
+
+    def variance(self, mean: Any, exposure: Any, *, variance: Any) -> Array:
+        """That of the mean, to first order."""
+        return variance * (exposure * self.g.slope(self.g.eta(mean / exposure))) ** 2
 
 
 def check_observed(family: Family, y: np.ndarray, amount: np.ndarray, names: Any) -> None:

@@ -90,14 +90,6 @@ class IdentityLink(Link):
         """The mean."""
         return jnp.asarray(mean)
 
-    def expected_slope(self, mean: Any, variance: Any) -> Array:
-        """One."""
-        return jnp.ones_like(mean)
-
-    def expected_square(self, mean: Any, variance: Any) -> Array:
-        """Squared mean and variance."""
-        return mean**2 + variance
-
 
 @dataclass(frozen=True)
 class LogLink(Link):

@@ -48,7 +48,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.observations.counts": (
         *("BetaBinomial", "Binomial", "NegativeBinomial", "Poisson"),
     ),
-    "deconditional.observations.families": ("Normal",),
+    "deconditional.observations.families": ("Normal", "OfLink"),
     "deconditional.inference.trend": ("Trend",),
     "deconditional.inference.variational": ("BasisPieces", "VariationalProblem"),
     "deconditional.kernels.layout": ("BagSampler", "Layout"),

@@ -304,8 +304,8 @@ class Draws(Atoms):
         """Share of draws of less than a value."""
         return (self.values < np.asarray(value)).mean(0)
 
-    def quantile(self, level: float) -> Floats:
-        """The least draw that is exceeded by a share of at most one less `level`."""
+    def quantile(self, level: float | Floats) -> Floats:
+        """The least draw that is exceeded by a share of at most one less `level`, or several."""
         return np.quantile(self.ordered, level, axis=0, method="inverted_cdf")
 
     def crps_each(self, truth: npt.ArrayLike) -> Floats:
