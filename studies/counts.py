@@ -4,6 +4,7 @@
 decades, states given and counties asked for. *rain*: hours of radar, coarse cells given and fine
 ones asked for. *stations*: temperatures of coarse cells, of stations, and of a biased source.
 *tables*: yields of districts with covariates of two resolutions, other districts asked for.
+*calibration*: truths from the prior of each family, and their places in the posterior.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from deconditional.errors import UsageError
 from studies.command import known, option, require
+from studies.count_calibration import CALIBRATED, calibration_scores
 from studies.count_fields import RAIN_MODELS, STATION_MODELS, rain_scores, station_scores
 from studies.count_models import FORECASTS
 from studies.count_problems import DECADES, DEVELOPED_ON, Zones, counties, simulated
@@ -28,8 +30,8 @@ from studies.tables import highest, markdown, mean, summary
 
 __all__ = ["Counts"]
 
-PROBLEMS = ("simulated", "tables", "counties", "rain", "stations")
-NEED_FILES = PROBLEMS[2:]
+PROBLEMS = ("calibration", "simulated", "tables", "counties", "rain", "stations")
+NEED_FILES = PROBLEMS[3:]
 ON_GRIDS = "pycnophylactic"
 HOURS = 22
 QUICK = ("field", "areal weighting", "Poisson regression", "dasymetric by regression")
@@ -56,6 +58,7 @@ class Counts(Study):
     zones: int = option(109, "zones of a simulated problem", quick=24)
     inducing: int = option(400, "basis functions of fields of counts", quick=60)
     hours: int = option(8, "hours of rain, evenly spaced")
+    draws: int = option(400, "draws from the prior of each family, for calibration", quick=20)
 
     def settings(self) -> Record:
         """The size of simulated problems."""
@@ -88,6 +91,8 @@ class Counts(Study):
         if problem == "rain":
             hours = np.linspace(0, HOURS - 1, self.hours).round().astype(int).tolist()
             return [Task(problem, name, hour) for hour in hours for name in RAIN_MODELS]
+        if problem == "calibration":
+            return [Task(problem, name, 0) for name in CALIBRATED]
         models: dict[str, Sequence[str]] = {
             "simulated": [*FORECASTS],
             "tables": [*TABLE_MODELS],
@@ -105,6 +110,8 @@ class Counts(Study):
             scores = station_scores(folder, task.model, task.seed)
         elif problem == "tables":
             scores = table_scores(task.model, task.seed)
+        elif problem == "calibration":
+            scores = calibration_scores(task.model, self.draws)
         else:
             scores = self._zone_scores(self._zones(task), task)
         return [Outcome(task, [scores | {"seconds": time.perf_counter() - began}])]
@@ -153,7 +160,16 @@ MEASURED = {
     "seconds": highest("seconds", ".0f"),
 }
 RAINED = {"dry": mean("dry"), "truly dry": mean("truly_dry")}
+CALIBRATION = {
+    "draws": mean("draws", ".0f"),
+    "p of uniformity": mean("p_uniform"),
+    "50 % coverage": mean("coverage50", ".3f"),
+    "95 % coverage": mean("coverage95", ".3f"),
+    "95 % of a bag's rate": mean("bag95", ".3f"),
+    "seconds": highest("seconds", ".0f"),
+}
 COLUMNS: dict[str, dict[str, Any]] = {
+    "calibration": CALIBRATION,
     "simulated": COUNTED,
     "counties": COUNTED,
     "tables": MEASURED,

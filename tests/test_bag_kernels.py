@@ -11,7 +11,7 @@ import pytest
 from gpjax.parameters import PositiveReal
 
 from deconditional import Bags, DeepKernel, bag_cross, bag_gram
-from deconditional.kernels.layout import CHUNK_SIZES, layout_bags
+from deconditional.kernels.layout import PRODUCT_CHUNKS, layout_bags
 from deconditional.kernels.tile_sizes import Tiles
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
@@ -226,12 +226,18 @@ def test_float32_tiles(name):
 # --------------------------------------------------------------------------- every shape of bags
 
 
-@pytest.mark.parametrize("chunk", CHUNK_SIZES)
+@pytest.mark.parametrize("chunk", PRODUCT_CHUNKS)
 def test_every_chunk_size(chunk):
     bags = ragged_bags([chunk] * 3, weighted=True)
     assert bags.layout.chunk == chunk
     kernel = RADIAL["matern32"]
     assert_close(compiled_gram(kernel, bags.layout), dense_gram(kernel, bags))
+
+
+def test_chunks_are_longer_with_more_inputs():
+    sizes = np.random.default_rng(0).integers(70, 90, 40)
+    one, five, many = (ragged_bags(sizes, d=d).layout.chunk for d in (1, 5, 20))
+    assert 8 <= one < five <= many <= 96
 
 
 @pytest.mark.parametrize("sizes", [[1], [6], [5, 130, 1, 64, 33]], ids=str)

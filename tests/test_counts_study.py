@@ -72,7 +72,7 @@ def test_decades_are_won_in_both_scores_or_not(tmp_path):
 
 def test_what_needs_files_is_left_out_without_them(tmp_path, capsys):
     tasks = Counts(seeds=1).tasks()
-    assert {task.matching for task in tasks} == {"simulated", "tables"}
+    assert {task.matching for task in tasks} == {"calibration", "simulated", "tables"}
     assert "for want of --data: counties, rain, stations" in capsys.readouterr().out
     with pytest.raises(UsageError, match="there is no folder"):
         Counts(data=str(tmp_path / "nowhere")).tasks()
@@ -84,6 +84,13 @@ def test_what_needs_files_is_left_out_without_them(tmp_path, capsys):
     task = study.tasks()[0]
     with pytest.raises(UsageError, match="--data names its folder"):
         study.fit(task)
+
+
+def test_families_are_calibrated_one_by_one():
+    study = Counts(problems=("calibration",), models=("binomial",), draws=12)
+    (task,) = study.tasks()
+    found = study.fit(task)[0].records[0]
+    assert found["draws"] == 12 and 0.5 < found["coverage95"] <= 1
 
 
 def test_tables_have_two_resolutions_and_ridge_regression_is_scored():

@@ -19,7 +19,7 @@ from deconditional.cli import downscale_options
 from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import FitWarning
-from deconditional.fields import recipes
+from deconditional.fields import learn, recipes
 from deconditional.fields.io import writing
 from deconditional.fields.learn import Learner
 from deconditional.inference.posterior import Gaussians
@@ -95,6 +95,7 @@ class Regression:
 def at_once(monkeypatch):
     """Everything but the fit itself as it is."""
     monkeypatch.setattr(Learner, "fit", lambda self, name, data, z: Regression(data, z))
+    monkeypatch.setattr(learn, "mixed", list)  # of such models there is no mixture
 
 
 class Data(NamedTuple):

@@ -14,6 +14,7 @@ if importlib.util.find_spec("itur") is None:
     pytest.skip("needs itur", allow_module_level=True)
 
 from deconditional.errors import UsageError  # noqa: E402
+from deconditional.fields import learn  # noqa: E402
 from deconditional.fields.learn import Learner  # noqa: E402
 from studies.first_files import FirstFiles, _simple  # noqa: E402
 from studies.first_scenarios import SCENARIOS, Files, random_scenario  # noqa: E402
@@ -62,6 +63,7 @@ def test_random_problems_are_made_of_what_is_there(seed):
 
 def test_one_fit_scores_all_that_is_compared(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Learner, "fit", lambda self, name, data, z: Regression(data, z))
+    monkeypatch.setattr(learn, "mixed", list)  # of such models there is no mixture
     names = ("air, E1, 48", "rain, position, 12")
     results = FirstFiles(data=str(EXCERPTS), scenarios=names).run(tmp_path)
     assert (

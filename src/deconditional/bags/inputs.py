@@ -266,21 +266,21 @@ def constant_within(
 
 def _numbers(frame: Any, columns: Sequence[str]) -> Floats:
     """Columns of a table as floats, or which of them has what else."""
-    found = np.empty((len(frame), len(columns)))
+    numbers = np.empty((len(frame), len(columns)))
     for k, name in enumerate(columns):
         values = frame[name]
         kind = getattr(values.dtype, "kind", "O")
         try:
             if kind in "cMm":
                 raise TypeError(f"{values.dtype} values")
-            found[:, k] = values.to_numpy(dtype=float, na_value=np.nan)
+            numbers[:, k] = values.to_numpy(dtype=float, na_value=np.nan)
         except (TypeError, ValueError):
             odd = next((v for v in values.tolist() if not _is_number(v)), values.dtype)
             raise ValueError(
                 f"column {name!r} must hold numbers, and has {shortened(repr(odd), 60)}; convert "
                 "it, or drop its rows."
             ) from None
-    return found
+    return numbers
 
 
 def _is_number(value: Any) -> bool:

@@ -203,10 +203,10 @@ def _grid(fields: xr.Dataset, lat: str, lon: str) -> Grid:
             f"{sorted(map(str, fields.dims))} as lat and lon."
         )
     named = (lat, lon) != ("lat", "lon") and {lat, lon} <= set(fields.coords)
-    found = find_grid(fields, (), "fine", {"y": lat, "x": lon} if named else None)
-    if len(found.spatial) < 2:
+    grid = find_grid(fields, (), "fine", {"y": lat, "x": lon} if named else None)
+    if len(grid.spatial) < 2:
         raise ValueError("the cells are in no order, so there are no blocks of neighbours.")
-    return found
+    return grid
 
 
 def _blocks(grid: Grid, block: int | tuple[int, int]) -> dict[str, int]:

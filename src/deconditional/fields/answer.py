@@ -56,10 +56,10 @@ def answer(
         out["rate"] = out["mean"]
     out = out.merge(results.coarse_part(account.problem, means))
     timings = {**account.timings, "predicting": time.perf_counter() - began}
-    found = described(out, side.grid, replace(account, timings=timings), command)
-    if found[EXTRAPOLATION].chunks is None:
-        tell_of(extrapolated(**results.extrapolation_summary(found[EXTRAPOLATION].values)))
-    return found
+    result = described(out, side.grid, replace(account, timings=timings), command)
+    if result[EXTRAPOLATION].chunks is None:
+        tell_of(extrapolated(**results.extrapolation_summary(result[EXTRAPOLATION].values)))
+    return result
 
 
 def written_answer(
@@ -78,7 +78,7 @@ def written_answer(
     if result["mean"].chunks is None:
         return write_fields(result, out)
     fields = [name for name in result.data_vars if not str(name).startswith("coarse_")]
-    found: list[Caution] = []
+    cautions: list[Caution] = []
 
     def finish(written: xr.Dataset) -> xr.Dataset:
         """What cannot be known before all fields are written."""
@@ -89,11 +89,11 @@ def written_answer(
         facts = json.loads(result.attrs["deconditional"])
         facts["residuals"] = results.residual_summary(rest["coarse_residual"].values)
         facts["extrapolation"] = results.extrapolation_summary(written[EXTRAPOLATION])
-        found.extend(extrapolated(**facts["extrapolation"]))
+        cautions.extend(extrapolated(**facts["extrapolation"]))
         return rest.assign_attrs(result.attrs, deconditional=results.as_json(facts))
 
     with show(progress) as stage:
         stage("predicting and writing")
         place = stream(result[fields], out, finish, resume=resume)
-    tell_of(found)
+    tell_of(cautions)
     return place

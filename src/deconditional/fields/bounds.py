@@ -127,14 +127,14 @@ def _places(
 
 def _corners(dataset: xr.Dataset, name: str, dims: Sequence[Any], which: str) -> Floats | None:
     """The coordinate of the corners of every cell, one axis more than `dims`; None without any."""
-    found = bounds_name(dataset, name)
-    if found is None:
+    bounds = bounds_name(dataset, name)
+    if bounds is None:
         return None
-    corners = dataset[found].transpose(*dims, ..., missing_dims="ignore")
+    corners = dataset[bounds].transpose(*dims, ..., missing_dims="ignore")
     fits = corners.ndim == len(dims) + 1 and corners.dims[:-1] == tuple(dims)
     if not fits or corners.dtype.kind not in "fiu" or corners.shape[-1] < 2:
         raise UsageError(
-            f"{which} data: the bounds {found!r} must hold the corners of every cell of {name!r}, "
+            f"{which} data: the bounds {bounds!r} must hold the corners of every cell of {name!r}, "
             f"on {(*map(str, dims), 'corner')}; they lie on {tuple(map(str, corners.dims))}."
         )
     return np.asarray(corners.values, dtype=float)
@@ -177,9 +177,9 @@ def cell_bounds(
 
     Bounds that come with the dataset are checked; others lie half-way between the centres.
     """
-    found = bounds_name(dataset, name)
-    if found is not None:
-        bounds = _given(dataset, name, found, centres, kind, unit, which)
+    named = bounds_name(dataset, name)
+    if named is not None:
+        bounds = _given(dataset, name, named, centres, kind, unit, which)
     elif len(centres) < 2:
         raise UsageError(
             f"{which} data: {name!r} has a single value and no bounds, so the size of its cell is "
@@ -187,7 +187,7 @@ def cell_bounds(
         )
     else:
         bounds = inferred_bounds(centres, kind)
-    stored = dataset[found or name].dtype
+    stored = dataset[named or name].dtype
     precision = np.finfo(stored).eps if stored.kind == "f" else 0.0
     return bounds, 2 * float(precision * np.abs(bounds).max())
 
@@ -204,19 +204,19 @@ def bounds_name(dataset: xr.Dataset, name: str) -> str | None:
 def _given(
     dataset: xr.Dataset,
     name: str,
-    found: str,
+    named: str,
     centres: Floats,
     kind: AxisKind,
     unit: float,
     which: str,
 ) -> Floats:
-    bounds = dataset[found].transpose(*dataset[name].dims, ..., missing_dims="ignore").values
+    bounds = dataset[named].transpose(*dataset[name].dims, ..., missing_dims="ignore").values
     if bounds.ndim == 1 and len(centres) == 1:
         bounds = bounds[None]
     numbers = bounds.dtype.kind in "fiu" and bool(np.isfinite(bounds).all())
     if bounds.shape != (len(centres), 2) or not numbers:
         raise UsageError(
-            f"{which} data: the bounds {found!r} must hold two finite numbers for each of the "
+            f"{which} data: the bounds {named!r} must hold two finite numbers for each of the "
             f"{len(centres)} values of {name!r}; their shape is {bounds.shape}."
         )
     bounds = bounds.astype(float) * unit
@@ -226,21 +226,21 @@ def _given(
     bounds = np.sort(bounds, axis=1)
     if not np.all((bounds[:, 0] <= centres + slack) & (centres - slack <= bounds[:, 1])):
         raise UsageError(
-            f"{which} data: the bounds {found!r} do not enclose the values of {name!r}; correct "
+            f"{which} data: the bounds {named!r} do not enclose the values of {name!r}; correct "
             "or drop them."
         )
     if kind == "latitude":
         bounds = np.clip(bounds, -90.0, 90.0)
     width = bounds[:, 1] - bounds[:, 0]
     if not np.all(width > 0):
-        raise UsageError(f"{which} data: a cell in the bounds {found!r} is empty; correct them.")
+        raise UsageError(f"{which} data: a cell in the bounds {named!r} is empty; correct them.")
     low, high = bounds[np.argsort(centres)].T
     between = low[1:] - high[:-1]
     if kind == "longitude":
         between = np.append(between, low[0] + 360.0 - high[-1])
     if np.any(between < -0.01 * width.min()):
         raise UsageError(
-            f"{which} data: cells in the bounds {found!r} overlap each other; correct or drop them."
+            f"{which} data: cells in the bounds {named!r} overlap each other; correct or drop them."
         )
     return bounds
 

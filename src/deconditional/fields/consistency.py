@@ -110,27 +110,27 @@ def consistent(
     seed
         Of the points that stand for the observed cells.
     """
-    pairing, reader, found = problem.pairing, cells.reader, cells.memberships
-    area = np.bincount(found.unit, found.area, minlength=reader.n_units).astype(float)
+    pairing, reader, members = problem.pairing, cells.reader, cells.memberships
+    area = np.bincount(members.unit, members.area, minlength=reader.n_units).astype(float)
     wanted = reader.enough(area, cells.masked) & np.isfinite(pairing.target)
     if not wanted.any():
         raise UsageError(
             "consistency='exact' found no observed coarse cell that the predicted cells cover; "
             "leave it out."
         )
-    found = found.take(wanted[found.unit] & (found.amount > 0))
-    units, cell = np.unique(found.unit, return_inverse=True)
-    weights = found.amount / np.bincount(cell, found.amount)[cell]
+    members = members.take(wanted[members.unit] & (members.amount > 0))
+    units, cell = np.unique(members.unit, return_inverse=True)
+    weights = members.amount / np.bincount(cell, members.amount)[cell]
     observed = Bags(
-        points=posterior.x[found.row],
+        points=posterior.x[members.row],
         bag=cell.astype(np.int64),
         weights=weights,
         ids=tuple(units.tolist()),
         mediator=None,
-        point=found.row,
+        point=members.row,
     )
     few = observed.condense(condensed_size("bagg-gp", len(units)), seed)
-    shares = csr_array((weights, (cell, found.row)), shape=(len(units), len(posterior.x)))
+    shares = csr_array((weights, (cell, members.row)), shape=(len(units), len(posterior.x)))
     return ConsistentPosterior(posterior, few, shares, pairing.target[units], problem.target)
 
 

@@ -148,8 +148,8 @@ def _skill(account: Account) -> dict[str, str]:
     if account.comparison is None:
         return {}
     name, comparison = account.model_name, account.comparison
-    found = {"skill": comparison.skill(name), "doubt": comparison.doubt(name)}
-    return {key: text for key, text in found.items() if text is not None}
+    said = {"skill": comparison.skill(name), "doubt": comparison.doubt(name)}
+    return {key: text for key, text in said.items() if text is not None}
 
 
 def _table(account: Account) -> dict[str, Any]:

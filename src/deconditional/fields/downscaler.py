@@ -27,6 +27,7 @@ from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.series import Series, Windows
 from deconditional.fields.sides import CoarseSide, FineSide, two_sides
+from deconditional.fields.validation import MIXTURE
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.progress import show
 from deconditional.fitting.report import FitReport
@@ -49,9 +50,9 @@ class Downscaler(Savable, Options):
         where the coarse data lacks it.
     model
         ``"auto"``, one of ``mediated cmp s-cmp u-cmp varcmp bagg-gp vbagg gpr vargpr``, or an
-        estimator of this package. Auto takes Bagg-GP for matched data and
-        :class:`~deconditional.MediatedGP` for other data; beyond 3000 bags it takes models with
-        inducing points, and compares two of them by blocked cross-validation on unmatched data.
+        estimator of this package. Auto takes a mixture of kriging and Bagg-GP for matched data and
+        mostly :class:`~deconditional.MediatedGP` for other data; beyond 3000 bags it takes models
+        with inducing points. See :doc:`choosing`.
     kernel, mediator_kernel
         Any GPJax kernels. `kernel` may be a name: ``"smooth"`` is a Matérn-3/2 of position plus a
         Gaussian of the covariates, ``"rough"``, the default, adds a Matérn-1/2 of position.
@@ -71,8 +72,8 @@ class Downscaler(Savable, Options):
         processes (cmp, s-cmp, u-cmp, varcmp), linear in the covariates for models of matched data
         (position and time are in the kernel), and linear in all inputs for `mediated`.
     points_per_bag
-        Fine cells that stand for a coarse cell while learning, see
-        :meth:`~deconditional.Bags.condense`; ``"auto"`` goes by size, None keeps all.
+        Fine cells for a coarse one while learning, see :meth:`~deconditional.Bags.condense`;
+        ``"auto"`` goes by size, None keeps all.
     mask
         A fine variable between 0 and 1: the share of a cell that counts, such as land.
     min_cover
@@ -109,7 +110,7 @@ class Downscaler(Savable, Options):
     Attributes
     ----------
     model_, model_name_
-        The fitted model and its name.
+        The fitted model and its name, or all of them and ``"mixture"``.
     candidates_, data_
         All models that were fitted, and the data they were fitted to, by name.
     learner_
@@ -211,21 +212,21 @@ class Downscaler(Savable, Options):
     def using(self, name: str) -> Self:
         """Copy of the downscaler whose model is another of the candidates that were fitted."""
         self._check_fitted()
-        if name not in self.candidates_:
-            raise UsageError(
-                f"{name!r} was not fitted; the candidates are {', '.join(self.candidates_)}."
-            )
+        among = [*self.candidates_, *({MIXTURE} & {self.model_name_})]
+        if name not in among:
+            raise UsageError(f"{name!r} was not fitted; the candidates are {', '.join(among)}.")
         other = copy(self)
         other._adopt(name)
         return other
 
     def _adopt(self, name: str, kept: CheckpointPart | None = None) -> None:
         """Take one of the candidates as the model."""
-        self.model_name_, self.model_ = name, self.candidates_[name]
+        began, shares = time.perf_counter(), {name: 1}
+        if self.comparison_ is not None:
+            shares = self.comparison_.shares(name)
+        self.model_name_ = name
+        self.model_ = self.learner_.together(shares, self.candidates_, self.data_, kept)
         if self.target_scaling_.log:
-            began = time.perf_counter()
-            data = self.data_[name]
-            self.model_ = self.learner_.corrected(name, self.model_, data, kept)
             seconds = time.perf_counter() - began
             self.timings_ = {**self.timings_, "correcting for the logarithm": seconds}
         self.fit_report_ = self.model_.fit_report_

@@ -67,17 +67,17 @@ class FineBags:
         order = np.argsort(self.table.unit[place])
         plan = self._plan(place[order], points_per_bag, seed)
         met = self.parts.gather(_reduced, plan.joined, plan)
-        found = replace(plan, shared=np.zeros_like(plan.shared)).reduced(met)
-        index = order[np.searchsorted(plan.wanted, found.unit)]
-        total = np.bincount(index, found.amount, minlength=len(place))
+        points = replace(plan, shared=np.zeros_like(plan.shared)).reduced(met)
+        index = order[np.searchsorted(plan.wanted, points.unit)]
+        total = np.bincount(index, points.amount, minlength=len(place))
         by_bag = np.argsort(index, kind="stable")
         return Bags(
-            points=found.points[by_bag],
+            points=points.points[by_bag],
             bag=index[by_bag].astype(np.int64),
-            weights=(found.amount / total[index])[by_bag],
+            weights=(points.amount / total[index])[by_bag],
             ids=tuple(self.table.unit[place].tolist()),
             mediator=None,
-            point=np.unique(found.number, return_inverse=True)[1][by_bag].astype(np.int64),
+            point=np.unique(points.number, return_inverse=True)[1][by_bag].astype(np.int64),
             exposure=self._exposure(place),
         )
 
@@ -124,8 +124,8 @@ class FineBags:
         if self.parts.lazy:
             return self.table.spread()
         part = self.parts.only
-        found = part.cells.memberships
-        return Spread.of(part.points[found.row[np.isin(found.unit, self.table.unit)]])
+        members = part.cells.memberships
+        return Spread.of(part.points[members.row[np.isin(members.unit, self.table.unit)]])
 
     def averages(self, which: Ints, scaling: InputScaling, functions: Functions) -> Floats:
         """Means of functions of standardised points over all points of some bags, (N, D)."""
@@ -180,12 +180,12 @@ class Reduction:
         every = BagPoints(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
         return self.reduced(every.take(np.lexsort((every.number, every.unit))))
 
-    def reduced(self, found: BagPoints) -> BagPoints:
+    def reduced(self, points: BagPoints) -> BagPoints:
         """Every bag, by unit, with no more points than it needs; their amounts add up as before."""
-        starts = np.flatnonzero(np.diff(found.unit, prepend=-1))
-        bags = np.split(np.arange(len(found.unit)), starts)[1:]
-        smaller = [self._smaller(found.take(rows)) for rows in bags]
-        return BagPoints(*map(np.concatenate, zip(*smaller, strict=True))) if smaller else found
+        starts = np.flatnonzero(np.diff(points.unit, prepend=-1))
+        bags = np.split(np.arange(len(points.unit)), starts)[1:]
+        smaller = [self._smaller(points.take(rows)) for rows in bags]
+        return BagPoints(*map(np.concatenate, zip(*smaller, strict=True))) if smaller else points
 
     def _smaller(self, bag: BagPoints) -> BagPoints:
         waits = self.shared[np.searchsorted(self.wanted, bag.unit[0])]
@@ -202,10 +202,10 @@ class Reduction:
 
 
 def _reduced(part: Part, plan: Reduction) -> BagPoints:
-    found = part.cells.memberships
-    found = found.take(np.isin(found.unit, plan.wanted) & (found.amount > 0))
-    numbers = part.cells.numbers[found.row]
-    return plan.joined([BagPoints(found.unit, numbers, part.points[found.row], found.amount)])
+    members = part.cells.memberships
+    members = members.take(np.isin(members.unit, plan.wanted) & (members.amount > 0))
+    numbers = part.cells.numbers[members.row]
+    return plan.joined([BagPoints(members.unit, numbers, part.points[members.row], members.amount)])
 
 
 # ---------------------------------------------------------------------- sums over all points
@@ -213,10 +213,10 @@ def _reduced(part: Part, plan: Reduction) -> BagPoints:
 
 def _members(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
     """Places among some units, points, and the amounts they share, for all points in them."""
-    found = part.cells.memberships
-    found = found.take(np.isin(found.unit, units))
+    members = part.cells.memberships
+    members = members.take(np.isin(members.unit, units))
     order = np.argsort(units)
-    return order[np.searchsorted(units[order], found.unit)], found.row, found.amount
+    return order[np.searchsorted(units[order], members.unit)], members.row, members.amount
 
 
 def _function_sums(

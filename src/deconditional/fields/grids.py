@@ -141,7 +141,7 @@ class Search:
         bare = dataset.drop_vars([n for n in dataset.variables if dataset[n].ndim > 2])
         guessed = bare.cf.guess_coord_axis()  # attributes where names and units give them away
         coordinates, axes = guessed.cf.coordinates, guessed.cf.axes
-        found = {}
+        candidates = {}
         for role, keys in CF_NAMES.items():
             given = self.dims.get(role)
             names = [
@@ -155,8 +155,8 @@ class Search:
                 names = [given]
             elif given in dataset.dims:  # its values may have another name
                 names = [n for n in dataset.coords if dataset[n].dims == (given,)]
-            found[role] = list(dict.fromkeys(map(str, names)))
-        return found
+            candidates[role] = list(dict.fromkeys(map(str, names)))
+        return candidates
 
     @property
     def used(self) -> set[str]:
@@ -166,13 +166,13 @@ class Search:
 
     def lines(self, candidates: Sequence[str]) -> list[str]:
         """Candidates with one dimension, the likeliest first."""
-        found = {n: self.dataset[n] for n in candidates}
-        lines = [n for n, v in found.items() if v.ndim == 1 and v.dtype.kind in "fiu"]
+        variables = {n: self.dataset[n] for n in candidates}
+        lines = [n for n, v in variables.items() if v.ndim == 1 and v.dtype.kind in "fiu"]
         lines.sort(
             key=lambda n: (
-                found[n].dims[0] not in self.used,
-                _bare(found[n]),
-                n != found[n].dims[0],
+                variables[n].dims[0] not in self.used,
+                _bare(variables[n]),
+                n != variables[n].dims[0],
             )
         )
         return lines
@@ -237,13 +237,13 @@ class Search:
                 "dimensions."
             )
         degrees = about.get("grid_mapping_name") == "latitude_longitude"
-        found = [self.kind(self.dataset[n], r, degrees) for n, r in zip(pair, "yx", strict=True)]
-        if (found[0][0] == "plane") != (found[1][0] == "plane"):
+        kinds = [self.kind(self.dataset[n], r, degrees) for n, r in zip(pair, "yx", strict=True)]
+        if (kinds[0][0] == "plane") != (kinds[1][0] == "plane"):
             raise UsageError(
                 f"{self.which} data: {y!r} and {x!r} are not coordinates of one kind; both must be "
                 "degrees, or both lengths. Correct their units."
             )
-        return found
+        return kinds
 
     def lattice(self, pair: Sequence[str], mapping: str | None) -> Lattice:
         """The grid of two axes."""
@@ -261,9 +261,9 @@ class Search:
     def surface(self, y: str, x: str, mapping: str | None) -> Surface:
         """The grid of cells that each have a place."""
         about = {} if mapping is None else self.dataset[mapping].attrs
-        (kind, _), _ = found = self.kinds((y, x), about)
+        (kind, _), _ = kinds = self.kinds((y, x), about)
         frame = GEOGRAPHIC if kind == "latitude" else Frame.of(about, False, False)
-        return placed_cells(self.dataset, self.names, (y, x), found, frame, self.which)
+        return placed_cells(self.dataset, self.names, (y, x), kinds, frame, self.which)
 
     def kind(self, variable: xr.DataArray, role: str, degrees: bool) -> tuple[AxisKind, float]:
         """Latitude, longitude or plane, and the unit in degrees or metres.
@@ -298,8 +298,8 @@ class Search:
         """The dimension of time and its values; the coordinate may have another name."""
         dataset, which = self.dataset, self.which
         used = {str(d) for name in self.names for d in dataset[name].dims} - taken
-        found, given = [*candidates, "time"], self.dims.get("time")
-        lines = [n for n in found if n in dataset.variables and dataset[n].ndim == 1]
+        names, given = [*candidates, "time"], self.dims.get("time")
+        lines = [n for n in names if n in dataset.variables and dataset[n].ndim == 1]
         lines = [n for n in lines if n in dataset.dims or n == given or _is_time(dataset[n])]
         lines.sort(key=lambda n: n not in dataset.dims)
         for name in lines:
@@ -307,7 +307,7 @@ class Search:
             if dimension in used:
                 _check_times(times, name, which)
                 return dimension, times
-        for name in used & {*found, given}:
+        for name in used & {*names, given}:
             if dataset.sizes[name] > 1:
                 raise UsageError(
                     f"{which} data: the dimension {name!r} has no coordinate, so times cannot be "

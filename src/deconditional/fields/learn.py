@@ -23,6 +23,7 @@ from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, UsageError, shortened, visible
 from deconditional.fields.count_comparison import compared_counts
 from deconditional.fields.fine_bags import FineBags
+from deconditional.fields.mixture import Mixture, mixed
 from deconditional.fields.opponents import BILINEAR, REGRESSION, Trial, detail, interpolated, others
 from deconditional.fields.problem import FitData, Problem
 from deconditional.fields.recipes import (
@@ -33,7 +34,15 @@ from deconditional.fields.recipes import (
     condensed_size,
     family_size,
 )
-from deconditional.fields.validation import Comparison, Folds, Predicted, Tried, compared, folds_of
+from deconditional.fields.validation import (
+    MIXTURE,
+    Comparison,
+    Folds,
+    Predicted,
+    Tried,
+    compared,
+    folds_of,
+)
 from deconditional.fitting.interrupts import Stop, current
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
@@ -80,7 +89,8 @@ class Learnt:
 
 
 def final_stage(model: Any) -> Any:
-    """The model of the field itself, of one that may have a regression before it."""
+    """The model of the field itself, of one that may have a regression before it, or others."""
+    model = model.heaviest if isinstance(model, Mixture) else model
     return model.model_ if isinstance(model, STAGED) else model
 
 
@@ -142,7 +152,7 @@ class Learner:
     def is_matched(self, name: str) -> bool:
         """Whether a model sees observations as means of bags, and none but these."""
         matched = self.matched or self.problem.pairing.mostly_matched
-        return self.recipe.takes_bags(name) and matched
+        return (name == MIXTURE or self.recipe.takes_bags(name)) and matched
 
     def data(self, name: str) -> FitData:
         """What a model is fitted to."""
@@ -272,6 +282,8 @@ class Learner:
             spent, gap = seconds[f"learning {name}"], _gap(models, name, its)
             simple = SIMPLICITY.get(name, 0)
             tried.append(Tried(name, kept, spent, Predicted.joined(seen), gap, simple))
+        if grouped and self.series is None and len(tried) > 1:
+            tried = mixed(tried)
         if grouped and self.problem.pairing.question.covariates:
             tried.append(self.interpolated(used, self.folds, trials, REGRESSION))
         return self.judged([*tried, self.interpolated(used, self.folds, trials)])
@@ -301,6 +313,19 @@ class Learner:
         held_out, seen = tried(others(folds.fold[used])), tried(trials)
         assert held_out is not None
         return Tried(name, held_out, time.perf_counter() - began, seen)
+
+    def together(
+        self,
+        shares: Mapping[str, int],
+        models: Mapping[str, Any],
+        data: Mapping[str, FitData],
+        kept: CheckpointPart | None,
+    ) -> Any:
+        """A fitted model, or the mixture of several, corrected where the target is a logarithm."""
+        found = {name: models[name] for name in shares}
+        if self.problem.target.log:
+            found = {n: self.corrected(n, model, data[n], kept) for n, model in found.items()}
+        return Mixture(found, shares) if len(found) > 1 else next(iter(found.values()))
 
     def corrected(
         self, name: str, model: Any, data: FitData, kept: CheckpointPart | None = None

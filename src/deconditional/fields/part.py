@@ -116,15 +116,15 @@ class Cells:
         row_of = np.full(self.present.size, -1)
         row_of[self.present.ravel()] = np.arange(self.present.sum())
         pairs, is_point = self.areas.tocoo(), self.reader.coarse.is_point
-        found = []
+        columns = []
         for t, time in enumerate(self.reader.unit_time[self.place.times]):
             row = row_of[t * n_cells + pairs.row]
             used = (row >= 0) & (pairs.data > 0) & (time >= 0)
             area, unit = pairs.data[used], time * n_coarse + pairs.col[used]
             of_area = 1.0 if self.density is None else self.density[t][pairs.row[used]]
             dense = np.where(is_point[pairs.col[used]], 1.0, of_area)
-            found.append((unit, row[used], area, area * dense))
-        unit, row, area, amount = (np.concatenate(column) for column in zip(*found, strict=True))
+            columns.append((unit, row[used], area, area * dense))
+        unit, row, area, amount = (np.concatenate(column) for column in zip(*columns, strict=True))
         return Memberships(unit.astype(np.int64), row.astype(np.int64), area, amount)
 
     @property

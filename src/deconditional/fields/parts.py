@@ -106,8 +106,8 @@ class Parts:
         from dask.base import compute
 
         limit_threads()
-        (found,) = compute(merged(self._tasks(work, *more), merge))
-        return found
+        (answer,) = compute(merged(self._tasks(work, *more), merge))
+        return answer
 
     def stack(self, work: Callable[..., Floats], leading: int, *more: Any) -> Any:
         """An array (leading, time, y, x) of what a function makes for every part, of its shape."""
@@ -148,11 +148,11 @@ class Parts:
         question = self.reader.question
         n_last = (question.exposure is not None) + (question.mask is not None)
         tasks = field.to_delayed(optimize_graph=False).ravel()
-        found = [
+        tasks_of_sums = [
             sums(reader, place, task, list(arrays[len(arrays) - n_last :]))
             for place, task, arrays in zip(self.places, tasks, self.arrays, strict=True)
         ]
-        total = delayed(_divided, pure=False)(reader, merged(found, _added))
+        total = delayed(_divided, pure=False)(reader, merged(tasks_of_sums, _added))
         return da.from_delayed(total, (self.reader.n_units,), dtype=float)
 
 
@@ -185,9 +185,9 @@ def _check_size(chunks: tuple[tuple[int, ...], ...], n_values: int) -> None:
 
 def _area_sums(cells: Cells, field: Floats) -> tuple[Floats, Floats]:
     """Sums over units of amount times field, amount and area; what the mask takes of cells."""
-    found, values = cells.memberships, field[cells.present]
-    each = (found.amount * values[found.row], found.amount, found.area)
-    sums = [np.bincount(found.unit, row, cells.reader.n_units) for row in each]
+    members, values = cells.memberships, field[cells.present]
+    each = (members.amount * values[members.row], members.amount, members.area)
+    sums = [np.bincount(members.unit, row, cells.reader.n_units) for row in each]
     return np.stack(sums).astype(float), cells.masked
 
 
@@ -202,8 +202,8 @@ def _area_sums_of(
     return _area_sums(reader.cells(place, np.isfinite(field), mask, exposure), field)
 
 
-def _added(found: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    sums, masked = zip(*found, strict=True)
+def _added(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    sums, masked = zip(*parts, strict=True)
     return np.sum(sums, axis=0), np.sum(masked, axis=0)
 
 

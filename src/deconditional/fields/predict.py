@@ -72,17 +72,17 @@ class Wanted:
     @property
     def layers(self) -> dict[str, tuple[tuple[str, ...], int]]:
         """Leading dimensions and number of layers of every variable, by its name."""
-        found: dict[str, tuple[tuple[str, ...], int]] = {"mean": ((), 1), "std": ((), 1)}
+        layers: dict[str, tuple[tuple[str, ...], int]] = {"mean": ((), 1), "std": ((), 1)}
         if self.levels:
-            found["quantiles"] = (("quantile",), len(self.levels))
+            layers["quantiles"] = (("quantile",), len(self.levels))
         if self.above:
-            found["exceedance"] = (("above",), len(self.above))
+            layers["exceedance"] = (("above",), len(self.above))
         if self.target.bounded:
-            found["latent_mean"] = found["latent_std"] = ((), 1)
-        found[EXTRAPOLATION] = ((), 1)
+            layers["latent_mean"] = layers["latent_std"] = ((), 1)
+        layers[EXTRAPOLATION] = ((), 1)
         if self.n_samples:
-            found["samples"] = (("sample",), self.n_samples)
-        return found
+            layers["samples"] = (("sample",), self.n_samples)
+        return layers
 
     @property
     def size(self) -> int:
@@ -102,16 +102,16 @@ class Wanted:
         """Moments of the target, quantiles, and moments before bounds, as far as asked for."""
         target = self.target
         mean, std = target.moments(posterior.component_means, posterior.component_variances)
-        found = {"mean": mean, "std": std}
+        values = {"mean": mean, "std": std}
         if self.levels:
-            found["quantiles"] = target.physical(posterior.quantile(np.asarray(self.levels)))
+            values["quantiles"] = target.physical(posterior.quantile(np.asarray(self.levels)))
         if self.above:
             levels = target.process(self.above)
-            found["exceedance"] = np.stack([1.0 - posterior.cdf(level) for level in levels])
+            values["exceedance"] = np.stack([1.0 - posterior.cdf(level) for level in levels])
         if target.bounded:
-            found["latent_mean"] = target.centre + target.scale * posterior.mean
-            found["latent_std"] = target.scale * posterior.std
-        return found
+            values["latent_mean"] = target.centre + target.scale * posterior.mean
+            values["latent_std"] = target.scale * posterior.std
+        return values
 
     def spread_out(self, cells: Cells, values: Mapping[str, np.ndarray]) -> Floats:
         """All layers, (layers, times, y, x), of values at points; NaN, or -1, elsewhere."""
@@ -127,12 +127,12 @@ class Wanted:
 
     def named(self, stack: Any) -> dict[str, tuple[tuple[str, ...], Any]]:
         """Leading dimensions and array (..., time, y, x) of every variable, by its name."""
-        found, start = {}, 0
+        arrays, start = {}, 0
         for name, (dims, count) in self.layers.items():
             array = stack[start : start + count] if dims else stack[start]
-            found[name] = (dims, array.astype(np.int8) if name == EXTRAPOLATION else array)
+            arrays[name] = (dims, array.astype(np.int8) if name == EXTRAPOLATION else array)
             start += count
-        return found
+        return arrays
 
 
 def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
@@ -152,12 +152,12 @@ def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
 def levels_of(levels: Sequence[float]) -> tuple[float, ...]:
     """Levels in order, each once; raises where one is no number."""
     try:
-        found = [float(v) for v in np.ravel(np.asarray(levels, dtype=float))]
+        numbers = [float(v) for v in np.ravel(np.asarray(levels, dtype=float))]
     except (TypeError, ValueError):
-        found = [float("nan")]
-    if not np.isfinite(found).all():
+        numbers = [float("nan")]
+    if not np.isfinite(numbers).all():
         raise UsageError(f"exceedance levels are numbers, as in exceedance=[0.01], not {levels!r}.")
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(numbers)))
 
 
 def latent(posterior: Any) -> Any:
@@ -198,8 +198,8 @@ class Together:
     def area_means(self, mean: Any) -> Floats:
         """Area means over all units of a field, in chunks, that was written."""
         field = self.parts.reader.grid.full(mean.data)
-        found = self.parts.area_means(field.rechunk(self.parts.chunks)).compute()
-        return np.asarray(self.problem.fitted(found))
+        means = self.parts.area_means(field.rechunk(self.parts.chunks)).compute()
+        return np.asarray(self.problem.fitted(means))
 
 
 def predicted(
@@ -273,12 +273,12 @@ class Predictor:
 
         The noise is that of a part, whatever the order of the parts.
         """
-        found = self.paths(x)
+        values = self.paths(x)
         if not self.wanted.fine_noise:
-            return found
+            return values
         where = [along.start for along in part.cells.place]
         rng = np.random.default_rng([self.wanted.seed, *where])
-        return found + self.paths.noise_std[:, None] * rng.standard_normal(found.shape)
+        return values + self.paths.noise_std[:, None] * rng.standard_normal(values.shape)
 
     @cached_property
     def paths(self) -> Paths:

@@ -102,7 +102,7 @@ def _zone_facts(problem: Problem, grid: Zones) -> dict[str, Any]:
     if pairing.amount is not None and pairing.bag_unit.size:
         amount[pairing.bag_unit % grid.n] = pairing.amount
     said = {"long_name": "what is in a zone", "units": pairing.question.exposure or "km2"}
-    found: dict[str, Any] = {
+    variables: dict[str, Any] = {
         "coarse_amount": (on, amount, said),
         "coarse_node_x": ("coarse_node", rings.xy[:, 0]),
         "coarse_node_y": ("coarse_node", rings.xy[:, 1]),
@@ -111,13 +111,13 @@ def _zone_facts(problem: Problem, grid: Zones) -> dict[str, Any]:
     }
     if pairing.cover is not None:
         cover = pairing.cover.reshape(-1, grid.n)[0]
-        found["coarse_cover"] = (on, cover, {"long_name": "share of a zone with covariates"})
-    return found
+        variables["coarse_cover"] = (on, cover, {"long_name": "share of a zone with covariates"})
+    return variables
 
 
-def with_area_means(coarse: xr.Dataset, found: Floats) -> xr.Dataset:
+def with_area_means(coarse: xr.Dataset, values: Floats) -> xr.Dataset:
     """The coarse part of a result, once its area means are known."""
-    means = found.reshape(coarse["coarse_mean"].shape)
+    means = values.reshape(coarse["coarse_mean"].shape)
     left = coarse["coarse_observed"].values - means
     return coarse.assign(
         coarse_mean=coarse["coarse_mean"].copy(data=means),

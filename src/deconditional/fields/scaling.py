@@ -226,13 +226,14 @@ class TargetScaling:
 
     def process(self, values: Any) -> Floats:
         """Values of the process of values of the field; infinite beyond what it can be."""
+        field = np.asarray(values, dtype=float)
         if self.link is not None:
-            return np.asarray(link_of(self.link).eta(np.asarray(values, dtype=float)))
-        with np.errstate(divide="ignore"):
-            inner = np.log(values) if self.log else np.asarray(values, dtype=float)
+            return np.asarray(link_of(self.link).eta(field))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inner = np.log(field) if self.log else field
         low, high = self.bounds
-        found = (inner - self.centre) / self.scale
-        return np.where(values >= high, np.inf, np.where(np.less(values, low), -np.inf, found))
+        f = (inner - self.centre) / self.scale
+        return np.where(field >= high, np.inf, np.where(field < low, -np.inf, f))
 
     def slope(self, means: Floats, variances: Floats) -> Floats:
         """Derivative of the field's mean by the mean of the process."""

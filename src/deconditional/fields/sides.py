@@ -158,12 +158,12 @@ class FineSide(Side):
 
     def mediators(self) -> dict[str, xr.DataArray]:
         """The mediators that the fine data has: bags that lack one take its mean from there."""
-        found = {}
+        arrays = {}
         for name in self.question.mediators:
             array = self._mediator(name)
             if array is not None:
-                found[f"mediator {name}"] = array
-        return found
+                arrays[f"mediator {name}"] = array
+        return arrays
 
     def _mediator(self, name: str) -> xr.DataArray | None:
         grid, data = self.grid, self.dataset
@@ -381,11 +381,11 @@ def seen_from(frame: Frame, side: FineSide | CoarseSide, which: str) -> Grid:
         seen = None if own.same_as(frame) else frame
         return replace(grid, seen=seen)  # type: ignore[type-var]
     names = side.question.covariates if which == "fine" else side.question.coarse_names
-    found = find_grid(side.dataset, names, which, side.question.dims, globe=True)
-    if not found.frame.geographic or not frame.known:
+    globe = find_grid(side.dataset, names, which, side.question.dims, globe=True)
+    if not globe.frame.geographic or not frame.known:
         raise UsageError(
             f"the {which} grid is {own.describe()}, the other one {frame.describe()}, and nothing "
             "says where on the globe both are; give a CF grid mapping, or latitude and longitude "
             "as coordinates with two dimensions."
         )
-    return replace(found, seen=None if frame.geographic else frame)  # type: ignore[type-var]
+    return replace(globe, seen=None if frame.geographic else frame)  # type: ignore[type-var]

@@ -51,13 +51,13 @@ class UnitTable:
     other_area: Floats
 
     @classmethod
-    def of(cls, found: Memberships, points: Floats, others: Floats) -> UnitTable:
+    def of(cls, members: Memberships, points: Floats, others: Floats) -> UnitTable:
         """The table of memberships, with the point and further variables of each."""
-        one, weight, known = np.ones(len(points), int), found.area[:, None], np.isfinite(others)
+        one, weight, known = np.ones(len(points), int), members.area[:, None], np.isfinite(others)
         seen = (weight * np.where(known, others, 0.0), weight * known)
-        sums = (found.area, found.amount, found.amount[:, None] * points)
+        sums = (members.area, members.amount, members.amount[:, None] * points)
         spread = (points, np.zeros_like(points), points, points)
-        table = cls(found.unit, one, one, *sums, *spread, *seen).merged()
+        table = cls(members.unit, one, one, *sums, *spread, *seen).merged()
         return replace(table, parts=np.ones_like(table.unit))
 
     @classmethod
@@ -138,10 +138,10 @@ class Survey(NamedTuple):
 
 def surveyed(part: Part) -> Survey:
     """The survey of one part."""
-    cells, found = part.cells, part.cells.memberships
+    cells, members = part.cells, part.cells.memberships
     others = part.others[cells.present]
     return Survey(
-        UnitTable.of(found, part.points[found.row], others[found.row]),
+        UnitTable.of(members, part.points[members.row], others[members.row]),
         cells.present.size,
         int((cells.share > 0).sum()),
         int(cells.present.sum()),
@@ -151,7 +151,7 @@ def surveyed(part: Part) -> Survey:
     )
 
 
-def joined_surveys(found: list[Survey]) -> Survey:
+def joined_surveys(surveys: list[Survey]) -> Survey:
     """The survey of several parts together."""
-    units, *rest = zip(*found, strict=True)
+    units, *rest = zip(*surveys, strict=True)
     return Survey(UnitTable.joined(units), *(np.sum(column, axis=0) for column in rest))

@@ -32,6 +32,9 @@ Ints = npt.NDArray[np.int64]
 
 SCORES = ("rmse", "crps", "nll", "coverage95", "coverage50")
 REGIONS_PER_FOLD = 4
+MIXTURE = "mixture"
+"""What all models together are called among models; see :mod:`deconditional.fields.mixture`."""
+
 PLAUSIBLE_GAP = 1.0
 """Bag means are off a regression by one standard deviation at most if both are right."""
 
@@ -123,6 +126,8 @@ class Tried:
         no fine covariates, and a field can explain all of them and still be absurd.
     simplicity
         A higher one is preferred where scores do not tell models apart.
+    share
+        Draws of the mixture that it gives.
     """
 
     model: str
@@ -131,6 +136,7 @@ class Tried:
     detail: Predicted | None = None
     bag_gap: float | None = None
     simplicity: int = 0
+    share: int | None = None
 
 
 @dataclass(frozen=True)
@@ -142,12 +148,12 @@ class Comparison:
     rows
         A mapping per model: its name; ``rmse``, ``crps``, ``nll``, coverage of the 95 % and 50 %
         intervals on held-out observations; for matched data ``detail_rmse`` and ``detail_crps`` of
-        cells predicted from means over groups of them; for unmatched data the ``bag_gap`` (see
-        :doc:`choosing`); and the seconds of its fit. Errors are in the target's units, or those of
-        its logarithm; so is the density behind ``nll``.
+        cells predicted from means over groups of them, and its ``draws`` in the mixture; for
+        unmatched data the ``bag_gap`` (see :doc:`choosing`); and the seconds of its fit. Errors are
+        in the target's units, or those of its logarithm; so is the density behind ``nll``.
     chosen
-        The simplest model whose CRPS on held-out observations is within a standard error of the
-        lowest.
+        The mixture, or, where there is none, the simplest model whose CRPS on held-out observations
+        is within a standard error of the lowest.
     how
         The folds, in words.
     pit
@@ -199,6 +205,12 @@ class Comparison:
     def errors(self) -> dict[str, float]:
         """The error of every model that counts, in the target's units."""
         return {row["model"]: row[self.judged_by] for row in self.rows}
+
+    def shares(self, model: str) -> dict[str, int]:
+        """Models that a model is made of, itself but for a mixture, and the draws of each."""
+        if model != MIXTURE:
+            return {model: 1}
+        return {row["model"]: row["draws"] for row in self.rows if row["draws"]}
 
     def skill(self, model: str | None = None) -> str | None:
         """How a model, by default the chosen one, does beside bilinear interpolation, in words."""
@@ -274,6 +286,8 @@ def compared(tried: Sequence[Tried], scale: float, how: str, units: str = "") ->
             row |= {f"detail_{name}": found[name] for name in ("rmse", "crps")}
         if any(other.bag_gap is not None for other in tried):
             row["bag_gap"] = each.bag_gap
+        if any(other.share is not None for other in tried):
+            row["draws"] = each.share
         rows.append({**row, "seconds": round(each.seconds, 2)})
         if isinstance(each.held_out.predicted, Gaussians):
             pit[each.model] = probabilities(each.held_out.predicted, each.held_out.z)
@@ -282,6 +296,8 @@ def compared(tried: Sequence[Tried], scale: float, how: str, units: str = "") ->
 
 def _chosen(tried: Sequence[Tried]) -> str:
     """Name of the chosen model, by the rules of :class:`Comparison`."""
+    if any(each.model == MIXTURE for each in tried):
+        return MIXTURE
     models = [each for each in tried if isinstance(each.held_out.predicted, Gaussians)]
     plausible = [each for each in models if (each.bag_gap or 0.0) <= PLAUSIBLE_GAP]
     if not plausible:

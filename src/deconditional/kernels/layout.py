@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, Self
@@ -17,12 +18,16 @@ import deconditional.kernels.jax_setup  # noqa: F401
 from deconditional.kernels.tile_sizes import Tiles, tiles_for
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Points of a chunk where bags differ in size."""
+
+PRODUCT_CHUNKS = (*CHUNK_SIZES, 24, 48, 96)
+"""The same where distances come from products, which can do with sizes between powers of two."""
 
 LONGEST_CHUNK = {"product": 128, "differences": 1024}
 """Points of the largest bag that is one chunk."""
 
 ALIGNMENT = 32
-"""Tiles whose chunks are powers of two are multiples of this."""
+"""Tiles of such chunks are multiples of this."""
 
 
 class Ragged(Protocol):
@@ -116,7 +121,7 @@ def layout_bags(
     order = np.argsort(bag, kind="stable")
     sizes = np.bincount(bag, minlength=n_bags)
     tiles = tiles_for(len(bag)) if tiles is None else tiles
-    chunk = _best_chunk(sizes, tiles.form) if chunk is None else chunk
+    chunk = _best_chunk(sizes, tiles.form, points.shape[1]) if chunk is None else chunk
     n_chunks = -(-sizes // chunk)
     row_tile, tile, total = _whole_tiles(int(n_chunks.sum()) * chunk, chunk, tiles)
     first_slot = np.concatenate([[0], np.cumsum(n_chunks[:-1])]) * chunk
@@ -233,17 +238,22 @@ def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | Non
     )
 
 
-def _best_chunk(sizes: np.ndarray, form: str) -> int:
-    """Long chunks reduce faster, short ones pad less; bags of one size are a chunk each."""
+def _best_chunk(sizes: np.ndarray, form: str, d: int) -> int:
+    """Long chunks reduce faster, short ones pad less; bags of one size are a chunk each.
+
+    The gradient by d length scales takes 2d + 1 sums along the rows of each chunk, and a sum costs
+    as much as a kernel value. By differences, a chunk costs about three values.
+    """
     largest = int(sizes.max())
     if (sizes == largest).all() and largest <= LONGEST_CHUNK[form]:
         return largest
+    choices, per_chunk = (PRODUCT_CHUNKS, 2 * d + 1) if form == "product" else (CHUNK_SIZES, 3)
 
     def cost(chunk: int) -> float:
         padded = float((-(-sizes // chunk) * chunk).sum())
-        return padded**2 * (1.0 + 3.0 / chunk)
+        return padded**2 * (1.0 + per_chunk / chunk)
 
-    return min(CHUNK_SIZES, key=cost)
+    return min(choices, key=cost)
 
 
 def _whole_tiles(n: int, chunk: int, tiles: Tiles) -> tuple[int, int, int]:
@@ -253,7 +263,7 @@ def _whole_tiles(n: int, chunk: int, tiles: Tiles) -> tuple[int, int, int]:
     """
     parts = tiles.block // min(tiles.rows, tiles.columns)
     count = -(-n // tiles.block)
-    unit = parts * (max(chunk, ALIGNMENT) if chunk in CHUNK_SIZES else chunk)
+    unit = parts * (math.lcm(chunk, ALIGNMENT) if chunk in PRODUCT_CHUNKS else chunk)
     block = -(-n // (count * unit)) * unit
     return (
         block if tiles.rows == tiles.block else block // parts,

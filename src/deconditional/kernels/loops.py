@@ -192,16 +192,21 @@ class ProductSweep(_Sweep):
 
         def means(here: Any, there: Any) -> Array:
             (lefts, row_weights), (rights, col_weights) = here, there
-            found = []
+            found, weights = [], (row_weights, col_weights)
             for term, left, right, size in zip(self.terms, lefts, rights, sizes, strict=True):
                 tiles = tile_derivatives(term.profiles, left, right, term.shapes, size)
-                weights = row_weights, col_weights
-                for tile, f in tiles:
+                (values, _, _), *others = tiles
+                mean, derivatives = None, []
+                for tile, rate, f in others:
                     if f is None:
-                        found.append(chunk_means(tile, *weights, self.chunks))
+                        sums = [chunk_means(tile, *weights, self.chunks)]
                     else:
                         inputs = left[f][:, : size[f]], right[f][: size[f]]
-                        found += summed_squares(tile, *inputs, *weights, self.chunks)
+                        own, *sums = summed_squares(tile, *inputs, *weights, self.chunks)
+                        mean = own if tile is values else mean
+                    derivatives += [rate * each for each in sums]
+                mean = chunk_means(values, *weights, self.chunks) if mean is None else mean
+                found += [mean, *derivatives]
             return jnp.stack(found)
 
         return self._reduced(means, (n,), device, n_devices)

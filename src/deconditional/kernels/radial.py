@@ -35,8 +35,12 @@ class Profile:
 
     Attributes
     ----------
-    value, slope
-        :math:`\varphi(s; a)` and :math:`\partial\varphi/\partial s`.
+    value
+        :math:`\varphi(s; a)`.
+    rate, decline
+        A constant and a function of the same whose product is :math:`\partial\varphi/\partial s`.
+        The constant waits until tiles are summed; and of a profile that is its own decline, as a
+        Gaussian is, one tile serves both.
     shape_slope
         :math:`\partial\varphi/\partial a` for profiles with a shape parameter `a`, else None.
     rough
@@ -50,11 +54,16 @@ class Profile:
 
     name: str
     value: Callable[[Array, Array], Array]
-    slope: Callable[[Array, Array], Array]
+    rate: float
+    decline: Callable[[Array, Array], Array]
     frequencies: Callable[[Key[Array, ""], int, int, Array], Array]
     shape_slope: Callable[[Array, Array], Array] | None = None
     rough: bool = True
     log_spectrum: Callable[[np.ndarray, int], np.ndarray] | None = None
+
+    def slope(self, s: Array, shape: Array) -> Array:
+        r""":math:`\partial\varphi/\partial s`."""
+        return self.rate * self.decline(s, shape)
 
 
 def _matern_spectrum(degrees: int) -> Callable[[np.ndarray, int], np.ndarray]:
@@ -79,9 +88,13 @@ def _rational_quadratic_frequencies(key: Key[Array, ""], m: int, d: int, alpha: 
     return jr.normal(normal, (m, d)) * jnp.sqrt(jr.gamma(gamma, alpha, (m, 1)) / alpha)
 
 
-def _matern12_slope(s: Array, _: Array) -> Array:
+def _gaussian(s: Array, _: Array) -> Array:
+    return jnp.exp(-0.5 * s)
+
+
+def _matern12_decline(s: Array, _: Array) -> Array:
     r = jnp.sqrt(s)
-    return jnp.where(s > 0, -0.5 * jnp.exp(-r) / jnp.where(s > 0, r, 1.0), 0.0)
+    return jnp.where(s > 0, jnp.exp(-r) / jnp.where(s > 0, r, 1.0), 0.0)
 
 
 def _matern32(s: Array, _: Array) -> Array:
@@ -94,9 +107,9 @@ def _matern52(s: Array, _: Array) -> Array:
     return (1.0 + r + (5.0 / 3.0) * s) * jnp.exp(-r)
 
 
-def _matern52_slope(s: Array, _: Array) -> Array:
+def _matern52_decline(s: Array, _: Array) -> Array:
     r = jnp.sqrt(5.0 * s)
-    return (-5.0 / 6.0) * (1.0 + r) * jnp.exp(-r)
+    return (1.0 + r) * jnp.exp(-r)
 
 
 def _rational_quadratic_shape_slope(s: Array, alpha: Array) -> Array:
@@ -107,8 +120,9 @@ def _rational_quadratic_shape_slope(s: Array, alpha: Array) -> Array:
 PROFILES: dict[type, Profile] = {
     gk.RBF: Profile(
         "gaussian",
-        value=lambda s, _: jnp.exp(-0.5 * s),
-        slope=lambda s, _: -0.5 * jnp.exp(-0.5 * s),
+        value=_gaussian,
+        rate=-0.5,
+        decline=_gaussian,
         frequencies=lambda key, m, d, _: jr.normal(key, (m, d)),
         rough=False,
         log_spectrum=lambda squared, d: -0.5 * squared,
@@ -116,28 +130,32 @@ PROFILES: dict[type, Profile] = {
     gk.Matern12: Profile(
         "matern-1/2",
         value=lambda s, _: jnp.exp(-jnp.sqrt(s)),
-        slope=_matern12_slope,
+        rate=-0.5,
+        decline=_matern12_decline,
         frequencies=_matern_frequencies(1),
         log_spectrum=_matern_spectrum(1),
     ),
     gk.Matern32: Profile(
         "matern-3/2",
         value=_matern32,
-        slope=lambda s, _: -1.5 * jnp.exp(-jnp.sqrt(3.0 * s)),
+        rate=-1.5,
+        decline=lambda s, _: jnp.exp(-jnp.sqrt(3.0 * s)),
         frequencies=_matern_frequencies(3),
         log_spectrum=_matern_spectrum(3),
     ),
     gk.Matern52: Profile(
         "matern-5/2",
         value=_matern52,
-        slope=_matern52_slope,
+        rate=-5.0 / 6.0,
+        decline=_matern52_decline,
         frequencies=_matern_frequencies(5),
         log_spectrum=_matern_spectrum(5),
     ),
     gk.RationalQuadratic: Profile(
         "rational quadratic",
         value=lambda s, a: (1.0 + 0.5 * s / a) ** -a,
-        slope=lambda s, a: -0.5 * (1.0 + 0.5 * s / a) ** (-a - 1.0),
+        rate=-0.5,
+        decline=lambda s, a: (1.0 + 0.5 * s / a) ** (-a - 1.0),
         frequencies=_rational_quadratic_frequencies,
         shape_slope=_rational_quadratic_shape_slope,
         rough=False,

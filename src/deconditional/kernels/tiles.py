@@ -9,6 +9,7 @@ written to its memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -136,14 +137,13 @@ def rounding_of_squares(u: Array) -> Array:
 # --------------------------------------------------------------------------- profiles
 
 
-def product_values(profiles: tuple, squares: Sequence[Array], shapes: tuple) -> Array:
-    """The product of all profiles at given squared distances."""
-    value = None
-    for profile, s, shape in zip(profiles, squares, shapes, strict=True):
-        factor = profile.value(s, shape)
-        value = factor if value is None else value * factor
-    assert value is not None
-    return value
+def product_values(
+    profiles: tuple, squares: Sequence[Array], shapes: tuple, f: int | None = None, by: Any = None
+) -> Array:
+    """The product of all profiles at given squared distances; of factor f, `by` in its place."""
+    functions = [by if k == f else profile.value for k, profile in enumerate(profiles)]
+    every = zip(functions, squares, shapes, strict=True)
+    return reduce(jnp.multiply, [function(s, shape) for function, s, shape in every])
 
 
 def product_slopes(
@@ -151,14 +151,16 @@ def product_slopes(
 ) -> list[tuple[Array, Array | None]]:
     """Derivatives of a product of factors by the s and the shape parameter of each."""
     slopes = []
-    for index, (profile, s, shape) in enumerate(zip(profiles, squares, shapes, strict=True)):
-        others = 1.0
-        for other, (p, t, a) in enumerate(zip(profiles, squares, shapes, strict=True)):
-            if other != index:
-                others = others * p.value(t, a)
-        by_shape = None if profile.shape_slope is None else profile.shape_slope(s, shape) * others
-        slopes.append((profile.slope(s, shape) * others, by_shape))
+    for f, profile in enumerate(profiles):
+        slope = product_values(profiles, squares, shapes, f, profile.slope)
+        slopes.append((slope, _by_shape(profiles, squares, shapes, f)))
     return slopes
+
+
+def _by_shape(profiles: tuple, squares: Sequence[Array], shapes: tuple, f: int) -> Array | None:
+    """The derivative of a product by the shape parameter of factor f, if it has one."""
+    by_shape = profiles[f].shape_slope
+    return None if by_shape is None else product_values(profiles, squares, shapes, f, by_shape)
 
 
 def _squares(profiles: tuple, lefts: list, rights: list) -> list[Array]:
@@ -180,20 +182,27 @@ def tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> li
 
 def tile_derivatives(
     profiles: tuple, lefts: list, rights: list, shapes: tuple, sizes: Sequence[int]
-) -> list[tuple[Array, int | None]]:
+) -> list[tuple[Array, float, int | None]]:
     r"""Tiles whose sums are the product of all profiles and its derivatives, in turn.
 
-    By the logarithm of a length scale that all inputs share, over minus two, that is
-    :math:`\varphi'(s)\,s`. Where every input has a length scale of its own it is
-    :math:`\varphi'(s)` alone, with the index of the factor: what it is reduced to are the sums of
-    :math:`\varphi'(s)\,s_d`. Shape parameters follow. `sizes` are the numbers of length scales.
+    Each has a constant that its sums are to be multiplied with. By the logarithm of a length scale
+    that all inputs share, over minus two, the derivative is :math:`\varphi'(s)\,s`. Where every
+    input has a length scale of its own the tile is :math:`\varphi'(s)` alone, with the index of the
+    factor: what it is reduced to are the sums of :math:`\varphi'(s)\,s_d`. It is the first tile
+    itself where the profile is its own decline. Shape parameters follow. `sizes` are the numbers
+    of length scales.
     """
     squares = _squares(profiles, lefts, rights)
-    tiles: list[tuple[Array, int | None]] = [(product_values(profiles, squares, shapes), None)]
-    for f, (slope, by_shape) in enumerate(product_slopes(profiles, squares, shapes)):
-        tiles.append((slope * squares[f], None) if sizes[f] == 1 else (slope, f))
+    values = product_values(profiles, squares, shapes)
+    tiles: list[tuple[Array, float, int | None]] = [(values, 1.0, None)]
+    for f, profile in enumerate(profiles):
+        same = profile.decline is profile.value
+        tile = values if same else product_values(profiles, squares, shapes, f, profile.decline)
+        tile, factor = (tile * squares[f], None) if sizes[f] == 1 else (tile, f)
+        tiles.append((tile, profile.rate, factor))
+        by_shape = _by_shape(profiles, squares, shapes, f)
         if by_shape is not None:
-            tiles.append((by_shape, None))
+            tiles.append((by_shape, 1.0, None))
     return tiles
 
 
@@ -214,20 +223,23 @@ def summed_squares(
 ) -> list[Array]:
     r"""Weighted sums of :math:`H_{ij} (u_{id} - v_{jd})^2` over every pair of chunks, for each d.
 
-    Where chunks are long, by the sums of :math:`H_{ij} u_{id}^k` along rows, k up to 2: one product
-    with the tile for all inputs. `right` is -2v, transposed.
+    Before them, those of :math:`H_{ij}` itself. Where chunks are long, by the sums of
+    :math:`H_{ij} u_{id}^k` along rows, k up to 2: one product with the tile for all inputs. `right`
+    is -2v, transposed.
     """
     row_chunk, col_chunk = chunks
     d, there = left.shape[1], -0.5 * right
     if not moments_pay(d, row_chunk):
         apart = [left[:, k, None] - there[k] for k in range(d)]
-        return [chunk_means(tile * e * e, row_weights, col_weights, chunks) for e in apart]
+        tiles = [tile, *(tile * e * e for e in apart)]
+        return [chunk_means(each, row_weights, col_weights, chunks) for each in tiles]
     powers = jnp.concatenate([jnp.ones_like(left[:, :1]), left, left * left], 1)
     by_row = (powers * row_weights[:, None]).reshape(-1, row_chunk, 2 * d + 1)
     sums = jnp.einsum("rcm,rct->rmt", by_row, tile.reshape(-1, row_chunk, tile.shape[1]))
-    total = sums[:, 1 + d :] + there * (there * sums[:, :1] - 2.0 * sums[:, 1 : 1 + d])
-    total = (total * col_weights).reshape(*total.shape[:2], -1, col_chunk).sum(-1)
-    return [total[:, k] for k in range(d)]
+    squares = sums[:, 1 + d :] + there * (there * sums[:, :1] - 2.0 * sums[:, 1 : 1 + d])
+    total = jnp.concatenate([sums[:, :1], squares], 1) * col_weights
+    total = total.reshape(*total.shape[:2], -1, col_chunk).sum(-1)
+    return [total[:, k] for k in range(d + 1)]
 
 
 def moments_pay(d: int, row_chunk: int) -> bool:

@@ -176,7 +176,9 @@ class MediatedGP(BagModel):
                 **({} if exact else in_a_basis),
                 **of_regression,
             )
-        measurements, drawn = data.measurements(regressor, self.number_of_draws, apart=not exact)
+        measurements, drawn = data.measurements(
+            regressor, self.number_of_draws, not exact, self.seed
+        )
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
         learns = self.learn_noise is not False
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)

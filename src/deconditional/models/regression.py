@@ -17,10 +17,12 @@ from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
 from deconditional.observations.families import OVERDISPERSION
 from deconditional.observations.measurements import (
+    COMMON,
     Measurements,
     Population,
+    errors_in_common,
     measured,
-    measured_apart,
+    steps,
     with_level,
 )
 
@@ -71,11 +73,6 @@ class Unmatched(NamedTuple):
             return None
         return np.bincount(self.own_bag[self.own_bag >= 0], minlength=self.bags.n_bags) > 0
 
-    @property
-    def needs_mediators(self) -> bool:
-        """Whether a bag has no observation of its own."""
-        return self.has_own is None or not self.has_own.all()
-
     def regress(
         self,
         kernel: AbstractKernel | None,
@@ -104,46 +101,54 @@ class Unmatched(NamedTuple):
         return self._own_first(mean), covariance
 
     def measurements(
-        self, regressor: BaggGP, draws: int = 0, apart: bool = False
+        self, regressor: BaggGP, draws: int = 0, apart: bool = False, seed: int = 0
     ) -> tuple[Measurements, list[Measurements]]:
         """Bag means as the mediators of the bags measure them, and the same by draws.
 
-        The first are by the most probable regression, the others by so many of its draws. With
-        `apart`, errors of the regression are taken bag by bag. A bag with observations of its own
-        is seen through their mean and nothing else.
+        The first are by the most probable regression, the others by so many draws of it: of its
+        hyper-parameters, and of those of its errors that bags have in common. With `apart`, errors
+        are taken bag by bag. A bag with observations of its own is seen through their mean and
+        nothing else.
         """
         fitted = regressor.fitted_
         vector = jnp.asarray(fitted.optimum.vector)
         _, field = fitted.problems[0].solve(vector)
-        best = self._measured(fitted.problems[0], vector, field, apart)
+        best = self._at(fitted.problems[0], vector, field, apart)
+        number = 0 if apart else COMMON if draws == 0 else min(draws - 1, COMMON)
+        common, pivots = errors_in_common(best.errors, number)
         chosen = np.linspace(0, len(fitted.vectors), draws, endpoint=False).astype(int)
-        made: dict[bytes, Measurements] = {}
-        for k in chosen:
-            vector = fitted.vectors[k]
-            if vector.tobytes() not in made:
-                each = (fitted.problems[k], jnp.asarray(vector), fitted.fields[k])
-                made[vector.tobytes()] = self._measured(*each, apart)
-        return best, [made[fitted.vectors[k].tobytes()] for k in chosen]
+        drawn = []
+        for k, step in zip(chosen, steps(draws, number, seed), strict=True):
+            vector = jnp.asarray(fitted.vectors[k])
+            one = self._at(fitted.problems[k], vector, fitted.fields[k], apart)
+            drawn.append(self._measured(one, errors_in_common(one.errors, number, pivots)[0], step))
+        return self._measured(best, common, np.zeros(number)), drawn
 
-    def _measured(self, problem: Any, vector: Any, field: Any, apart: bool) -> Measurements:
-        """Bag means as one regression measures them."""
+    def _at(self, problem: Any, vector: Any, field: Any, apart: bool) -> _Regression:
+        """One regression at the mediators of bags and of observations."""
         assert self.bags.mediator is not None
-        y = jnp.asarray(self.bags.mediator)
-        known = problem.known_noise
-        variances = np.asarray(known if known.ndim == 1 else jnp.diagonal(known))
+        both = jnp.asarray(np.concatenate([self.bags.mediator, self.mediator]))
+        found = (_apart_at if apart else _together_at)(field, both, self.bags.n_bags)
+        mean, errors, prior = map(np.asarray, found)
         values = problem.parameters.unpack(vector)
         effect = float(values.get(OVERDISPERSION, values.get("noise_std", 0.0))) ** 2
-        if OVERDISPERSION in values:
-            population = _population_of_links(field, self.mediator, effect)
+        known = np.asarray(problem.known_noise)
+        known = known if known.ndim == 1 else np.diag(known)
+        return _Regression(mean, errors, prior, effect, known)
+
+    def _measured(self, one: _Regression, common: np.ndarray, step: np.ndarray) -> Measurements:
+        """Bag means as one regression measures them, some of its errors drawn."""
+        n, g, errors = self.bags.n_bags, one.mean + common @ step, one.errors
+        left = (errors if errors.ndim == 1 else np.diag(errors)) - (common**2).sum(1)
+        explained = float(np.var(g) + np.mean(np.maximum(left, 0.0)))
+        population = Population(float(np.mean(g)), explained, one.bag_effect, len(self.z))
+        if errors.ndim == 1:
+            found = measured(g[:n], one.prior, errors[:n], population)
         else:
-            population = Population.of(self.z, float(variances.mean()))
-        mean, prior, posterior = map(np.asarray, (_apart_at if apart else _together_at)(field, y))
-        if apart:
-            found = measured_apart(mean, prior, posterior, effect, population)
-        else:
-            found = measured(mean, prior, posterior, effect, population)
-            found = with_level(found, population)
-        return found if self.own_bag is None else self._with_own(found, variances)
+            rest = errors[:n, :n] - common[:n] @ common[:n].T
+            found = measured(g[:n], one.prior, rest, population)
+            found = with_level(found, float(np.mean(self.z)), population)
+        return found if self.own_bag is None else self._with_own(found, one.known)
 
     def _with_own(self, found: Measurements, variances: np.ndarray) -> Measurements:
         """Measurements in which bags that were observed are seen through their observations."""
@@ -168,28 +173,33 @@ class Unmatched(NamedTuple):
         return np.where(counts > 0, sums / np.maximum(counts, 1), values)
 
 
-@eqx.filter_jit
-def _together_at(field: Any, y: Any) -> tuple[Any, Any, Any]:
-    """Mean of a regression at mediators, and its covariance before and after z was seen."""
-    trend = field.trend.whitened(field.trend.features(y))
-    prior = field.kernel.cross_covariance(y, y) + trend @ trend.T
-    return field.moments(y)[0], prior, field.covariance(y)
+class _Regression(NamedTuple):
+    """g at the mediators of N bags and then M observations, as one regression has it.
+
+    Its prior is that at bags alone; errors and prior are variances where bags are taken one by one.
+    """
+
+    mean: np.ndarray
+    errors: np.ndarray
+    prior: np.ndarray
+    bag_effect: float
+    known: np.ndarray
 
 
 @eqx.filter_jit
-def _apart_at(field: Any, y: Any) -> tuple[Any, Any, Any]:
-    """Moments at points with variances alone."""
-    trend = field.trend.whitened(field.trend.features(y))
+def _together_at(field: Any, y: Any, n_bags: int) -> tuple[Any, Any, Any]:
+    """Mean and covariance of a regression at mediators, and its prior at those of bags."""
+    trend = field.trend.whitened(field.trend.features(y[:n_bags]))
+    prior = field.kernel.cross_covariance(y[:n_bags], y[:n_bags]) + trend @ trend.T
+    return field.moments(y)[0], field.covariance(y), prior
+
+
+@eqx.filter_jit
+def _apart_at(field: Any, y: Any, n_bags: int) -> tuple[Any, Any, Any]:
+    """Mean and variances of a regression at mediators, and its prior at those of bags."""
+    trend = field.trend.whitened(field.trend.features(y[:n_bags]))
     mean, variance = field.moments(y)
-    return mean, prior_variance(field.kernel, y) + (trend**2).sum(1), variance
-
-
-def _population_of_links(field: Any, y: np.ndarray, effect: float) -> Population:
-    """Links of mean rates before mediators are looked at, as a regression of counts has them."""
-    some = jnp.asarray(y[:: 1 + len(y) // MOST_LEFT_OUT])
-    mean, _, covariance = map(np.asarray, _together_at(field, some))
-    spread = np.var(mean) + (np.trace(covariance) - covariance.sum() / len(some)) / len(some)
-    return Population(float(mean.mean()), float(spread) + effect, len(y))
+    return mean, variance, prior_variance(field.kernel, y[:n_bags]) + (trend**2).sum(1)
 
 
 def explained_share(regressor: BaggGP) -> float:
@@ -203,8 +213,10 @@ def explained_share(regressor: BaggGP) -> float:
         return 0.0
     if hasattr(regressor, "families_"):
         effect = float(regressor.parameters_[OVERDISPERSION]) ** 2
-        field, y = regressor.fields()[0], regressor.bags_.points
-        return _population_of_links(field, y, effect).explained_share(effect)
+        some = jnp.asarray(regressor.bags_.points[:: 1 + len(z) // MOST_LEFT_OUT])
+        mean, covariance, _ = map(np.asarray, _together_at(regressor.fields()[0], some, 1))
+        spread = np.var(mean) + np.mean(np.diag(covariance)) - np.mean(covariance)
+        return float(spread / (spread + effect))
     if len(z) > MOST_LEFT_OUT:
         noise = float(regressor.parameters_.get("noise_std", 0.0)) ** 2
         return max(0.0, 1.0 - noise / float(np.var(z)))

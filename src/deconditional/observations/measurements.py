@@ -1,53 +1,30 @@
 r"""Mediators as measurements of bag means: W = I and S of what a regression says of the bags.
 
-Observations and bags are draws of one population. Under the regression of z on its mediator y the
-mean of a bag is :math:`\bar f = g(y) + \epsilon`, with a bag effect of variance :math:`\rho^2` that
-is each bag's own. Four steps lead from there to observations of bag means.
-
-**What a mediator measures, given g.** Bayes' rule in the population, where bag means are
-:math:`N(m, v)` before their mediators are looked at:
+Observations and bags are draws of one population, in which bag means are :math:`N(m, v)`. Under the
+regression of z on its mediator y the mean of a bag is :math:`\bar f = g(y) + \epsilon`, with a bag
+effect of variance :math:`\rho^2`. Bayes' rule makes of it a measurement without attenuation,
 
 .. math:: p(y \mid \bar f) \propto \frac{N(\bar f; g, \rho^2)}{N(\bar f; m, v)}
           \propto N\Bigl(m + \frac{g - m}{b};\ \bar f,\ \frac{\rho^2}{b}\Bigr),
-          \quad b = 1 - \frac{\rho^2}{v},
+          \quad b = \frac{\mathrm{var}(g)}{\mathrm{var}(g) + \rho^2}.
 
-so a bag mean is measured without the attenuation that a regression has. A mediator that says
-nothing has b near zero, and its measurements a noise that says as much.
+The regression knows g but for errors of covariance :math:`U = AA^\top + V`, where A is what g at a
+few mediators tells of g at all of them. As noise of measurements, errors that many bags have in
+common would explain all their values at once, for both are functions of the mediators: they are
+drawn, :math:`g_s = \hat g + A\xi_s`. V is of each bag or of few, and is noise, once what the
+regression expected of bag means before z, :math:`N(m, T)` with :math:`T = L + \rho^2 I`, is divided
+out, for the field has a prior of its own:
 
-**What z says of g.** The regression has g at the bags with prior :math:`N(\cdot, L)` and posterior
-:math:`N(\hat g, U)`. How bag means hang together is for the field to say, which has a prior of its
-own, so the regression's is divided out, :math:`N(\hat g, U) / N(m, T)` with
-:math:`T = L + \rho^2 I`, what it expects of bag means before z is seen:
+.. math:: V' = (V^{-1} - T^{-1})^{-1}, \quad g' = m + (I - V T^{-1})^{-1}(g_s - m), \quad
+          t = m + \frac{g' - m}{b} = \bar f + e, \quad
+          e \sim N\Bigl(0,\ \frac{\rho^2}{b} I + \frac{V'}{b^2}\Bigr).
 
-.. math:: U' = (U^{-1} - T^{-1})^{-1}, \qquad g' = m + (I - U T^{-1})^{-1}(\hat g - m).
-
-Where z says nothing of g, U' is without bound, and the field has its prior.
-
-**Both together.** g' for g, and its errors as errors of the measurements. Stretching by 1/b
-stretches them too, with two exceptions. The level m moves with g. And along
-:math:`g' - m` itself, where g is larger by a share :math:`\delta`, b is larger as well, since
-:math:`b = \mathrm{var}(g) / (\mathrm{var}(g) + \rho^2)`: measurements grow by
-:math:`(2b - 1)\,\delta` only, for how much bag means vary is known from z whatever g is. So
-:math:`J = \partial t / \partial g`,
-:math:`J = P_1 + \frac{2b - 1}{b} P_{g'} + \frac1b (I - P_1 - P_{g'})`, projections on the level, on
-g' less its level, and on the rest,
-
-.. math:: t = m + (g' - m) / b, \qquad t = \bar f + e, \quad
-          e \sim N\Bigl(0,\ \frac{\rho^2}{b} I + J U' J^\top\Bigr).
-
-**The level.** Bayes' rule took N(m, v) out of what mediators say, for the field to put in its own.
-How much bag means vary it has from z (:class:`~deconditional.inference.exact.SpreadPrior`), and so
-it should have their level: M observations and N bags are samples of one population,
-
-.. math:: \bar z = \frac1N \sum_j \bar f_j + \eta, \quad
-          \eta \sim N\Bigl(0,\ v\Bigl(\frac1M + \frac1N\Bigr)\Bigr),
-
-one more measurement, which t and its noise take in. Without it a field whose mediators say little
-has its level from values that are stretched by 1/b.
+The level, which Bayes' rule took out, comes back as one more measurement by the mean of z.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,35 +34,30 @@ import scipy.linalg as sl
 Floats = npt.NDArray[np.float64]
 
 LEAST_EFFECT = 1e-6
-"""Of bag effects, in units of v: keeps T - U regular where observations repeat themselves."""
+"""Of bag effects, in units of v: keeps T - V regular where observations repeat themselves."""
+
+COMMON = 7
+"""Mediators whose g is drawn: eight draws give these their mean and covariance exactly."""
 
 
 class Population(NamedTuple):
-    """Bag means before mediators are looked at: as observations have them.
-
-    Attributes
-    ----------
-    mean, variance
-        m and v.
-    size
-        Number of observations they are known from.
-    """
+    """Bag means before mediators are looked at, by one regression: m, var(g), ρ², and M."""
 
     mean: float
-    variance: float
+    explained: float
+    bag_effect: float
     size: int
 
-    @classmethod
-    def of(cls, z: Floats, noise_variance: float) -> Population:
-        """Measurements from observations whose errors have a known variance."""
-        variance = float(np.var(z, ddof=1)) if len(z) > 1 else 0.0
-        variance = max(variance - noise_variance, 1e-3 * variance)
-        variance = variance or 1e-12 * float(np.mean(z**2)) or 1.0
-        return cls(float(np.mean(z)), variance, len(z))
+    @property
+    def variance(self) -> float:
+        """Variance v of bag means."""
+        return self.explained + self.bag_effect
 
-    def explained_share(self, bag_effect: float) -> float:
+    @property
+    def share(self) -> float:
         """b: the share of v that g has, at least what chance explains of so many observations."""
-        return max(1.0 - bag_effect / self.variance, 1.0 / max(self.size, 2))
+        least = 1.0 / max(self.size, 2)
+        return max(self.explained / self.variance, least) if self.variance > 0 else 1.0
 
 
 class Measurements(NamedTuple):
@@ -95,68 +67,86 @@ class Measurements(NamedTuple):
     noise: Floats
 
 
-def measured(
-    mean: Floats, prior: Floats, posterior: Floats, bag_effect: float, population: Population
-) -> Measurements:
-    r"""Bag means as their mediators measure them.
+def errors_in_common(
+    covariance: Floats, number: int = COMMON, pivots: Sequence[int] | None = None
+) -> tuple[Floats, list[int]]:
+    """A, a column for each of a few mediators, and which they are: those that tell most of all.
+
+    Conditioned on g at these mediators nothing of A is left, so that U - AAᵀ is a covariance.
+
+    Examples
+    --------
+    An error that all have in common is in the first column.
+
+    >>> factor, pivots = errors_in_common(np.full((5, 5), 4.0) + np.eye(5), 1)
+    >>> bool(np.isclose(factor[pivots[0], 0] ** 2, 5.0)), factor.shape
+    (True, (5, 1))
+    """
+    if number == 0:
+        return np.zeros((len(covariance), 0)), []
+    left = np.array(covariance, dtype=float)
+    least = 1e-12 * max(float(np.diag(left).max()), 1e-300)
+    factor, chosen = [], []
+    for k in range(min(number, len(left))):
+        own = np.maximum(np.diag(left), least)
+        pivot = int(np.argmax((left**2).sum(0) / own)) if pivots is None else pivots[k]
+        column = left[:, pivot] / np.sqrt(own[pivot])
+        left -= np.outer(column, column)
+        factor.append(column)
+        chosen.append(pivot)
+    return np.stack(factor, 1), chosen
+
+
+def steps(draws: int, size: int, seed: int = 0) -> Floats:
+    """ξ, (draws, size): mean zero, and the unit covariance where draws are more than its size.
+
+    Examples
+    --------
+    >>> xi = steps(8, 7)
+    >>> bool(np.allclose(xi.mean(0), 0.0)), bool(np.allclose(xi.T @ xi / 8, np.eye(7)))
+    (True, True)
+    """
+    normal = np.random.default_rng(seed).standard_normal((draws, size + 1))
+    normal[:, 0] = 1.0
+    axes = np.linalg.qr(normal)[0][:, 1:]  # orthogonal to one another and to the level
+    return np.sqrt(draws) * np.pad(axes, ((0, 0), (0, size - axes.shape[1])))
+
+
+def measured(mean: Floats, prior: Floats, errors: Floats, population: Population) -> Measurements:
+    """Bag means as their mediators measure them.
 
     Parameters
     ----------
-    mean : (N,), prior, posterior : (N, N)
-        :math:`\hat g`, L and U: the regression at the mediators of the bags.
-    bag_effect
-        :math:`\rho^2`.
+    mean : (N,), prior, errors : (N, N) or (N,)
+        g, L and V: the regression at the mediators of the bags, a draw of it. For more bags than
+        matrices can hold, variances: errors are taken bag by bag, and so is the noise.
     population
-        m and v.
+        m, v and b.
 
     Examples
     --------
     Mediators that determine bag means, and a regression that is known: its values are observed.
 
     >>> g = np.array([0.0, 1.0, 2.0])
-    >>> found = measured(g, np.eye(3), 1e-9 * np.eye(3), 1e-9, Population(1.0, 1.0, 30))
-    >>> found.values, bool(np.abs(found.noise).max() < 1e-8)
+    >>> found = measured(g, np.eye(3), 1e-9 * np.eye(3), Population(1.0, 1.0, 1e-9, 30))
+    >>> found.values.round(6), bool(np.abs(found.noise).max() < 1e-8)
     (array([0., 1., 2.]), True)
     """
-    m, size = population.mean, len(mean)
-    share = population.explained_share(bag_effect)
-    effect = max(bag_effect, LEAST_EFFECT * population.variance)
-    told = sl.cho_factor(prior - posterior + effect * np.eye(size), lower=True)  # T - U
-    deviation = mean - m + posterior @ sl.cho_solve(told, mean - m)
-    errors = posterior + posterior @ sl.cho_solve(told, posterior)
-    stretch = _stretch(deviation, share)
-    errors = stretch @ errors @ stretch
-    noise = 0.5 * (errors + errors.T) + bag_effect / share * np.eye(size)
-    return Measurements(m + deviation / share, noise)
+    m, share = population.mean, population.share
+    effect = max(population.bag_effect, LEAST_EFFECT * population.variance)
+    own = population.bag_effect / share
+    if errors.ndim == 1:
+        still_open = errors / (np.maximum(prior - errors, 0.0) + effect)
+        values, unknown = (mean - m) * (1.0 + still_open), errors * (1.0 + still_open)
+        return Measurements(m + values / share, unknown / share**2 + own)
+    told = sl.cho_factor(prior - errors + effect * np.eye(len(mean)), lower=True)  # T - V
+    values = mean - m + errors @ sl.cho_solve(told, mean - m)
+    unknown = errors + errors @ sl.cho_solve(told, errors)
+    noise = 0.5 * (unknown + unknown.T) / share**2 + own * np.eye(len(mean))
+    return Measurements(m + values / share, noise)
 
 
-def measured_apart(
-    mean: Floats, prior: Floats, posterior: Floats, bag_effect: float, population: Population
-) -> Measurements:
-    """Bag means as their mediators measure them, errors of the regression taken bag by bag.
-
-    For more bags than matrices can hold: `prior` and `posterior` are variances, and so is the noise
-    of what comes back, all of them (N,). What bags have in common is left out, their level with it,
-    which is little where observations are many.
-
-    Examples
-    --------
-    >>> one = np.array([0.3]), np.array([1.2]), np.array([0.2]), 0.4, Population(0.1, 1.6, 50)
-    >>> apart, together = (
-    ...     measured_apart(*one),
-    ...     measured(one[0], *(np.diag(v) for v in one[1:3]), *one[3:]),
-    ... )
-    >>> bool(np.allclose(apart.values, together.values))
-    True
-    """
-    m, share = population.mean, population.explained_share(bag_effect)
-    told = np.maximum(prior - posterior, 0.0) + max(bag_effect, LEAST_EFFECT * population.variance)
-    open_still = 1.0 + posterior / told
-    noise = (posterior * open_still / share + bag_effect) / share
-    return Measurements(m + (mean - m) * open_still / share, noise)
-
-
-def with_level(found: Measurements, population: Population) -> Measurements:
+def with_level(found: Measurements, level: float, population: Population) -> Measurements:
     """Measurements that have taken in the mean of all observations.
 
     Examples
@@ -164,7 +154,7 @@ def with_level(found: Measurements, population: Population) -> Measurements:
     Mediators that say nothing leave the level and its two sampling errors, here 1/4 and 1/12.
 
     >>> nothing = Measurements(np.zeros(4), 1e9 * np.eye(4))
-    >>> told = with_level(nothing, Population(2.0, 3.0, 12))
+    >>> told = with_level(nothing, 2.0, Population(2.0, 3.0, 0.0, 12))
     >>> bool(np.isclose(told.values.mean(), 2.0)), bool(np.isclose(told.noise.mean(), 1.0))
     (True, True)
     """
@@ -172,16 +162,5 @@ def with_level(found: Measurements, population: Population) -> Measurements:
     with_mean = found.noise.mean(1)
     variance = with_mean.mean() + population.variance * (1.0 / population.size + 1.0 / size)
     gain = with_mean / variance
-    values = found.values + gain * (population.mean - found.values.mean())
+    values = found.values + gain * (level - found.values.mean())
     return Measurements(values, found.noise - np.outer(gain, with_mean))
-
-
-def _stretch(deviation: Floats, share: float) -> Floats:
-    """J: how errors of g move measurements."""
-    size = len(deviation)
-    level = np.full((size, size), 1.0 / size)
-    along = deviation - deviation.mean()
-    squared = float(along @ along)
-    amplitude = np.outer(along, along) / squared if squared > 0 else np.zeros((size, size))
-    rest = np.eye(size) - level - amplitude
-    return level + (2.0 * share - 1.0) / share * amplitude + rest / share

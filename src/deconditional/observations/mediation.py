@@ -24,7 +24,6 @@ correction where centred).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
@@ -35,8 +34,6 @@ from jaxtyping import Array, Float
 from deconditional.kernels.layout import layout_points
 from deconditional.kernels.linalg import stable_cholesky
 from deconditional.kernels.sweeps import bag_cross, bag_gram
-
-ConditionalMeanOperatorKind = Literal["standard", "shrinkage"]
 
 
 def ridge_shape(kind: str, effective_sizes: np.ndarray) -> np.ndarray:

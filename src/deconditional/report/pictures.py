@@ -47,20 +47,20 @@ def field(
 
 def above(result: Result) -> list[Picture]:
     """Maps of the probability that a level is exceeded."""
-    found = []
+    maps_above = []
     for k, level in enumerate(result.data["above"].values):
         share_above = result.data["exceedance"].isel(above=k, drop=True)
         title = f"probability of more than {number(level)}"
         panel = maps.Panel(share_above, title, "", "value", (0.0, 1.0), result.outlines)
         likely = int((share_above > 0.95).sum())
-        found.append(
+        maps_above.append(
             Picture.of(
                 maps.field_map(panel),
                 f"Map of the {title}: above 95% in {number(likely)} cells.",
                 f"Probability that {result.quantity} is more than {result.with_units(level)}.",
             )
         )
-    return found
+    return maps_above
 
 
 def share_of_zones(result: Result, shares: xr.DataArray, title: str, caption: str) -> Picture:

@@ -66,10 +66,10 @@ class Result:
     @property
     def observed(self) -> xr.DataArray | None:
         """What was observed, on the scale of the field: counts over what they are counts of."""
-        found = self.data.get("coarse_observed")
-        if found is None or not self.is_of_counts or "coarse_amount" not in self.data:
-            return found
-        return found / self.data["coarse_amount"]
+        observed = self.data.get("coarse_observed")
+        if observed is None or not self.is_of_counts or "coarse_amount" not in self.data:
+            return observed
+        return observed / self.data["coarse_amount"]
 
     @property
     def noun(self) -> str:

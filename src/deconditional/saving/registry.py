@@ -64,6 +64,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.fields.zones.coverage": ("Rings",),
     "deconditional.fields.zones.grid": ("Zones",),
     "deconditional.fields.learn": ("Learner",),
+    "deconditional.fields.mixture": ("Mixture",),
     "deconditional.fields.pair": ("Pairing",),
     "deconditional.fields.clock": ("Clock",),
     "deconditional.fields.problem": ("FitData", "Problem"),

@@ -197,11 +197,23 @@ def nll(posterior: Predictive, truth: npt.ArrayLike) -> float:
     >>> nll(Gaussians(np.zeros((1, 2)), np.ones((1, 2))), [0.0, 0.0])
     0.9189
     """
+    return float(-np.mean(log_densities(posterior, truth)))
+
+
+def log_densities(posterior: Predictive, truth: npt.ArrayLike) -> Floats:
+    """Log density of every value under its marginal distribution, in nats.
+
+    Examples
+    --------
+    >>> from deconditional.inference.posterior import Gaussians
+    >>> log_densities(Gaussians(np.zeros((1, 2)), np.ones((1, 2))), [0.0, 1.0])
+    array([-0.9189, -1.4189])
+    """
     means, variances, t = _mixture(posterior.component_means, posterior.component_variances, truth)
     floored = np.maximum(variances, np.finfo(float).tiny)
     log_density = -0.5 * (np.log(2 * np.pi * floored) + (t - means) ** 2 / floored)
     log_density[(variances == 0) & (means != t)] = -np.inf
-    return float(-np.mean(logsumexp(log_density, axis=0) - np.log(len(means))))
+    return np.asarray(logsumexp(log_density, axis=0) - np.log(len(means)))
 
 
 def score(posterior: Predictive, truth: npt.ArrayLike) -> dict[str, float]:

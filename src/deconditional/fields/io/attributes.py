@@ -74,13 +74,13 @@ def writable(attrs: Mapping[Any, Any], is_time: bool = False) -> dict[str, Any]:
     >>> writable({"long_name": "a\x00b", "flag": True, "about": {"a": None}, "none": None, 1: 2})
     {'long_name': 'a\\x00b', 'flag': 'true', 'about': '{"a": null}', '1': 2}
     """
-    found = {}
+    kept_attrs = {}
     for key, value in attrs.items():
         name = visible(str(key)).replace("/", "_").strip()
         unwanted = not name or name in RESERVED or (is_time and name in ("units", "calendar"))
         if not unwanted and (kept := _value(value)) is not None:
-            found[name] = kept
-    return found
+            kept_attrs[name] = kept
+    return kept_attrs
 
 
 def _value(value: Any) -> Any:

@@ -10,18 +10,18 @@ from pathlib import Path
 
 def available_memory() -> float:
     """Bytes that can still be had, as far as the system says; infinite where it does not."""
-    found = [math.inf]
+    limits = [math.inf]
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found += [1024.0 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")]
-    if len(found) == 1 and hasattr(os, "sysconf"):
+        limits += [1024.0 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")]
+    if len(limits) == 1 and hasattr(os, "sysconf"):
         with suppress(OSError, ValueError):
-            found.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
+            limits.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
     with suppress(OSError, ValueError):  # no limit, or no such system
         group = Path("/sys/fs/cgroup")
         most = int((group / "memory.max").read_text(encoding="ascii"))
-        found.append(float(most - int((group / "memory.current").read_text(encoding="ascii"))))
-    return min(found)
+        limits.append(float(most - int((group / "memory.current").read_text(encoding="ascii"))))
+    return min(limits)
 
 
 def shown_bytes(n: float) -> str:

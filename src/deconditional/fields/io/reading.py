@@ -19,7 +19,7 @@ import xarray as xr
 
 from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.attributes import understandable
-from deconditional.fields.io.declared import Declared, check_declared, declared
+from deconditional.fields.io.checks import check_memory, check_whole, refuse_pickles
 from deconditional.fields.io.geo import is_raster, open_raster
 from deconditional.fields.io.memory import available_memory, shown_bytes
 
@@ -34,10 +34,10 @@ def open_fine(
     files = [file for path in paths for file in _matching(str(path), which)]
     rasters = [file for file in files if is_raster(file)]
     others = [file for file in files if not is_raster(file)]
-    found = [open_raster(file, which, chunked) for file in rasters]
+    datasets = [open_raster(file, which, chunked) for file in rasters]
     if others:
-        found.insert(0, open_fields(others, which, chunked))
-    return found[0] if len(found) == 1 else found
+        datasets.insert(0, open_fields(others, which, chunked))
+    return datasets[0] if len(datasets) == 1 else datasets
 
 
 def open_fields(
@@ -57,7 +57,7 @@ def open_fields(
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files = [file for path in given for file in _matching(str(path), which)]
     if chunked is None:
-        size = sum(v.nbytes for file in files for v in _declared(file, which))
+        size = sum(_size(file, which) for file in files)
         chunked = importlib.util.find_spec("dask") is not None and size > CHUNKED_BYTES
     parts = [_open(file, which, chunked) for file in files]
     if len(parts) == 1:
@@ -88,8 +88,8 @@ def open_fields(
 def _check_cells(parts: Sequence[xr.Dataset]) -> None:
     """Raise where coordinates interleave: joined, they would be a grid that no file has."""
     for name in {str(name) for part in parts for name in part.indexes}:
-        found = [part[name].values for part in parts if name in part.indexes]
-        lines = {line.tobytes(): line for line in found if line.dtype.kind in "fiu" and line.size}
+        coordinates = [part[name].values for part in parts if name in part.indexes]
+        lines = {c.tobytes(): c for c in coordinates if c.dtype.kind in "fiu" and c.size}
         for one, other in combinations(lines.values(), 2):
             low, high = max(one.min(), other.min()), min(one.max(), other.max())
             shared = [np.sort(line[(line >= low) & (line <= high)]) for line in (one, other)]
@@ -114,21 +114,21 @@ def _check_together(parts: Sequence[xr.Dataset]) -> None:
 def _with_times(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
     """Datasets with a date as dimension wherever it is one in another file."""
     dims = {dim for part in parts for dim in part.dims}
-    found = []
+    dated = []
     for part in parts:
         dates = [n for n, v in part.coords.items() if v.ndim == 0 and v.dtype.kind in "MO"]
-        found.append(part.expand_dims([n for n in dates if n in dims]))
-    return found
+        dated.append(part.expand_dims([n for n in dates if n in dims]))
+    return dated
 
 
 def _matching(path: str, which: str) -> list[str]:
     if "\0" in path:
         raise UsageError(f"the {which} file {path!r} cannot exist; correct its name.")
     if any(sign in path for sign in "*?[") and not os.path.exists(path):
-        found = sorted(glob.glob(path))
-        if not found:
+        matches = sorted(glob.glob(path))
+        if not matches:
             raise UsageError(f"no {which} file matches {path!r}; check the pattern and its folder.")
-        return found
+        return matches
     if not os.path.exists(path):
         raise UsageError(f"the {which} file {path!r} does not exist; check its name and folder.")
     if not os.path.isfile(path) and not os.path.isdir(path):
@@ -144,43 +144,51 @@ class UnreadableError(UsageError):
         self.reason = reason
 
 
-def _declared(path: str, which: str) -> list[Declared]:
-    """The variables of a file, unread."""
+def _size(path: str, which: str) -> int:
+    """Bytes of all values of a file."""
+    with _reading(path, which), _opened(path, which) as data:
+        return data.nbytes
+
+
+def _open(path: str, which: str, chunked: bool) -> xr.Dataset:
+    """A dataset in memory, or as Dask arrays."""
+    with _reading(path, which):
+        data = _opened(path, which, "auto" if chunked else None)
+        if chunked:
+            return understandable(data)
+        with data:
+            check_memory(data, path, which)
+            return understandable(data.load())
+
+
+def _opened(path: str, which: str, chunks: str | None = None) -> xr.Dataset:
+    """A file, open, with nothing read but its coordinates."""
     place, is_store = os.path.abspath(path), os.path.isdir(path)
     if is_store and "::" in place:
         raise UsageError(
             f"the {which} store {path!r} has '::' in its name, which Zarr takes for an address; "
             "rename it."
         )
-    with _reading(path, which, "check that it is one, and whole."):
-        return declared(place, is_store)
-
-
-def _open(path: str, which: str, chunked: bool) -> xr.Dataset:
-    """A dataset in memory, or as Dask arrays."""
-    place, is_store = os.path.abspath(path), os.path.isdir(path)
-    check_declared(_declared(path, which), path, which, chunked)
-    remedy = (
-        "check that it is whole, and the attributes of its variables, such as units, scale_factor "
-        "and _FillValue."
+    if is_store:
+        refuse_pickles(place)
+    else:
+        check_whole(place)
+    return xr.open_dataset(
+        place,
+        engine="zarr" if is_store else "netcdf4",
+        decode_coords="all",
+        decode_timedelta=False,
+        chunks=chunks,
     )
-    with _reading(path, which, remedy):
-        data = xr.open_dataset(
-            place,
-            engine="zarr" if is_store else "netcdf4",
-            decode_coords="all",
-            decode_timedelta=False,
-            chunks="auto" if chunked else None,
-        )
-        if chunked:
-            return understandable(data)
-        with data:
-            return understandable(data.load())
 
 
 @contextmanager
-def _reading(path: str, which: str, remedy: str) -> Iterator[None]:
+def _reading(path: str, which: str) -> Iterator[None]:
     """Turn whatever a damaged file makes libraries raise into a complaint about the file."""
+    remedy = (
+        "check that it is one, and whole, and the attributes of its variables, such as units, "
+        "scale_factor and _FillValue."
+    )
     kind = "a Zarr store" if os.path.isdir(path) else "a netCDF file"
     if path.lower().endswith((".csv", ".tsv", ".xlsx", ".parquet")):
         remedy = "gridded data is needed; of a table, make bags with deconditional.Bags.from_frame."
@@ -216,5 +224,5 @@ def _reading(path: str, which: str, remedy: str) -> Iterator[None]:
 def _time_trouble(error: BaseException) -> str:
     """What is wrong with times, without advice on how to open a file in Python."""
     text = " ".join(str(error).split())
-    found = re.search(r"unable to decode time units .*? with [^.]*", text)
-    return (found.group() if found else text.split(". ")[0])[:200]
+    trouble = re.search(r"unable to decode time units .*? with [^.]*", text)
+    return (trouble.group() if trouble else text.split(". ")[0])[:200]

@@ -215,19 +215,19 @@ def bands(dataset: xr.Dataset) -> xr.Dataset:
         raise UsageError(
             f"the cells along {y!r} or {x!r} are of several sizes; write .nc or .zarr."
         )
-    found: dict[str, xr.DataArray] = {}
+    fields: dict[str, xr.DataArray] = {}
     for name, field in dataset.data_vars.items():
         if not set(dims) <= set(field.dims):
             continue
         extra = [d for d in field.dims if d not in dims]
         if not extra:
-            found[str(name)] = field
+            fields[str(name)] = field
         for k in range(field.sizes[extra[0]] if extra else 0):
             value = f"{k + 1}"
             if extra[0] in ("quantile", "above"):
                 value = f"{(100 if extra[0] == 'quantile' else 1) * float(field[extra[0]][k]):g}"
-            found[f"{name}_{value}"] = field.isel({extra[0]: k}, drop=True)
-    out = xr.Dataset({n: v.transpose(y, x).astype("float32") for n, v in found.items()})
+            fields[f"{name}_{value}"] = field.isel({extra[0]: k}, drop=True)
+    out = xr.Dataset({n: v.transpose(y, x).astype("float32") for n, v in fields.items()})
     out = out.drop_vars(set(out.coords) - {x, y, "spatial_ref"}).rename({y: "y", x: "x"})
     if "spatial_ref" not in out.coords and abs(np.asarray(lines[0])).max() <= 90:
         degrees = dataset[y].attrs.get("units", "").startswith("degree")
