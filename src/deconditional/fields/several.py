@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
+from deconditional.fields.axes import Floats
 from deconditional.fields.grids import find_grid, values_on
 from deconditional.fields.question import Question, resolved
 from deconditional.fields.zones.coverage import Rings
@@ -23,8 +23,6 @@ from deconditional.fields.zones.grid import DIM, Zones
 from deconditional.fields.zones.layer import is_table, numbers
 from deconditional.models.sources import Source
 from deconditional.observations.families import Normal
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

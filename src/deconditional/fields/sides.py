@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Flags, Floats, Grid, Ints
 from deconditional.fields.between import means_over_time, same_means
 from deconditional.fields.clock import MOMENT, Clock, comparable, years
 from deconditional.fields.frames import GEOGRAPHIC, Frame
@@ -27,9 +26,6 @@ from deconditional.fields.windows import windows_of
 from deconditional.fields.zones.grid import DIM
 from deconditional.fields.zones.layer import Layer, is_table, named_rows
 from deconditional.models.sources import Source
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Side:
@@ -114,7 +110,7 @@ class FineSide(Side):
             return self
         return replace(self, means=same_means(self.dataset, self.grid, means, learnt))
 
-    def known(self) -> npt.NDArray[np.bool_]:
+    def known(self) -> Flags:
         """Where all covariates are known, (times, cells), one of each where none has more."""
         known = np.ones((1, 1), dtype=bool)
         for name in self.question.covariates:
@@ -271,7 +267,7 @@ class CoarseSide(Side):
         has_time = self.grid.time in self.dataset[self.question.target].dims
         return self.grid.times if has_time else None
 
-    def named(self, which: npt.NDArray[np.bool_]) -> str:
+    def named(self, which: Flags) -> str:
         """Some units in words: by the names of zones, or else by their places."""
         cells = np.flatnonzero(which) % self.grid.n_cells
         if DIM in self.dataset.coords:
@@ -280,7 +276,7 @@ class CoarseSide(Side):
         places = [f"{y} {a:.6g}, {x} {b:.6g}" for a, b in self.grid.centres[cells[:3]]]
         return f"at {'; '.join(places)}" + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
 
-    def thinned(self, cells: npt.NDArray[np.bool_]) -> CoarseSide:
+    def thinned(self, cells: Flags) -> CoarseSide:
         """The side with the target in some of its cells."""
         name, dims = self.question.target, self.grid.spatial
         kept = xr.DataArray(cells.reshape([self.dataset.sizes[d] for d in dims]), dims=dims)
