@@ -194,11 +194,6 @@ BAD = {
         {"kind": None},
         "mean over each polygon, or the sum",
     ),
-    "every source with a bias": (
-        lambda z, s, g: [dc.Source(z, "tas", bias="offset"), dc.Source(s, "tas", bias="affine")],
-        {},
-        "every source has a bias; one without",
-    ),
     "counts beside a temperature": (
         lambda z, s, g: [dc.Source(z, "cases", family=POISSON), dc.Source(s, "tas")],
         {"kind": None},

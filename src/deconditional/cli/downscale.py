@@ -112,10 +112,7 @@ def exposure(args: argparse.Namespace) -> list[str]:
     if is_file and not is_raster(given):
         names = [str(n) for n in open_fields(given, "exposure").data_vars]
         if len(names) != 1:
-            raise UsageError(
-                f"the exposure file {given!r} has {len(names)} variables; add it to --fine, and "
-                "name one with --exposure."
-            )
+            raise UsageError(f"{given!r} has {len(names)} variables; add it to --fine, name one.")
         name = names[0]
     args.exposure, args.of_estimator = name, [*args.of_estimator, "exposure"]
     return [given] if is_file else []

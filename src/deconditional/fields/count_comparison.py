@@ -9,7 +9,7 @@ first are judged, and all sources are hidden where these are.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -66,8 +66,11 @@ def compared_counts(
         found: Any = Draws(centre + scale * draws)
         rows.append(_row(name, found, z, time.perf_counter() - began))
         pit[name] = found.pit(z).draw(learner.recipe.seed)
-    if family is None:
-        rows += _interpolated(learner, first.used[judged])
+    named = problem.pairing.question.covariates
+    for name in [*([REGRESSION] if named else []), BILINEAR] if family is None else ():
+        tried = learner.interpolated(first.used[judged], folds, (), name)
+        seconds = round(tried.seconds, 2)
+        rows.append({"model": name, **tried.held_out.scores(scale), "seconds": seconds})
     for name, method in SIMPLE.items() if family is not None else ():
         began = time.perf_counter()
         found = _of_method(method, first.rows(judged), fold[judged])
@@ -76,15 +79,6 @@ def compared_counts(
     chosen = min(rows[: len(models)], key=lambda row: row["crps"])["model"]
     judge = "rmse" if family is None else "crps"
     return Comparison(tuple(rows), chosen, folds.how, pit, opponent=best, judge=judge)
-
-
-def _interpolated(learner: Any, used: Ints) -> Iterator[dict[str, Any]]:
-    """Rows of interpolation, and of a regression whose residuals are interpolated."""
-    names = [REGRESSION] * bool(learner.problem.pairing.question.covariates) + [BILINEAR]
-    for name in names:
-        tried = learner.interpolated(used, learner.folds, (), name)
-        scores = tried.held_out.scores(learner.problem.target.scale)
-        yield {"model": name, **scores, "seconds": round(tried.seconds, 2)}
 
 
 def _row(name: str, found: Any, z: Floats, seconds: float) -> dict[str, Any]:

@@ -155,12 +155,6 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def unit_vectors(latitude: npt.ArrayLike, longitude: npt.ArrayLike) -> Floats:
-    """Places on the unit sphere, (..., 3), from degrees.
-
-    Examples
-    --------
-    >>> unit_vectors([0.0, 90.0], [90.0, 0.0]).round(12).tolist()
-    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    """
+    """Places on the unit sphere, (..., 3), from degrees."""
     y, x = np.radians(latitude), np.radians(longitude)
     return np.stack([np.cos(y) * np.cos(x), np.cos(y) * np.sin(x), np.sin(y)], axis=-1)

@@ -139,7 +139,7 @@ class Learner:
     def names(self) -> tuple[str, ...]:
         """The candidates."""
         p, model = self.problem.pairing, self.recipe.model
-        if model == "auto" and (self.recipe.family is not None or p.sources):
+        if model == "auto" and (p.question.family is not None or p.sources):
             return OF_FAMILIES[:1]
         if model == "auto":
             matching = "matched" if p.mostly_matched else p.matching
@@ -248,7 +248,7 @@ class Learner:
             if stop.used:
                 break
         comparison = None
-        family = self.recipe.family
+        family = self.problem.pairing.question.family
         if self.folds is not None and (family is None or family.counts):
             began = time.perf_counter()
             stage("comparing with simple answers")

@@ -159,9 +159,8 @@ class Options(BaseEstimator):
             model=self.model,
             points_per_bag=self.points_per_bag,
             steps=_steps(pairing),
-            family=pairing.question.family,
+            family=None if pairing.sources else pairing.question.family,
             width=_width(pairing),
-            several=bool(pairing.sources),
             averaged=not sampled and len(pairing.z) <= MOST_AVERAGED,
         )
 

@@ -168,13 +168,7 @@ def _unit(vectors: Floats) -> Floats:
 
 
 def _cuts(steps: int) -> Floats:
-    """Centres of steps² equal parts of a triangle, as mixtures of its three corners.
-
-    Examples
-    --------
-    >>> _cuts(2).sum(0).round(6).tolist()
-    [1.333333, 1.333333, 1.333333]
-    """
+    """Centres of steps² equal parts of a triangle, as mixtures of its three corners."""
     i, j = np.meshgrid(np.arange(steps), np.arange(steps), indexing="ij")
     upright, turned = i + j < steps, i + j < steps - 1
     first = np.concatenate([i[upright] + 1 / 3, i[turned] + 2 / 3]) / steps

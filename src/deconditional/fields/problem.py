@@ -103,11 +103,11 @@ class Problem:
             return {}
         unit, amount = p.observed_unit[used], p.amount
         number = np.repeat(np.arange(len(p.sources)), [told.size for told in p.sources])[unit]
-        noise = np.concatenate([told.noise_std for told in p.sources])[unit] / self.target.scale
+        noise = np.concatenate([told.noise_std for told in p.sources])[unit]
+        sums = np.array([told.is_normal_sum for told in p.sources])[number]
         if amount is not None:
-            sums = np.array([told.is_normal_sum for told in p.sources])[number]
             noise = noise / np.where(sums, amount[p.own_bag[used]], 1.0)
-        return {"told": p.sources, "source": number, "noise": noise}
+        return {"told": p.sources, "source": number, "noise": noise / self.target.scale}
 
     @property
     def support(self) -> tuple[Floats, Floats]:
@@ -126,8 +126,7 @@ class FitData:
     amounts
         What rates are multiplied by, and what the model calls it.
     told, source, noise
-        Where there are several sources: how each was observed, and of every observation its source
-        and the standard deviation of its error, NaN where that is to be learnt.
+        Of several sources: how each was observed, the source and the noise of every observation.
     """
 
     bags: Bags
@@ -149,11 +148,10 @@ class FitData:
         for k, told in enumerate(self.told):
             rows, family = np.flatnonzero(self.source == k), told.question.family
             noise = None if told.learns_noise else self.noise[rows]
-            amount: dict[str, Any] = {}
+            each: Any = Source(self.bags.select(rows), z[rows], family, noise, bias=told.bias)
             if family is not None and self.amounts is not None:
-                amount = {family.amount: self.amounts[1][rows]}
-            bags = self.bags.select(rows)
-            found.append(Source(bags, z[rows], family, noise, bias=told.bias, **amount))
+                each = replace(each, **{family.amount: self.amounts[1][rows]})
+            found.append(each)
         return (found,)
 
     def rows(self, rest: Ints) -> FitData:

@@ -150,8 +150,6 @@ class Recipe:
         How far places are from each other, standardised.
     held
         Parameters that are known, of windows of a series: all of them.
-    several
-        Whether there are several sources, each with a family of its own.
     averaged
         Whether hyper-parameters of the models of matched data are averaged over draws.
     """
@@ -171,7 +169,6 @@ class Recipe:
     family: Any = None
     width: float = 1.0
     held: Mapping[str, Any] | None = None
-    several: bool = False
     averaged: bool = True
 
     def takes_bags(self, name: str) -> bool:
@@ -205,7 +202,7 @@ class Recipe:
             **self.options,
             **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
-        if self.family is not None and not self.several:
+        if self.family is not None:
             shared["family"] = self.family
         if isinstance(self.kernel, str):
             expected = self._priors(kernel, self.inputs, name == "mediated")

@@ -27,20 +27,10 @@ from deconditional.observations.families import Normal
 
 @dataclass(frozen=True)
 class Told:
-    """How the cells of one source were observed.
+    """How cells were observed, as many as `size` after those of the source before.
 
-    Attributes
-    ----------
-    size
-        How many there are; they follow those of the source before.
-    question
-        Their target, family and kind.
-    amounts : (size,)
-        What rates are multiplied by, where a column says so.
-    noise_std : (size,)
-        Of errors; NaN where it is to be learnt.
-    bias
-        As in :class:`~deconditional.Source`.
+    `amounts` is what their rates are multiplied by, if a column says so; `noise_std` is that of
+    their errors, NaN where it is to be learnt.
     """
 
     size: int
@@ -71,8 +61,6 @@ def questions(given: Sequence[Any], question: Question, fine: Any) -> list[tuple
     if question.mediators:
         raise UsageError("mediators link observations of one coarse dataset; leave them out.")
     ordered = sorted(given, key=lambda each: each.bias != "none")
-    if ordered[0].bias != "none":
-        raise UsageError("every source has a bias; one without says what the field is.")
     asked = [_question(each, question, fine) for each in ordered]
     if question.target not in ("", asked[0].target):
         raise UsageError(f"sources have targets of their own; leave {question.target!r} out.")
@@ -82,7 +70,16 @@ def questions(given: Sequence[Any], question: Question, fine: Any) -> list[tuple
             "normal observations see the field itself and counts its exponential, so these sources "
             "are not of one field; give all of them families of counts or amounts, or none."
         )
-    return list(zip(ordered, _of_one_exposure(asked), strict=True))
+    names = sorted({q.exposure for q in asked if q.exposure is not None})
+    apart = [q.target for q in asked if names and q.kind == "sum" and q.exposure is None]
+    if len(names) > 1 or apart:
+        found = [*names, *(f"square kilometre ({target})" for target in apart[:1])]
+        raise UsageError(
+            f"sources are counted per {' and per '.join(found)}; a field has one exposure on the "
+            "fine cells. Others can be columns of their zones."
+        )
+    exposure = names[0] if names else None
+    return [(s, replace(q, exposure=exposure)) for s, q in zip(ordered, asked, strict=True)]
 
 
 def _question(source: Source, question: Question, fine: Any) -> Question:
@@ -100,30 +97,13 @@ def _question(source: Source, question: Question, fine: Any) -> Question:
             "xarray Dataset and the name of its target."
         )
     family = question.family if source.family is None else source.family
-    family = None if isinstance(family, Normal) else family
-    kind = source.kind
+    family, kind = None if isinstance(family, Normal) else family, source.kind
     if kind is not None and family is not None:
         raise UsageError(f"observations of dc.{type(family).__name__} are sums; leave kind out.")
     if kind is None and family is None:
-        kind = question.kind or "mean"
-        if is_table(data):
-            points = data.geom_type.str.endswith("Point").all()
-            kind = None if points else question.kind
-    asked = replace(question, target=target, family=family, kind=kind)
-    return resolved(asked, fine, data)
-
-
-def _of_one_exposure(asked: Sequence[Question]) -> list[Question]:
-    """The questions with the exposure that all of them share; raises where they have several."""
-    names = sorted({q.exposure for q in asked if q.exposure is not None})
-    apart = [q for q in asked if names and q.kind == "sum" and q.exposure is None]
-    if len(names) > 1 or apart:
-        found = [*names, *(f"square kilometre ({q.target})" for q in apart[:1])]
-        raise UsageError(
-            f"sources are counted per {' and per '.join(found)}; a field has one exposure on the "
-            "fine cells. Others can be columns of their zones."
-        )
-    return [replace(q, exposure=names[0] if names else None) for q in asked]
+        points = is_table(data) and data.geom_type.str.endswith("Point").all()
+        kind = None if points else question.kind or (None if is_table(data) else "mean")
+    return resolved(replace(question, target=target, family=family, kind=kind), fine, data)
 
 
 def as_table(source: Source, question: Question) -> Any:
@@ -156,7 +136,15 @@ def joined(
     sources: Sequence[Source], tables: Sequence[Any], sides: Sequence[Any]
 ) -> tuple[xr.Dataset, Zones, tuple[tuple[str, str], ...], tuple[Told, ...]]:
     """The zones of all sources, one source after the other, and how each was observed."""
-    grid, first = _zones([side.grid for side in sides]), sides[0].dataset
+    first, grids = sides[0].dataset, [side.grid for side in sides]
+    begin = np.cumsum([0, *(grid.n for grid in grids)])
+    rings = Rings(
+        np.concatenate([grid.rings.xy for grid in grids]),
+        np.cumsum([0, *(size for grid in grids for size in grid.rings.sizes)]),
+        np.concatenate([g.rings.owner + k for g, k in zip(grids, begin, strict=False)]),
+    )
+    points = np.concatenate([grid.points for grid in grids])
+    grid = replace(grids[0], n=int(begin[-1]), rings=rings, points=points)
     names = [str(n) for side in sides for n in side.dataset[DIM].values]
     if len(set(names)) < len(names):
         names = [f"{k + 1}: {n}" for k, s in enumerate(sides) for n in s.dataset[DIM].values]
@@ -178,14 +166,3 @@ def joined(
         lines = [f"{question.target}, {scatter}{bias}", *(text for _, text in side.understood)]
         said.append((f"source {len(told)}", "; ".join(lines)))
     return xr.Dataset(data, coords), grid, tuple(said), tuple(told)
-
-
-def _zones(grids: Sequence[Zones]) -> Zones:
-    """The zones of several layers, one after the other."""
-    rings = [grid.rings for grid in grids]
-    first = np.cumsum([0, *(grid.n for grid in grids)])
-    start = np.cumsum([0, *(size for each in rings for size in each.sizes)])
-    owner = np.concatenate([each.owner + k for each, k in zip(rings, first, strict=False)])
-    every = Rings(np.concatenate([each.xy for each in rings]), start, owner)
-    points = np.concatenate([grid.points for grid in grids])
-    return replace(grids[0], n=int(first[-1]), rings=every, points=points)

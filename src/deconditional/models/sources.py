@@ -201,7 +201,7 @@ def _given(source: Source, prefix: str) -> Given:
             "with its brackets."
         )
     if source.kind is not None:
-        raise ValueError("kind is for tables and datasets; bags have means, so leave it out.")
+        raise ValueError("kind is for tables and datasets; leave it out.")
     if source.bias not in ("none", "offset", "affine"):
         raise ValueError(f"bias must be none, offset or affine, not {source.bias!r}.")
     if source.task is not None and (
