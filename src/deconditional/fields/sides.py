@@ -48,14 +48,9 @@ class Side:
 class FineSide(Side):
     """A dataset with covariates, and its grid.
 
-    Attributes
-    ----------
-    lasting
-        Whether its covariates have no time and were repeated.
-    means
-        Over time, of covariates that are divided; None before that is known.
-    understood
-        What was done to bring several datasets together, in words.
+    `lasting` says that its covariates have no time and were repeated; `means` are those over time,
+    of covariates that are divided, None before that is known; `understood` says in words what was
+    done to bring several datasets together.
     """
 
     dataset: xr.Dataset
@@ -195,14 +190,9 @@ class FineSide(Side):
 class CoarseSide(Side):
     """A dataset with target and mediators, and its grid.
 
-    Attributes
-    ----------
-    clock
-        What times are as inputs, of all times of both sides; None where they are none.
-    understood
-        What was found in a table of zones and done with it, in words.
-    sources
-        How zones were observed, source by source; nothing where all are of one kind.
+    `clock` says what times are as inputs, of all times of both sides, None where they are none;
+    `understood`, in words, what was found in a table of zones and done with it; `sources` how zones
+    were observed, source by source, nothing where all are of one kind.
     """
 
     dataset: xr.Dataset
