@@ -14,6 +14,7 @@ from deconditional.fields.polygons import Polygons
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 AxisKind = Literal["latitude", "longitude", "plane"]
 
 FULL_CIRCLE = 360.0
@@ -114,10 +115,10 @@ class Grid:
     coordinates: tuple[str, str]
     shape: tuple[int, int]
     centres: Floats
-    there: npt.NDArray[np.bool_]
+    there: Flags
 
     @property
-    def is_point(self) -> npt.NDArray[np.bool_]:
+    def is_point(self) -> Flags:
         """Which of them are points, each of which stands for the fine cell it lies in."""
         return np.zeros(self.n_cells, dtype=bool)
 
@@ -254,7 +255,7 @@ class Lattice(Grid):
         return self.y.size, self.x.size
 
     @cached_property
-    def there(self) -> npt.NDArray[np.bool_]:  # type: ignore[override]
+    def there(self) -> Flags:  # type: ignore[override]
         """Every cell has a place, but for what a projection has beyond the globe."""
         if self.seen is None:
             return np.ones(self.n_cells, dtype=bool)

@@ -10,12 +10,10 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import FULL_CIRCLE, AxisKind
+from deconditional.fields.axes import FULL_CIRCLE, AxisKind, Floats
 from deconditional.fields.frames import EARTH_RADIUS, Frame
 from deconditional.fields.polygons import estimated_corners
 from deconditional.fields.surface import Surface
-
-Floats = npt.NDArray[np.float64]
 
 FARTHEST: dict[AxisKind, float] = {"latitude": 1e4, "longitude": 1e4, "plane": 1e15}
 """Degrees or metres from the origin that a coordinate may have, many turns allowed."""

@@ -15,11 +15,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from deconditional.bags import Bags
 from deconditional.errors import FitWarning, UsageError
+from deconditional.fields.axes import Floats
 from deconditional.fields.part import Cells
 from deconditional.fields.problem import Problem
 from deconditional.fields.recipes import condensed_size
@@ -27,8 +27,6 @@ from deconditional.fields.scaling import TargetScaling
 from deconditional.fitting.progress import tell
 from deconditional.inference.posterior import Gaussians, Posterior, blocks
 from deconditional.kernels.linalg import lifted_cholesky
-
-Floats = npt.NDArray[np.float64]
 
 MOST_BYTES = 4e9
 TOLERANCE = 1e-9

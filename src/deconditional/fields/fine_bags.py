@@ -23,6 +23,7 @@ from scipy.sparse import csr_array
 from deconditional.bags import Bags
 from deconditional.bags.condense import MOST_POINTS, representatives, thinned
 from deconditional.errors import UsageError
+from deconditional.fields.axes import Flags, Floats, Ints
 from deconditional.fields.part import Part
 from deconditional.fields.parts import Parts
 from deconditional.fields.recipes import WHOLE_BAGS
@@ -30,9 +31,6 @@ from deconditional.fields.scaling import InputScaling, Spread
 from deconditional.fields.survey import UnitTable
 from deconditional.inference.posterior import blocks
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Functions = Callable[[Any], Any]
 
 MOST_GATHERED = 4_000_000

@@ -12,18 +12,15 @@ from typing import Any
 
 import cf_xarray  # noqa: F401  (gives datasets their .cf)
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Axis, AxisKind, Grid, Lattice
+from deconditional.fields.axes import Axis, AxisKind, Floats, Grid, Lattice
 from deconditional.fields.bounds import cell_bounds, cell_centres, placed_cells
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.io import understandable
 from deconditional.fields.surface import Surface
-
-Floats = npt.NDArray[np.float64]
 
 DEGREES = {
     f"{word}{rest}"

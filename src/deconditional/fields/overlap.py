@@ -11,17 +11,13 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array, kron
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import FULL_CIRCLE, AxisKind, Grid, Lattice, measured
+from deconditional.fields.axes import FULL_CIRCLE, AxisKind, Floats, Grid, Ints, Lattice, measured
 from deconditional.fields.io import available_memory, shown_bytes
 from deconditional.fields.polygons import shorter_steps
 from deconditional.fields.zones.grid import Zones
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SUBDIVISION = 5
 """Cells that lie in several others are shared out by so many points squared for every side."""

@@ -15,14 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Flags, Floats, Grid, Ints
 from deconditional.fields.clock import Clock
 from deconditional.fields.overlap import overlap
 from deconditional.fields.question import Question
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 ROUNDING = 1e-3
 """Error allowed in shares of a cell: coordinates and masks are often stored in few digits."""

@@ -15,15 +15,14 @@ from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
+from deconditional.fields.axes import Floats
 from deconditional.fields.cluster import limit_threads
 from deconditional.fields.grids import laid_out
 from deconditional.fields.part import Cells, Extent, Part, Reader
 
-Floats = npt.NDArray[np.float64]
 Merge = Callable[[list[Any]], Any]
 
 FAN_IN = 16

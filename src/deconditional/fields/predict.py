@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deconditional.errors import UsageError
+from deconditional.fields.axes import Floats
 from deconditional.fields.consistency import consistent
 from deconditional.fields.overlap import meet
 from deconditional.fields.part import Cells, Part
@@ -24,8 +24,6 @@ from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.sides import FineSide
 from deconditional.inference.posterior import BLOCK, Gaussians, Paths, Posterior
-
-Floats = npt.NDArray[np.float64]
 
 EXTRAPOLATION = "extrapolation"
 """Name of the variable that flags cells far from the data."""

@@ -8,17 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import VERSION
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Floats, Grid
 from deconditional.fields.predict import NOT_PREDICTED
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide
 from deconditional.fields.zones.grid import DIM, Zones
-
-Floats = npt.NDArray[np.float64]
 
 ROLES = "nothing covariates_only target_only both"
 EXTRAPOLATION_VALUES = np.arange(NOT_PREDICTED, 4, dtype=np.int8)

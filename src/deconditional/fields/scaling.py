@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr
 
 from deconditional.errors import UsageError
+from deconditional.fields.axes import Floats
 from deconditional.observations.links import link_of
-
-Floats = npt.NDArray[np.float64]
 
 HEMISPHERE = 0.5
 """How far from the centre of the unit sphere the mean of all places on half of it is."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Flags, Floats, Grid, Ints
 from deconditional.fields.between import means_over_time, same_means
 from deconditional.fields.clock import MOMENT, Clock, comparable, years
 from deconditional.fields.frames import GEOGRAPHIC, Frame
@@ -25,9 +24,6 @@ from deconditional.fields.units import Units, make_units
 from deconditional.fields.windows import windows_of
 from deconditional.fields.zones.grid import DIM
 from deconditional.fields.zones.layer import Layer, is_table, named_rows
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 # ---------------------------------------------------------------------- fine
 
@@ -98,7 +94,7 @@ class FineSide:
             return self
         return replace(self, means=same_means(self.dataset, self.grid, means, learnt))
 
-    def known(self) -> npt.NDArray[np.bool_]:
+    def known(self) -> Flags:
         """Where all covariates are known, (times, cells), one of each where none has more."""
         known = np.ones((1, 1), dtype=bool)
         for name in self.question.covariates:
@@ -254,7 +250,7 @@ class CoarseSide:
             self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
         )
 
-    def named(self, which: npt.NDArray[np.bool_]) -> str:
+    def named(self, which: Flags) -> str:
         """Some units in words: by the names of zones, or else by their places."""
         cells = np.flatnonzero(which) % self.grid.n_cells
         if DIM in self.dataset.coords:
@@ -270,7 +266,7 @@ class CoarseSide:
         data = self.dataset.isel({str(grid.time): times})
         return replace(self, dataset=data, grid=grid.at(grid.time, grid.times[times]))
 
-    def thinned(self, cells: npt.NDArray[np.bool_]) -> CoarseSide:
+    def thinned(self, cells: Flags) -> CoarseSide:
         """The side with the target in some of its cells."""
         name, dims = self.question.target, self.grid.spatial
         kept = xr.DataArray(cells.reshape([self.dataset.sizes[d] for d in dims]), dims=dims)

@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from deconditional.fields.axes import Floats, Ints
 from deconditional.fields.part import Memberships, Part
 from deconditional.fields.scaling import Spread
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,7 @@ from deconditional.operators.ridge import (
     LeaveOneOut,
     RidgeOperator,
     RidgeSearch,
-    check_bounds,
     check_positive,
-    reach,
     search_ridge,
 )
 
@@ -91,9 +89,6 @@ class ConditionalMeanOperator(RidgeOperator):
     ridge
         λ, or ``"leave-one-out"`` for the one that best predicts the embedding of a bag from the
         other bags; see :meth:`leave_one_out` and :func:`~deconditional.operators.search_ridge`.
-    ridge_bounds
-        Where to search for it: by default 1e-10 to 1e3 times the largest eigenvalue of
-        :math:`\Pi^{1/2} L\,\Pi^{1/2}`.
 
     Attributes
     ----------
@@ -122,7 +117,6 @@ class ConditionalMeanOperator(RidgeOperator):
         *,
         cmo: str = "standard",
         ridge: float | str = LEAVE_ONE_OUT,
-        ridge_bounds: tuple[float, float] | None = None,
     ):
         check_bags(bags)
         if bags.mediator is None:
@@ -134,7 +128,6 @@ class ConditionalMeanOperator(RidgeOperator):
         ell = median_kernel(bags.mediator) if mediator_kernel is None else mediator_kernel
         check_kernel("kernel", k, bags.points)
         check_kernel("mediator_kernel", ell, bags.mediator)
-        check_bounds("ridge", ridge, ridge_bounds)
         self.bags = bags
         self.cmo = cmo
         shares = 1.0 / ridge_shape(cmo, bags.effective_sizes)
@@ -146,7 +139,7 @@ class ConditionalMeanOperator(RidgeOperator):
                     "leaving one out needs two bags or more; give ridge a value instead."
                 )
             held_out = LeaveOneOut(given.gram, targets.gram, shares)
-            self.search = search_ridge(held_out.score, ridge_bounds or reach(held_out.largest))
+            self.search = search_ridge(held_out.score, held_out.largest)
             ridge = self.search.best
         self.ridge = check_positive("ridge", ridge, LEAVE_ONE_OUT)
         super().__init__(targets, given, None, shares, "ridge", self.ridge)
@@ -160,7 +153,7 @@ class ConditionalMeanOperator(RidgeOperator):
         Samples that share a value of y are better given as bags: to leave out one of them is then
         to leave out all, and the system is smaller.
         """
-        return cls(bags_of_samples(x, y), *args, **options)
+        return cls(Bags.from_points(x, np.arange(len(np.asarray(x))), mediator=y), *args, **options)
 
     @property
     def kernel(self) -> AbstractKernel:
@@ -216,11 +209,6 @@ class ConditionalMeanOperator(RidgeOperator):
         ridge = self.ridge if ridge is None else check_positive("ridge", ridge)
         errors = LeaveOneOut(self.out_of.gram, self.into.gram, self.shares).errors(ridge)
         return errors + self.into.scatter if self.cmo == "standard" else errors
-
-
-def bags_of_samples(x: npt.ArrayLike, y: npt.ArrayLike) -> Bags:
-    """Bags of one point each, made of pairs (x, y)."""
-    return Bags.from_points(x, np.arange(len(np.asarray(x))), mediator=y)
 
 
 class DeconditionalMeanOperator(RidgeOperator):

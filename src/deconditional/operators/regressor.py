@@ -21,16 +21,13 @@ from deconditional.operators.functions import Function
 from deconditional.operators.means import (
     ConditionalMeanOperator,
     DeconditionalMeanOperator,
-    bags_of_samples,
     median_kernel,
 )
 from deconditional.operators.ridge import (
     LEAVE_ONE_OUT,
     Evidence,
     RidgeSearch,
-    check_bounds,
     check_positive,
-    reach,
     search_ridge,
 )
 
@@ -52,7 +49,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         k and ℓ, GPJax kernels with their parameters. By default a Gaussian kernel of the points and
         a Matérn-3/2 of all mediators, with length scales by the median heuristic,
         :func:`~deconditional.operators.median_kernel`.
-    cmo, ridge, ridge_bounds
+    cmo, ridge
         Of the first stage; see
         :class:`~deconditional.operators.ConditionalMeanOperator`.
     epsilon
@@ -61,8 +58,6 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
     trend
         ``"constant"``: a constant is added to the field and fitted by generalised least squares,
         without a penalty. ``"none"``: the field is shrunk towards zero.
-    epsilon_bounds
-        Where to search; see :func:`~deconditional.operators.search_ridge`.
 
     Attributes
     ----------
@@ -96,8 +91,6 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         ridge: float | str = LEAVE_ONE_OUT,
         epsilon: float | str = EVIDENCE,
         trend: str = "constant",
-        ridge_bounds: tuple[float, float] | None = None,
-        epsilon_bounds: tuple[float, float] | None = None,
     ):
         self.kernel = kernel
         self.mediator_kernel = mediator_kernel
@@ -105,12 +98,10 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         self.ridge = ridge
         self.epsilon = epsilon
         self.trend = trend
-        self.ridge_bounds = ridge_bounds
-        self.epsilon_bounds = epsilon_bounds
 
     def fit(
         self,
-        bags: Bags | tuple[npt.ArrayLike, npt.ArrayLike],
+        bags: Bags,
         z: npt.ArrayLike,
         mediator: npt.ArrayLike | None = None,
     ) -> Self:
@@ -119,7 +110,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         Parameters
         ----------
         bags
-            Bags with a mediator each, or a pair (x, y) of fine points and the mediator of each.
+            Bags with a mediator each.
         z : (M,)
             Coarse observations.
         mediator : (M, p) or (M,), optional
@@ -127,8 +118,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         """
         if self.trend not in ("none", "constant"):
             raise ValueError(f"trend must be 'none' or 'constant', not {self.trend!r}.")
-        check_bounds("epsilon", self.epsilon, self.epsilon_bounds)
-        data = Data.of(_as_bags(bags), z, None, None, BagOptions()).linked(mediator, None)
+        data = Data.of(bags, z, None, None, BagOptions()).linked(mediator, None)
         bags, z, observed = data.bags, data.z, np.asarray(data.mediator)
         mediator_kernel = self.mediator_kernel
         if mediator_kernel is None:
@@ -140,7 +130,6 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
             mediator_kernel,
             cmo=self.cmo,
             ridge=self.ridge,
-            ridge_bounds=self.ridge_bounds,
         )
         embeddings = conditional.embedding(observed)
         drift = embeddings.coefficients.sum(0) if self.trend == "constant" else None
@@ -178,8 +167,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
                 "all observations are equal: nothing to choose epsilon by; give it a value."
             )
         evidence = Evidence(q, z, drift)
-        bounds = self.epsilon_bounds or reach(evidence.largest)
-        return search_ridge(evidence.score, bounds, "epsilon")
+        return search_ridge(evidence.score, evidence.largest, "epsilon")
 
     def predict(self, x: npt.ArrayLike) -> Floats:
         """The field at points x, (m,)."""
@@ -200,14 +188,3 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
     def _check_fitted(self) -> None:
         if not hasattr(self, "function_"):
             raise NotFittedError("this DeconditionalRegressor is not fitted; call fit first.")
-
-
-def _as_bags(bags: Any) -> Bags:
-    if isinstance(bags, Bags):
-        return bags
-    if isinstance(bags, tuple) and len(bags) == 2:
-        return bags_of_samples(*bags)
-    raise TypeError(
-        "bags must be a deconditional.Bags or a pair (x, y) of points and mediators, not "
-        f"{type(bags).__name__}."
-    )

@@ -165,15 +165,10 @@ class RidgeSearch:
     at_edge: str = ""
 
 
-def reach(largest: float) -> tuple[float, float]:
-    """Where ridges are searched for, from the largest eigenvalue of what they are added to."""
-    return REACH[0] * largest, REACH[1] * largest
-
-
 def search_ridge(
-    score: Callable[[float], float], bounds: tuple[float, float], name: str = "ridge"
+    score: Callable[[float], float], largest: float, name: str = "ridge"
 ) -> RidgeSearch:
-    """The ridge with the least score between two bounds.
+    """The ridge with the least score, from 1e-10 to 1e3 times a largest eigenvalue.
 
     Ridges are tried at four per decade from one bound to the other; the neighbourhood of the best
     is then searched by Brent's method in the logarithm, to a relative precision of 0.1%. A best
@@ -181,16 +176,12 @@ def search_ridge(
 
     Examples
     --------
-    >>> found = search_ridge(lambda r: (np.log10(r) + 2.3) ** 2, (1e-6, 1.0))
-    >>> round(found.best, 4), found.at_edge, len(found.ridges) > 24
+    >>> chosen = search_ridge(lambda r: (np.log10(r) + 2.3) ** 2, 1.0)
+    >>> round(chosen.best, 4), chosen.at_edge, len(chosen.ridges) > 24
     (0.005, '', True)
     """
-    low, high = bounds
-    if not (0.0 < low < high < np.inf):
-        raise ValueError(
-            f"the bounds of {name} must be two positive numbers in increasing order, not {bounds}."
-        )
-    steps = max(2, int(np.ceil(PER_DECADE * np.log10(high / low))) + 1)
+    low, high = REACH[0] * largest, REACH[1] * largest
+    steps = int(np.ceil(PER_DECADE * np.log10(high / low))) + 1
     grid = np.log(np.geomspace(low, high, steps))
     tried: dict[float, float] = {}
 
@@ -215,8 +206,8 @@ def search_ridge(
     if at_edge:
         warnings.warn(
             f"{name} = {best_ridge:.3g} lies on the {at_edge} edge of the ridges searched "
-            f"({low:.3g} to {high:.3g}): {meaning}. Give {name} a value, other bounds, or the "
-            "kernels other length scales.",
+            f"({low:.3g} to {high:.3g}): {meaning}. Give {name} a value, or the kernels other "
+            "length scales.",
             FitWarning,
             stacklevel=3,
         )
@@ -230,14 +221,6 @@ def check_positive(name: str, value: Any, *ways: str) -> float:
         others = "".join(f" or {way!r}" for way in ways)
         raise ValueError(f"{name} must be a positive number{others}, not {value!r}.")
     return float(value)
-
-
-def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> None:
-    """Raise where bounds were given for a ridge that is not searched for."""
-    if bounds is not None and not isinstance(value, str):
-        raise ValueError(
-            f"{name}_bounds are for a {name} that is searched for, but {name} is {value!r}."
-        )
 
 
 class RidgeOperator:

@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError, visible
-from deconditional.fields.axes import Axis, Grid, Lattice
+from deconditional.fields.axes import Axis, Floats, Grid, Lattice
 from deconditional.fields.bounds import inferred_bounds
 from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.polygons import shorter_steps
@@ -25,8 +24,6 @@ from deconditional.fields.surface import Surface
 
 COARSE = "coarse_"
 """How the dimensions of coarse fields begin in a result."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
+from deconditional.fields.axes import Floats, Ints
 from deconditional.report.grids import Plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 MOST_LINES = 200_000
 """Corners of outlines that are drawn over a field; of more, every second, third, ..."""

@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import shortened, visible
 from deconditional.fields import result as written
+from deconditional.fields.axes import Floats
 from deconditional.fields.zones.grid import DIM
 from deconditional.report.grids import plane, time_dim
 from deconditional.report.outlines import Outlines
@@ -20,8 +20,6 @@ from deconditional.scores.marginals import Marginals
 
 ROLES = tuple(role.replace("_", " ") for role in written.ROLES.split())
 """What a coarse cell gives, by its value in ``coarse_role``."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

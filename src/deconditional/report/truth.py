@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Lattice
+from deconditional.fields.axes import Floats, Ints, Lattice
 from deconditional.report.grids import grid_of
 from deconditional.report.result import floats
-
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
 
 
 def align_truth(truth: xr.DataArray | xr.Dataset, like: xr.DataArray, target: str) -> xr.DataArray:
@@ -61,7 +57,7 @@ def _variable(truth: xr.DataArray | xr.Dataset, target: str) -> xr.DataArray:
     )
 
 
-def _places(truth: xr.DataArray, like: xr.DataArray, dim: str) -> Places:
+def _places(truth: xr.DataArray, like: xr.DataArray, dim: str) -> Ints:
     """Positions along the truth's dimension of the values of the result's."""
     if dim not in truth.coords or dim not in like.coords:
         if truth.sizes[dim] == like.sizes[dim]:
@@ -93,7 +89,7 @@ def _is_longitude(field: xr.DataArray, dim: str) -> bool:
     return isinstance(grid, Lattice) and grid.x.name == dim and grid.x.kind == "longitude"
 
 
-def _nearest(have: Floats, wanted: Floats, around: bool) -> Places:
+def _nearest(have: Floats, wanted: Floats, around: bool) -> Ints:
     """Position of the value that is the same but for rounding; -1 where there is none.
 
     Degrees around a sphere are first counted from half a turn west of the middle of those wanted.
