@@ -33,6 +33,11 @@ class Density(eqx.Module):
         return jnp.sum(self.numbers * v - jnp.exp(v)), None  # logarithms of gamma variables
 
 
+def effective_size(draws):
+    """How many equally weighted draws are worth as much."""
+    return 1 / np.sum(draws.weights**2)
+
+
 def parameters(n, reach=9.0):
     return ParameterSet.of([positive(f"p{k}", 1.0, reach=reach) for k in range(n)])
 
@@ -42,7 +47,7 @@ def test_a_normal_posterior_has_its_moments_back():
     covariance = root @ root.T
     problem = Density(parameters(3), jnp.asarray(np.linalg.inv(covariance)), "normal")
     found = weighted_draws(problem, np.zeros(3))[0]
-    assert found.effective_size > 0.6 * PROPOSALS
+    assert effective_size(found) > 0.6 * PROPOSALS
     sd = np.sqrt(np.diag(covariance))
     mean = found.weights @ found.vectors
     np.testing.assert_allclose(mean / sd, 0.0, atol=0.15)
@@ -76,7 +81,7 @@ def test_picks_spread_over_what_is_known_least():
 def test_weights_are_those_of_equal_picks():
     draws = WeightedDraws(np.arange(4.0)[:, None], np.array([0.5, 0.25, 0.125, 0.125]))
     assert sorted(draws.pick(8)[:, 0]) == [0, 0, 0, 0, 1, 1, 2, 3]
-    assert draws.effective_size == pytest.approx(1 / (0.25 + 0.0625 + 2 / 64))
+    assert effective_size(draws) == pytest.approx(1 / (0.25 + 0.0625 + 2 / 64))
 
 
 def test_nothing_lies_beyond_the_bounds():
@@ -106,14 +111,6 @@ def test_problems_that_differ_in_their_data_have_weights_of_their_own():
     np.testing.assert_allclose(means, shapes, rtol=0.12)
     alone = weighted_draws(first, np.log([1.5, 6.0]), 0, [first, first])
     np.testing.assert_allclose(alone[0].weights, alone[1].weights)
-
-
-def test_a_second_proposal_finds_what_the_first_missed():
-    """About a point that is off by 1.7 standard deviations, with the right curvature."""
-    problem = Density(parameters(2), jnp.eye(2), "normal")
-    found = weighted_draws(problem, np.array([1.2, -1.2]))[0]
-    np.testing.assert_allclose(found.weights @ found.vectors, 0.0, atol=0.2)
-    assert found.effective_size > 0.3 * PROPOSALS
 
 
 def test_the_mode_is_all_there_is_without_parameters_or_time():

@@ -1,9 +1,8 @@
 """A few hyper-parameters that stand for their posterior: importance sampling about its mode.
 
-A Student's t with the curvature of the log posterior proposes, and the log posterior weighs; then
-another, with the mean and the covariance that were found. It takes as many evaluations as there are
-proposals, where NUTS takes thousands, and is enough where a handful of draws has to stand for a
-posterior of one mode.
+A Student's t with the curvature of the log posterior proposes, and a wider one in turn; the log
+posterior weighs. It takes as many evaluations as there are proposals, where NUTS takes thousands,
+and is enough where a handful of draws has to stand for a posterior of one mode.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from deconditional.fitting.interrupts import current
 from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
 
-DRAWS = 8
+DRAWS = 16
 """Hyper-parameters that stand for their posterior unless another number is asked for."""
 
 PROPOSALS = 128
@@ -32,6 +31,9 @@ PROPOSALS = 128
 
 DEGREES = 5.0
 """Of freedom of the t: its tails are heavier than those of posteriors."""
+
+WIDER = 1.4
+"""Scale of every other proposal: the posterior need not have the mode's curvature."""
 
 STEP = 0.05
 """Between gradients whose difference is a curvature, in unconstrained units."""
@@ -48,11 +50,6 @@ class WeightedDraws(NamedTuple):
 
     vectors: np.ndarray
     weights: np.ndarray
-
-    @property
-    def effective_size(self) -> float:
-        """Number of equally weighted draws that are worth as much."""
-        return float(1.0 / np.sum(self.weights**2))
 
     def at(self, levels: np.ndarray) -> np.ndarray:
         """The vectors up to which there is so much of the weight, (levels, size)."""
@@ -75,116 +72,53 @@ def weighted_draws(
 ) -> list[WeightedDraws]:
     """Draw from the posterior of the unconstrained vector, given where it is highest.
 
-    The first half of the proposals is about the mode; the second about the mean of the first, as
-    the log posterior weighs them, with their covariance. `others` are problems of the same form:
-    then the proposals are the same for all, and each has weights of its own. What they have in
-    common is computed once. Where a stop is asked for (:mod:`deconditional.fitting.interrupts`),
-    the mode is the answer.
+    `others` are problems that differ from this one in z and its noise: proposals are the same for
+    all, each has weights of its own, and K̄ is computed once. Where a stop is asked for
+    (:mod:`deconditional.fitting.interrupts`), the mode is the answer.
     """
     mode = np.asarray(mode, dtype=float)
     alone = [WeightedDraws(mode[None], np.ones(1)) for _ in others or (problem,)]
-    if len(mode) == 0 or current().reached():
+    d = len(mode)
+    if d == 0 or current().reached():
         return alone
-    ask = _Asked(problem, others)
-    first = Proposal(mode, _proposal_root(_curvature(problem, mode)))
-    vectors = first.draw(PROPOSALS // 2, seed)
-    log_posterior = ask(vectors)
-    if log_posterior is None or not np.isfinite(log_posterior).any():
+    root = _proposal_root(_curvature(problem, mode))
+    uniform = qmc.Sobol(d + 1, rng=np.random.default_rng(seed)).random(PROPOSALS)
+    normal = norm.ppf(uniform[:, :d].clip(1e-9, 1.0 - 1e-9))
+    steps = normal / np.sqrt(chi2.ppf(uniform[:, d:], DEGREES) / DEGREES)
+    steps[1::2] *= WIDER
+    vectors = mode + steps @ root.T
+    log_posterior = _log_posteriors(problem, others, vectors)
+    if log_posterior is None or not np.isfinite(log_posterior).any(1).all():
         return alone
-    weights = _truncated(log_posterior - first.log_density(vectors)).mean(0)
-    second = first.adapted(vectors, weights)
-    more = second.draw(PROPOSALS // 2, seed + 1)
-    log_of_more = ask(more)
-    if log_of_more is None:
-        return alone
-    vectors = np.concatenate([vectors, more])
-    either = np.logaddexp(first.log_density(vectors), second.log_density(vectors))
-    log_weights = np.concatenate([log_posterior, log_of_more], 1) - either
-    order = np.argsort((vectors - mode) @ first.root[:, -1])
-    return [WeightedDraws(vectors[order], each[order]) for each in _truncated(log_weights)]
-
-
-class Proposal(NamedTuple):
-    """A Student's t: its centre, and axes that have its scale, the longest last."""
-
-    centre: np.ndarray
-    root: np.ndarray
-
-    def draw(self, n: int, seed: int) -> np.ndarray:
-        """So many vectors, evenly spread, (n, size)."""
-        d = len(self.centre)
-        uniform = qmc.Sobol(d + 1, rng=np.random.default_rng(seed)).random(n)
-        normal = norm.ppf(uniform[:, :d].clip(1e-9, 1.0 - 1e-9))
-        steps = normal / np.sqrt(chi2.ppf(uniform[:, d:], DEGREES) / DEGREES)
-        return self.centre + steps @ self.root.T
-
-    def log_density(self, vectors: np.ndarray) -> np.ndarray:
-        """But for a constant that all of one size have."""
-        steps = np.linalg.solve(self.root, (vectors - self.centre).T)
-        tail = np.log1p((steps**2).sum(0) / DEGREES)
-        return -0.5 * (DEGREES + len(self.centre)) * tail - np.linalg.slogdet(self.root)[1]
-
-    def adapted(self, vectors: np.ndarray, weights: np.ndarray) -> Proposal:
-        """With mean and covariance of what was weighed, as far as it is known by now."""
-        known = 1.0 / np.sum(weights**2)
-        share = known / (known + len(self.centre) + 1)
-        mean = weights @ vectors
-        rest = vectors - mean
-        covariance = share * (weights * rest.T) @ rest + (1.0 - share) * self.root @ self.root.T
-        values, axes = np.linalg.eigh(covariance)
-        return Proposal(share * mean + (1.0 - share) * self.centre, axes * np.sqrt(values))
-
-
-class _Asked:
-    """Log posteriors of problems at vectors; of several, all at once."""
-
-    def __init__(self, problem: Problem, others: Sequence[Problem]):
-        self.problem, self.done = problem, 0
-        self.low, self.high = problem.parameters.bounds()
-        self.together = _together(others) if others else None
-        self.shape = (max(len(others), 1), PROPOSALS // 2)
-
-    def __call__(self, vectors: np.ndarray) -> np.ndarray | None:
-        """Of every problem at every vector, -∞ out of bounds; None where a stop was asked for."""
-        found = np.full(self.shape, -np.inf)
-        inside = np.flatnonzero(((vectors >= self.low) & (vectors <= self.high)).all(1))
-        for k, value in zip(inside, self._at(vectors[inside]), strict=True):
-            if current().reached():
-                return None
-            found[:, k] = np.asarray(value)
-            self.done += 1
-            tell("draws of parameters", self.done, PROPOSALS)
-        return np.where(np.isfinite(found), found, -np.inf)
-
-    def _at(self, vectors: np.ndarray) -> Iterator[Any]:
-        if self.together is None:
-            return (-loss for loss, _ in _evaluated(self.problem, vectors))
-        return _side_by_side(
-            self.problem, partial(_log_posteriors, *self.together, self.shape[0]), vectors
-        )
-
-
-def _together(problems: Sequence[Any]) -> tuple[Any, Any]:
-    """Problems of one form as what is the same in all, and the rest, stacked."""
-    alike = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *problems)
-    stacked = jax.tree.map(
-        lambda same, *leaves: leaves[0] if same else jnp.stack(leaves), alike, *problems
+    squared = (steps**2).sum(1) / DEGREES
+    narrow, wide = (
+        -0.5 * (DEGREES + d) * np.log1p(squared / scale**2) - d * np.log(scale)
+        for scale in (1.0, WIDER)
     )
-    return eqx.partition(stacked, alike)
+    weights = _truncated(log_posterior - np.logaddexp(narrow, wide))
+    order = np.argsort(steps[:, -1])
+    return [WeightedDraws(vectors[order], each[order]) for each in weights]
 
 
-@eqx.filter_jit
-def _log_posteriors(same: Any, stacked: Any, number: int, vector: Any) -> Any:
-    """Of all problems at one vector, one after the other: K̄ is computed once.
-
-    Not by `vmap`: batches of Cholesky factors wait for one another where two threads ask for them.
-    """
-
-    def one(k: Any) -> Any:
-        return eqx.combine(same, jax.tree.map(lambda leaf: leaf[k], stacked))
-
-    gram = one(0).gram_at(vector)
-    return jax.lax.map(lambda k: one(k).evaluate(vector, gram)[0], jnp.arange(number))
+def _log_posteriors(
+    problem: Problem, others: Sequence[Any], vectors: np.ndarray
+) -> np.ndarray | None:
+    """Of a problem or of all others at every vector; None where a stop is asked for."""
+    low, high = problem.parameters.bounds()
+    inside = np.flatnonzero(((vectors >= low) & (vectors <= high)).all(1))
+    found = np.full((max(len(others), 1), len(vectors)), -np.inf)
+    ask: Any = partial(loss_and_gradient, problem)
+    if others:
+        alike = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *others)
+        own = [eqx.filter(each, alike, inverse=True) for each in others]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
+        ask = partial(_losses, eqx.filter(others[0], alike), stacked, len(others))
+    for k, losses in zip(inside, _side_by_side(problem, ask, vectors[inside]), strict=True):
+        if current().reached():
+            return None
+        found[:, k] = -np.asarray(losses[0])
+        tell("draws of parameters", int(k) + 1, len(vectors))
+    return np.where(np.isfinite(found), found, -np.inf)
 
 
 def log_marginal(problem: Problem, mode: np.ndarray) -> float:
@@ -205,6 +139,20 @@ def log_marginal(problem: Problem, mode: np.ndarray) -> float:
 def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any]]:
     """Loss and gradient at every vector in turn."""
     return _side_by_side(problem, partial(loss_and_gradient, problem), vectors)
+
+
+@eqx.filter_jit
+def _losses(same: Any, own: Any, number: int, vector: Any) -> tuple[Any]:
+    """Of problems that differ in z and its noise, one after the other: K̄ is computed once.
+
+    Not by `vmap`: batches of Cholesky factors wait for one another where two threads ask for them.
+    """
+
+    def one(k: Any) -> Any:
+        return eqx.combine(same, jax.tree.map(lambda leaf: leaf[k], own))
+
+    gram = one(0).gram_at(vector)
+    return (-jax.lax.map(lambda k: one(k).evaluate(vector, gram)[0], jnp.arange(number)),)
 
 
 def _side_by_side(
@@ -238,9 +186,7 @@ def _proposal_root(curvature: np.ndarray) -> np.ndarray:
 
 def _truncated(log_weights: np.ndarray) -> np.ndarray:
     """Weights by rows, none more than √n times their mean: some bias for much less variance."""
-    highest = log_weights.max(1, keepdims=True)
-    weights = np.exp(log_weights - np.where(np.isfinite(highest), highest, 0.0))
-    weights = np.where(np.isfinite(highest), weights, 1.0)
+    weights = np.exp(log_weights - log_weights.max(1, keepdims=True))
     most = weights.mean(1, keepdims=True) * np.sqrt(weights.shape[1])
     weights = np.minimum(weights, most)
     return weights / weights.sum(1, keepdims=True)
