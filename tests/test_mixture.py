@@ -1,6 +1,7 @@
 """Mixtures of models: weights against quadrature, answers against sums over their parts."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
 from deconditional.fields.mixture import DRAWS, Mixture, mixed, stacked_weights  # noqa: E402
+from deconditional.fields.recipes import MOST_AVERAGED  # noqa: E402
 from deconditional.fields.validation import MIXTURE, Predicted, Tried, compared  # noqa: E402
 
 
@@ -42,8 +44,9 @@ def tried(name, error, std, z):
 def test_scores_of_a_mixture_are_those_of_its_draws():
     z = np.random.default_rng(0).standard_normal(40)
     models = [tried("one", 0.3, 1.0, z), tried("two", -0.4, 1.0, z), tried("off", 9.0, 1.0, z)]
-    simple = Tried("bilinear", Predicted(z + 1.0, z), 0.0, Predicted(z + 1.0, z))
+    simple = Tried("bilinear", Predicted.value(z + 1.0, z), 0.0, Predicted.value(z + 1.0, z))
     table = compared([*mixed(models), simple], 2.0, "folds")
+    assert table.rows[-1]["crps"] == pytest.approx(2.0) and "bilinear" not in table.pit
     shares = table.shares(table.chosen)
     assert table.chosen == MIXTURE and sum(shares.values()) == DRAWS and "off" not in shares
     offset = (0.3 * shares["one"] - 0.4 * shares["two"]) / DRAWS
@@ -112,3 +115,15 @@ def test_a_saved_mixture_answers_the_same(asked, tmp_path):
     xr.testing.assert_allclose(again.predict(fine)["mean"], downscaler.predict(fine)["mean"])
     with pytest.raises(UsageError, match="'cmp' was not fitted; the candidates are"):
         downscaler.using("cmp")
+
+
+def test_hyper_parameters_of_few_observations_are_averaged(asked):
+    pairing, plain = asked[1].pairing_, dc.Downscaler("target", ["known"])
+    many = replace(pairing, z=np.zeros(MOST_AVERAGED + 1))
+    for recipe, method in (
+        (plain.recipe(pairing), "draws"),
+        (plain.recipe(pairing, sampled=True), "map"),
+        (plain.recipe(many), "map"),
+    ):
+        assert recipe.estimator("kriging", matched=True).method == method
+        assert recipe.estimator("bagg-gp", matched=True).method == method

@@ -157,7 +157,8 @@ class Downscaler(Savable, Options):
             series = self.series(fine, coarse)
             pairing, bags = pair(*((fine, coarse) if series is None else series.sample(self.seed)))
             problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds, fine.means)
-            learner = Learner.of(problem, self.recipe(pairing), bags, self.folds)
+            recipe = self.recipe(pairing, series is not None)
+            learner = Learner.of(problem, recipe, bags, self.folds)
         return replace(learner, series=series, side=fine, seconds=time.perf_counter() - began)
 
     def fit(
@@ -221,16 +222,15 @@ class Downscaler(Savable, Options):
 
     def _adopt(self, name: str, kept: CheckpointPart | None = None) -> None:
         """Take one of the candidates as the model."""
-        began, shares = time.perf_counter(), {name: 1}
-        if self.comparison_ is not None:
-            shares = self.comparison_.shares(name)
-        self.model_name_ = name
+        began, table, self.model_name_ = time.perf_counter(), self.comparison_, name
+        shares = {name: 1} if table is None else table.shares(name)
         self.model_ = self.learner_.together(shares, self.candidates_, self.data_, kept)
         if self.target_scaling_.log:
             seconds = time.perf_counter() - began
             self.timings_ = {**self.timings_, "correcting for the logarithm": seconds}
-        self.fit_report_ = self.model_.fit_report_
-        self.parameters_ = meanings_of(self.model_, self.learner_.problem)
+        main = getattr(self.model_, "heaviest", self.model_)
+        self.fit_report_ = main.fit_report_
+        self.parameters_ = meanings_of(main, self.learner_.problem)
 
     # ------------------------------------------------------------------ what was learnt
 

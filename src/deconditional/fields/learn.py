@@ -89,8 +89,7 @@ class Learnt:
 
 
 def final_stage(model: Any) -> Any:
-    """The model of the field itself, of one that may have a regression before it, or others."""
-    model = model.heaviest if isinstance(model, Mixture) else model
+    """The model of the field itself, of one that may have a regression before it."""
     return model.model_ if isinstance(model, STAGED) else model
 
 
@@ -308,7 +307,7 @@ class Learner:
 
         def tried(trials: Iterable[Trial]) -> Predicted | None:
             return Predicted.joined(
-                [Predicted(interpolated(pairing, used, z, t, x), z[t.asked]) for t in trials]
+                [Predicted.value(interpolated(pairing, used, z, t, x), z[t.asked]) for t in trials]
             )
 
         held_out, seen = tried(others(folds.fold[used])), tried(trials)

@@ -10,7 +10,6 @@ from gpjax.kernels.base import ProductKernel
 
 from deconditional.fields.frames import EARTH_RADIUS
 from deconditional.fields.learn import STAGED, final_stage
-from deconditional.fields.mixture import Mixture
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.models import CMP, MediatedGP
@@ -28,7 +27,6 @@ NOISES = {
 def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
     """Name, value, unit and meaning of every parameter of a fitted model."""
     learnt, kernels = {}, {}
-    model = model.heaviest if isinstance(model, Mixture) else model
     if isinstance(model, STAGED):
         first = model.regressor_
         for key, value in first.parameters_.items():

@@ -53,19 +53,16 @@ def stacked_weights(densities: Floats) -> Floats:
 
 def mixed(tried: Sequence[Tried]) -> list[Tried]:
     """Their mixture before some models, and the number of its draws that each of them gives."""
-    models = [each for each in tried if isinstance(each.held_out.predicted, Gaussians)]
-    weights = stacked_weights(
-        np.stack([log_densities(_gaussians(m.held_out), m.held_out.z) for m in models])
-    )
-    shares = {m.model: n for m, n in zip(models, _rounded(weights), strict=True)}
-    seen = [m.detail for m in models if m.detail is not None]
+    weights = stacked_weights(np.stack([log_densities(*m.held_out) for m in tried]))
+    shares = _rounded(weights)
+    seen = [m.detail for m in tried if m.detail is not None]
     both = Tried(
         MIXTURE,
-        _together([m.held_out for m in models], list(shares.values())),
-        sum(m.seconds for m in models),
-        _together(seen, list(shares.values())) if seen else None,
+        _together([m.held_out for m in tried], shares),
+        sum(m.seconds for m in tried),
+        _together(seen, shares) if seen else None,
     )
-    return [both, *(replace(m, share=shares.get(m.model)) for m in tried)]
+    return [both, *(replace(m, share=n) for m, n in zip(tried, shares, strict=True))]
 
 
 @dataclass(frozen=True)
@@ -92,24 +89,15 @@ class Mixture:
         """The model that gives the most draws."""
         return self.models[max(self.models, key=self.shares.__getitem__)]
 
-    @property
-    def fit_report_(self) -> Any:
-        """The report of the fit of the heaviest model."""
-        return self.heaviest.fit_report_
-
     def predict(
         self, x: npt.ArrayLike, fine_noise: bool = False, features: int | None = None
     ) -> Posterior:
         """Posterior of the fine field; see :meth:`deconditional.BaggGP.predict`."""
-        posts = {
-            name: model.predict(x, fine_noise=fine_noise, features=features)
-            for name, model in self.models.items()
-        }
         fields: list[Field] = []
-        for name, post in posts.items():
+        for name, model in self.models.items():
+            post = model.predict(x, fine_noise=fine_noise, features=features)
             fields += [post.fields[k] for k in _places(len(post.fields), self.shares[name])]
-        first = next(iter(posts.values()))
-        return Posterior(fields, first.x, fine_noise, first.support, first.may_round)
+        return Posterior(fields, post.x, fine_noise, post.support, post.may_round)
 
     def predict_bags(self, bags: Bags) -> CoarsePosterior:
         """Joint posterior of the means of f over new bags."""
@@ -134,16 +122,10 @@ def _places(n: int, share: int) -> list[int]:
     return [int((k + 0.5) * n / share) for k in range(share)]
 
 
-def _gaussians(part: Predicted) -> Gaussians:
-    assert isinstance(part.predicted, Gaussians)
-    return part.predicted
-
-
 def _together(parts: Sequence[Predicted], shares: Sequence[int]) -> Predicted:
     """The mixture of predictions of the same observations."""
     means, variances = [], []
-    for part, share in zip(parts, shares, strict=True):
-        post = _gaussians(part)
+    for (post, _), share in zip(parts, shares, strict=True):
         kept = _places(len(post.component_means), share)
         means.append(post.component_means[kept])
         variances.append(post.component_variances[kept])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,72 +14,49 @@ from deconditional.errors import UsageError
 from deconditional.fields.default_kernels import Inputs
 from deconditional.fields.pair import Pairing
 from deconditional.fields.question import Question, listed
-from deconditional.fields.recipes import BASELINES, OF_FAMILIES, Recipe, check_model
+from deconditional.fields.recipes import (
+    BASELINES,
+    MOST_AVERAGED,
+    OF_FAMILIES,
+    Recipe,
+    check_model,
+)
 from deconditional.fields.scaling import local_frame
 from deconditional.fields.series import Series, series_of
 from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.observations.families import Family, Normal
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Options(BaseEstimator):
     """Arguments of :class:`~deconditional.Downscaler`, which says what they mean."""
 
-    def __init__(
-        self,
-        target: str,
-        covariates: Sequence[str] = (),
-        mediators: Sequence[str] = (),
-        *,
-        model: Any = "auto",
-        kernel: AbstractKernel | str | None = None,
-        mediator_kernel: AbstractKernel | None = None,
-        position: bool = True,
-        transform: str | None = None,
-        bounds: tuple[float | None, float | None] | None = None,
-        consistency: str | None = None,
-        trend: str = "auto",
-        fine_noise: bool = False,
-        points_per_bag: int | str | None = "auto",
-        mask: str | None = None,
-        min_cover: float = 0.5,
-        dims: Mapping[str, str] | None = None,
-        folds: int = 5,
-        n_restarts: int = 2,
-        model_options: Mapping[str, Any] | None = None,
-        seed: int = 0,
-        progress: bool = False,
-        time: str = "smooth",
-        window: str | None = None,
-        kind: str | None = None,
-        exposure: str | None = None,
-        family: Any = None,
-    ):
-        self.target = target
-        self.covariates = covariates
-        self.mediators = mediators
-        self.model = model
-        self.kernel = kernel
-        self.mediator_kernel = mediator_kernel
-        self.position = position
-        self.transform = transform
-        self.bounds = bounds
-        self.consistency = consistency
-        self.trend = trend
-        self.fine_noise = fine_noise
-        self.points_per_bag = points_per_bag
-        self.mask = mask
-        self.min_cover = min_cover
-        self.dims = dims
-        self.folds = folds
-        self.n_restarts = n_restarts
-        self.model_options = model_options
-        self.seed = seed
-        self.progress = progress
-        self.time = time
-        self.window = window
-        self.kind = kind
-        self.exposure = exposure
-        self.family = family
+    target: str = field(kw_only=False)
+    covariates: Sequence[str] = field(default=(), kw_only=False)
+    mediators: Sequence[str] = field(default=(), kw_only=False)
+    model: Any = "auto"
+    kernel: AbstractKernel | str | None = None
+    mediator_kernel: AbstractKernel | None = None
+    position: bool = True
+    transform: str | None = None
+    bounds: tuple[float | None, float | None] | None = None
+    consistency: str | None = None
+    trend: str = "auto"
+    fine_noise: bool = False
+    points_per_bag: int | str | None = "auto"
+    mask: str | None = None
+    min_cover: float = 0.5
+    dims: Mapping[str, str] | None = None
+    folds: int = 5
+    n_restarts: int = 2
+    model_options: Mapping[str, Any] | None = None
+    seed: int = 0
+    progress: bool = False
+    time: str = "smooth"
+    window: str | None = None
+    kind: str | None = None
+    exposure: str | None = None
+    family: Any = None
 
     def question(self) -> Question:
         """The variables and their parts, checked."""
@@ -161,8 +139,8 @@ class Options(BaseEstimator):
         usual = "rough" if self.family is None else "smooth"
         return usual if self.kernel is None else self.kernel
 
-    def recipe(self, pairing: Pairing) -> Recipe:
-        """What all candidates share."""
+    def recipe(self, pairing: Pairing, sampled: bool = False) -> Recipe:
+        """What all candidates share; of a sample of a series, one set of parameters is wanted."""
         return Recipe(
             kernel=self._kernel(),
             mediator_kernel=self.mediator_kernel,
@@ -178,6 +156,7 @@ class Options(BaseEstimator):
             steps=_steps(pairing),
             family=pairing.question.family,
             width=_width(pairing),
+            averaged=not sampled and len(pairing.z) <= MOST_AVERAGED,
         )
 
 

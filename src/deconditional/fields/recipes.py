@@ -57,6 +57,9 @@ AVERAGED = ("bagg-gp", "gpr", *SIMPLE)
 """Models of matched data whose hyper-parameters are averaged: a few coarse values leave them open,
 and intervals that take them for known are too narrow."""
 
+MOST_AVERAGED = 400
+"""Observations up to which they are: more leave little open, and a draw costs an evaluation."""
+
 SIMPLE_POINTS = 16
 """Most points of a bag for simple models, four by four as is usual for kriging of blocks: their
 kernel has no covariates, which is what more points are for."""
@@ -147,6 +150,8 @@ class Recipe:
         How far places are from each other, standardised.
     held
         Parameters that are known, of windows of a series: all of them.
+    averaged
+        Whether hyper-parameters of the models of matched data are averaged over draws.
     """
 
     kernel: AbstractKernel | str
@@ -164,6 +169,7 @@ class Recipe:
     family: Any = None
     width: float = 1.0
     held: Mapping[str, Any] | None = None
+    averaged: bool = True
 
     def takes_bags(self, name: str) -> bool:
         """Whether a model of this name, or the one that was given, can do without mediators."""
@@ -229,8 +235,8 @@ class Recipe:
         return tuple(inputs.others) if is_ours else trend
 
     def _averaging(self, name: str, matched: bool) -> dict[str, Any]:
-        """How hyper-parameters are taken: averaged, unless they are held or options say how."""
-        plain = self.held is not None or self.family is not None
+        """How hyper-parameters are taken: averaged where few observations leave them open."""
+        plain = self.held is not None or self.family is not None or not self.averaged
         plain = plain or not matched or name not in AVERAGED
         asked = {k: v for k, v in self.options.items() if k in ("method", "method_options")}
         return asked if plain else {"method": "draws", **asked}

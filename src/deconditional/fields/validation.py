@@ -55,58 +55,50 @@ WHERE = {
 class Predicted(NamedTuple):
     """Observations in standardised units, and what was predicted of them.
 
-    Attributes
-    ----------
-    predicted
-        Distributions, or values alone.
+    Of a simple answer, which is a value and no distribution, variances are zero.
     """
 
-    predicted: Gaussians | Floats
+    predicted: Gaussians
     z: Floats
 
     @property
-    def mean(self) -> Floats:
-        """Means of the predictions."""
-        return self.predicted.mean if isinstance(self.predicted, Gaussians) else self.predicted
+    def is_value(self) -> bool:
+        """Whether there are values alone, which have errors but neither density nor intervals."""
+        return not self.predicted.component_variances.any()
 
     def scores(self, scale: float) -> dict[str, float | None]:
         """Scores in the target's units; of values alone, the error is all there is."""
-        if not isinstance(self.predicted, Gaussians):
-            found: dict[str, float | None] = dict.fromkeys(SCORES)
-            error = {"rmse": rmse(self.mean, self.z), "crps": mae(self.mean, self.z)}
-            return found | {name: scale * float(value) for name, value in error.items()}
+        if self.is_value:
+            mean = self.predicted.mean
+            error = {"rmse": rmse(mean, self.z), "crps": mae(mean, self.z)}
+            return dict.fromkeys(SCORES) | {name: scale * float(v) for name, v in error.items()}
         known = score(self.predicted, self.z)
         units = {"rmse": scale, "crps": scale}
-        changed = {name: units.get(name, 1.0) * float(known[name]) for name in SCORES}
-        return {**changed, "nll": changed["nll"] + float(np.log(scale))}
+        found = {name: units.get(name, 1.0) * float(known[name]) for name in SCORES}
+        return {**found, "nll": found["nll"] + float(np.log(scale))}
 
     def crps(self) -> Floats:
         """The CRPS of every observation; of values alone, absolute errors."""
-        if isinstance(self.predicted, Gaussians):
-            return crps_each(self.predicted, self.z)
-        return np.abs(self.predicted - self.z)
+        return crps_each(self.predicted, self.z)
 
     def of(self, kept: npt.NDArray[np.bool_]) -> Predicted:
         """Predictions of some of the observations."""
-        post = self.predicted
-        if isinstance(post, Gaussians):
-            moments = (post.component_means[:, kept], post.component_variances[:, kept])
-            return Predicted(Gaussians(*moments), self.z[kept])
-        return Predicted(post[kept], self.z[kept])
+        means, variances = self.predicted.component_means, self.predicted.component_variances
+        return Predicted(Gaussians(means[:, kept], variances[:, kept]), self.z[kept])
+
+    @classmethod
+    def value(cls, values: Floats, z: Floats) -> Predicted:
+        """Values alone."""
+        return cls(Gaussians(values[None], np.zeros((1, len(values)))), z)
 
     @classmethod
     def joined(cls, parts: Sequence[Predicted]) -> Predicted | None:
         """Several together; None where there are none."""
         if not parts:
             return None
-        z = np.concatenate([each.z for each in parts])
-        posts = [each.predicted for each in parts]
-        gaussians = [post for post in posts if isinstance(post, Gaussians)]
-        if not gaussians:
-            return cls(np.concatenate([each.mean for each in parts]), z)
-        means = np.concatenate([post.component_means for post in gaussians], axis=1)
-        variances = np.concatenate([post.component_variances for post in gaussians], axis=1)
-        return cls(Gaussians(means, variances), z)
+        means = np.concatenate([each.predicted.component_means for each in parts], axis=1)
+        variances = np.concatenate([each.predicted.component_variances for each in parts], axis=1)
+        return cls(Gaussians(means, variances), np.concatenate([each.z for each in parts]))
 
 
 @dataclass(frozen=True)
@@ -289,7 +281,7 @@ def compared(tried: Sequence[Tried], scale: float, how: str, units: str = "") ->
         if any(other.share is not None for other in tried):
             row["draws"] = each.share
         rows.append({**row, "seconds": round(each.seconds, 2)})
-        if isinstance(each.held_out.predicted, Gaussians):
+        if not each.held_out.is_value:
             pit[each.model] = probabilities(each.held_out.predicted, each.held_out.z)
     return Comparison(tuple(rows), _chosen(tried), how, pit, units)
 
@@ -298,7 +290,7 @@ def _chosen(tried: Sequence[Tried]) -> str:
     """Name of the chosen model, by the rules of :class:`Comparison`."""
     if any(each.model == MIXTURE for each in tried):
         return MIXTURE
-    models = [each for each in tried if isinstance(each.held_out.predicted, Gaussians)]
+    models = [each for each in tried if not each.held_out.is_value]
     plausible = [each for each in models if (each.bag_gap or 0.0) <= PLAUSIBLE_GAP]
     if not plausible:
         return min(models, key=lambda each: each.bag_gap or 0.0).model
