@@ -136,11 +136,6 @@ def log_marginal(problem: Problem, mode: np.ndarray) -> float:
     return found + 0.5 * float(len(mode) * np.log(2.0 * np.pi) - np.log(values).sum())
 
 
-def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any]]:
-    """Loss and gradient at every vector in turn."""
-    return _side_by_side(problem, partial(loss_and_gradient, problem), vectors)
-
-
 @eqx.filter_jit
 def _losses(same: Any, own: Any, number: int, vector: Any) -> tuple[Any]:
     """Of problems that differ in z and its noise, one after the other: K̄ is computed once.
@@ -169,7 +164,8 @@ def _side_by_side(
 def _curvature(problem: Problem, mode: np.ndarray) -> np.ndarray:
     """Curvature of the negative log posterior, by differences of its gradient."""
     steps = STEP * np.eye(len(mode))
-    pairs = _evaluated(problem, np.concatenate([mode + steps, mode - steps]))
+    both = np.concatenate([mode + steps, mode - steps])
+    pairs = _side_by_side(problem, partial(loss_and_gradient, problem), both)
     up, down = np.split(np.array([np.asarray(gradient) for _, gradient in pairs]), 2)
     found = (up - down) / (2.0 * STEP)
     found = np.where(np.isfinite(found), found, 0.0)
