@@ -15,6 +15,7 @@ from browser import CHROMIUM, Browser
 from deconditional.cli import main as cli
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import visible
+from deconditional.fields import learn
 from deconditional.fields.learn import Learner
 from deconditional.report import write as report
 from reliability import record, tries
@@ -94,14 +95,15 @@ def from_files(tmp_path_factory):
     given = ["--fine", folder / "fine.nc", "--coarse", folder / "coarse.nc"]
     given += ["--target", f"t{NAME}", "--covariates", f"altitude,c{NAME}"]
     given += ["--out", folder / "out.nc", "--report", folder / "out.html", "--samples", "1"]
-    fitted = Learner.fit
+    fitted, mixed = Learner.fit, learn.mixed
     Learner.fit = lambda self, name, data, z: Regression(data, z)
+    learn.mixed = list  # of such models there is no mixture
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = cli.main(["downscale", *map(str, given)])
     finally:
-        Learner.fit = fitted
+        Learner.fit, learn.mixed = fitted, mixed
     assert (code, err.getvalue()) == (0, "")
     assert visible(out.getvalue()) == out.getvalue()
     return folder

@@ -532,8 +532,6 @@ def broken(kind):
         return result.assign_attrs(deconditional="{")
     if kind == "no object":
         return result.assign_attrs(deconditional="[1]")
-    if kind == "points":
-        return result.isel(lat=0)
     changed = {"strange": "gamma", "no latent": "rectified normal"}[kind]
     return fabricate(distribution="normal", samples=0)[0].assign_attrs(
         deconditional=json.dumps({"distribution": changed})
@@ -547,7 +545,6 @@ def broken(kind):
         ("no attribute", "it has no attribute 'deconditional'"),
         ("damaged", "the attribute 'deconditional' of .*result.nc' is damaged"),
         ("no object", "is damaged"),
-        ("points", "needs two horizontal dimensions"),
         ("strange", "of the kind 'gamma'; this version knows normal, lognormal"),
         ("no latent", "no variable 'latent_mean' and 'latent_std'"),
     ],

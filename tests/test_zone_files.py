@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from types import SimpleNamespace
 
 import geopandas as gpd
 import numpy as np
@@ -181,22 +180,30 @@ def test_cases_from_files_to_a_report(folder):
     assert "crude rate" in page and "probability of more than 0.05" in page
 
 
-def test_counts_of_hidden_counties_add_up_to_those_of_their_region():
+def test_counts_of_hidden_counties_add_up_to_those_of_their_state():
     """Given the totals, and with the mean that a dasymetric map of the same rates has."""
-    data = datasets.north_carolina(regions=8, step=0.4)
-    expected = np.ones((3, 100))
-    made = SimpleNamespace(draws=expected, table=data.truth.assign(amount=data.truth["births"]))
-    found = demo_counts.split(made, data, 0)
-    for region, total in data.zones["deaths"].items():
-        inside = (data.truth["region"] == region).to_numpy()
-        np.testing.assert_array_equal(found[:, inside].sum(1), total)
-    many = SimpleNamespace(draws=np.ones((4000, 100)), table=made.table)
-    births = data.truth["births"]
-    share = births / births.groupby(data.truth["region"]).transform("sum")
-    mean = share * data.zones["deaths"].loc[data.truth["region"]].to_numpy()
+    expected = np.array([[3.0, 1.0, 2.0, 2.0, 1.0]]).repeat(4000, 0)
+    state, totals = np.array([0, 0, 1, 1, 1]), np.array([40, 10])
+    found = demo_counts.split(expected, state, totals, 0)
+    np.testing.assert_array_equal(found[:, :2].sum(1), 40)
+    np.testing.assert_array_equal(found[:, 2:].sum(1), 10)
+    mean = np.array([30.0, 10.0, 4.0, 4.0, 2.0])
     # Four thousand draws: five standard errors of a binomial mean.
-    error = 5 * np.sqrt(mean / 4000)
-    assert (np.abs(demo_counts.split(many, data, 1).mean(0) - mean) < error + 1e-9).all()
+    assert (np.abs(found.mean(0) - mean) < 5 * np.sqrt(mean / 4000)).all()
+
+
+def test_simple_answers_of_the_demo_have_what_counties_have():
+    """Areal weighting by hand: the rate of a state times the people of a county."""
+    data = datasets.us_homicides(step=1.0, states=("Utah", "Nevada", "Arizona", "Wyoming", "Idaho"))
+    rates = np.full((50, len(data.truth)), 1e-4)
+    scores = demo_counts.compare(rates, data, 0)
+    people = data.truth["people"]
+    share = people / people.groupby(data.truth["state"]).transform("sum")
+    expected = share * data.zones["homicides"].loc[data.truth["state"]].to_numpy()
+    error = np.sqrt(np.mean((expected - data.truth["homicides"]) ** 2))
+    assert scores["areal weighting"]["rmse"] == pytest.approx(error, rel=1e-9)
+    # A map that is the same everywhere, given the totals, is areal weighting with Poisson scatter.
+    assert scores["deconditional"]["rmse"] == pytest.approx(error, rel=0.05)
 
 
 BAD = {

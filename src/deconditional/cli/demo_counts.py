@@ -1,4 +1,4 @@
-"""``deconditional demo --counts``: deaths of regions as a map, and for counties that are hidden."""
+"""``deconditional demo --counts``: homicides of states as a map, and in hidden counties."""
 
 from __future__ import annotations
 
@@ -9,130 +9,103 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.table import Table
+from scipy.sparse import diags_array
 
 import deconditional
 from deconditional import datasets
 from deconditional.cli.console import new_console, say
+from deconditional.datasets.homicides import YEARS
 from deconditional.errors import DeconditionalWarning
-from deconditional.fields.aggregation import Aggregate, aggregate
+from deconditional.fields.aggregation import aggregate
 from deconditional.fields.downscaler import Downscaler
-from deconditional.fields.grids import find_grid
 from deconditional.fields.io import write_fields
-from deconditional.fields.overlap import overlap
-from deconditional.fields.zones.layer import Layer
 from deconditional.models.baselines import areal_weighting, dasymetric, poisson_regression
 from deconditional.report import write_report
 from deconditional.saving.outputs import output_folder
 from deconditional.scores import Counts, Draws
 
 COLUMNS = ("rmse", "crps", "coverage95", "coverage50")
-LEVEL = 0.002
-"""Two deaths in a thousand births, the rate of all of the state."""
+STEP, N_INDUCING = 1 / 3, 60  # fewer than 10,000 cells, so all are learnt from at once
+LEVEL = 1e-4
+"""One homicide in ten thousand person-years, about the rate of all states."""
 
 
 def run(out: str | Path, seed: int = 0, command: str = "") -> dict[str, dict[str, float]]:
-    """Downscale deaths of regions, predict those of counties, and compare with what they were.
+    """Downscale homicides of states, predict those of counties, and compare with what they were.
 
-    Parameters
-    ----------
-    out
-        Folder for ``counts.nc``, ``counts.html`` and ``counties.csv``.
-    seed
-        Of the choice of regions.
-    command
-        What the history of the result says.
+    They go to ``counts.nc``, ``counts.html`` and ``counties.csv`` in the folder `out`; `command` is
+    what the history of the result says.
     """
     began, folder, console = time.perf_counter(), output_folder(out), new_console()
-    data = datasets.north_carolina(seed=seed)
+    data = datasets.us_homicides(step=STEP)
     console.print(
-        f"Sudden infant deaths in North Carolina, 1974 to 1984: {len(data.zones)} regions give "
-        f"{int(data.zones['deaths'].sum())} deaths, a grid has births and the share of non-white "
-        f"ones; the {len(data.truth)} counties are hidden."
+        f"Homicides in the United States, 1989 to 1991: {len(data.zones)} states give "
+        f"{int(data.zones['homicides'].sum())}, a grid has people and five covariates; the "
+        f"{len(data.truth)} counties are hidden."
     )
-    model = fitted(data, seed)
+    model = Downscaler(
+        "homicides",
+        data.covariates,
+        family=deconditional.Poisson(exposure="person_years", overdispersion=True),
+        n_restarts=1,
+        seed=seed,
+        progress=True,
+        model_options={"n_inducing": N_INDUCING},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconditionalWarning)  # notes are in the report
+        model.fit(data.fine, data.zones)
+        found = aggregate(model, data.truth, kind="count", samples=1000, seed=seed, min_cover=0.1)
     for label, text in model.pairing_.understood:
         say(console, label, text)
     console.print(str(model.comparison_), markup=False)
     result = model.predict(data.fine, exceedance=[LEVEL], command=command or "demo --counts")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconditionalWarning)
-        found = aggregate(model, data.truth, kind="count", seed=seed, min_cover=0.1)
-    scores = compare(model, data, seed)
-    console.print(table(scores))
+    scores = compare(found.draws, data, seed)
+    console.print("homicides in hidden counties, given those of their state, against the truth")
+    console.print(f"{'':22}" + "".join(f"{column:>12}" for column in COLUMNS))
+    for name, row in scores.items():
+        console.print(f"{name:22}" + "".join(f"{row[column]:12.3f}" for column in COLUMNS))
     write_fields(result, folder / "counts.nc")
     write_report(result, folder / "counts.html")
     found.table.drop(columns="geometry").to_csv(folder / "counties.csv")
-    for name in ("counts.nc", "counts.html", "counties.csv"):
-        say(console, "written", str(folder / name))
+    say(console, "written", f"counts.nc, counts.html and counties.csv in {folder}")
     say(console, "seconds", f"{time.perf_counter() - began:.0f}")
     return scores
 
 
-def fitted(data: datasets.CountsExample, seed: int, n_inducing: int = 80) -> Downscaler:
-    """The rate of deaths, learnt from the regions."""
-    family = deconditional.Poisson(exposure="births", overdispersion=True)
-    model = Downscaler(
-        "deaths",
-        ["nonwhite"],
-        family=family,
-        n_restarts=1,
-        seed=seed,
-        progress=True,
-        model_options={"n_inducing": n_inducing},
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconditionalWarning)  # notes are in the report
-        return model.fit(data.fine, data.zones)
-
-
 def compare(
-    model: Downscaler, data: datasets.CountsExample, seed: int
+    rates: npt.NDArray[np.float64], data: datasets.CountsExample, seed: int
 ) -> dict[str, dict[str, float]]:
-    """Scores of the counts of counties, by the model and by simple answers."""
-    grid = find_grid(data.fine, ["births"], "fine")
-    births = np.nan_to_num(data.fine["births"].values.ravel()) / grid.areas
-    of_regions, of_counties = (
-        (overlap(grid, Layer.of(zones, [], grid).grid) * births[:, None]).T
-        for zones in (data.zones, data.truth)
-    )
-    z, truth = (zones["deaths"].to_numpy(float) for zones in (data.zones, data.truth))
-    used = births > 0
-    of_regions, of_counties = (m.tocsc()[:, used].tocsr() for m in (of_regions, of_counties))
-    share = np.nan_to_num(data.fine["nonwhite"].values.ravel()[used])[:, None]
+    """Scores of the counts of counties, from draws of their rates and from simple answers.
+
+    Whoever has the people and covariates of counties needs no grid; simple answers have them.
+    """
+    z, truth = (zones["homicides"].to_numpy(float) for zones in (data.zones, data.truth))
+    years = YEARS * data.truth["people"].to_numpy(float)
+    state = data.zones.index.get_indexer(data.truth["state"])
+    of_states = years * (state == np.arange(len(z))[:, None])
     simple: dict[str, Any] = {
-        "areal weighting": areal_weighting(of_regions, z),
-        "Poisson regression": poisson_regression(of_regions, z, share),
+        "areal weighting": areal_weighting(of_states, z),
+        "Poisson regression": poisson_regression(of_states, z, data.truth[data.covariates]),
     }
-    simple["dasymetric regression"] = dasymetric(of_regions, z, simple["Poisson regression"])
-    found = aggregate(model, data.truth, kind="sum", samples=1000, seed=seed, min_cover=0.1)
-    every: dict[str, Counts | Draws] = {"deconditional": Draws(split(found, data, seed))}
-    every |= {name: method.predict(of_counties) for name, method in simple.items()}
+    simple["dasymetric regression"] = dasymetric(of_states, z, simple["Poisson regression"])
+    counts = split(rates * years, state, z.astype(int), seed)
+    every: dict[str, Counts | Draws] = {"deconditional": Draws(counts)}
+    every |= {name: method.predict(diags_array(years)) for name, method in simple.items()}
     return {name: found.score(truth) for name, found in every.items()}
 
 
-def split(found: Aggregate, data: datasets.CountsExample, seed: int) -> npt.NDArray[np.float64]:
-    """Totals of regions shared out among their counties, (n, counties).
+def split(
+    expected: npt.NDArray[np.float64], state: npt.NDArray[Any], totals: Any, seed: int
+) -> npt.NDArray[np.float64]:
+    """Totals of states shared out among their counties, (n, counties).
 
     Counts that are independent and Poisson are multinomial once their total is known, with shares
     in proportion to what is expected of each.
     """
-    expected = found.draws * found.table["amount"].to_numpy()
-    rng, region = np.random.default_rng(seed), data.truth["region"].to_numpy()
-    out = np.empty_like(expected)
-    for name, total in data.zones["deaths"].items():
-        inside = region == name
+    rng, out = np.random.default_rng(seed), np.empty_like(expected)
+    for number, total in enumerate(totals):
+        inside = state == number
         share = expected[:, inside] / expected[:, inside].sum(1, keepdims=True)
-        out[:, inside] = rng.multinomial(int(total), share)
+        out[:, inside] = rng.multinomial(total, share)
     return out
-
-
-def table(scores: dict[str, dict[str, float]]) -> Table:
-    """The scores as a table."""
-    drawn = Table(title="deaths in hidden counties, against the truth", title_justify="left")
-    drawn.add_column("")
-    for column in COLUMNS:
-        drawn.add_column(column, justify="right")
-    for name, row in scores.items():
-        drawn.add_row(name, *(f"{row[c]:.3f}" for c in COLUMNS))
-    return drawn

@@ -9,7 +9,7 @@ from deconditional.datasets.surfaces import CutSurface, s_curve, swiss_roll
 
 if TYPE_CHECKING:
     from deconditional.datasets.cells import FieldsExample, coarsen, split_cells
-    from deconditional.datasets.infant_deaths import CountsExample, north_carolina
+    from deconditional.datasets.homicides import CountsExample, us_homicides
     from deconditional.datasets.itu import global_fields
     from deconditional.datasets.made_up import synthetic_fields
 
@@ -19,19 +19,19 @@ __all__ = [
     "FieldsExample",
     "coarsen",
     "global_fields",
-    "north_carolina",
     "s_curve",
     "split_cells",
     "swiss_roll",
     "synthetic_fields",
+    "us_homicides",
 ]
 
 FIELDS = {
-    "CountsExample": "infant_deaths",
+    "CountsExample": "homicides",
     "FieldsExample": "cells",
     "coarsen": "cells",
     "global_fields": "itu",
-    "north_carolina": "infant_deaths",
+    "us_homicides": "homicides",
     "split_cells": "cells",
     "synthetic_fields": "made_up",
 }

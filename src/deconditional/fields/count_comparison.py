@@ -26,6 +26,9 @@ Ints = npt.NDArray[np.int64]
 DRAWS = 500
 """Of counts that a model predicts."""
 
+FEW = 32
+"""Points that stand for a zone in fits without others: five fits should not cost more than one."""
+
 NOBODY = 1e-9
 """Share of the people of a zone that is hidden who stay."""
 
@@ -44,11 +47,12 @@ def compared_counts(
         began = time.perf_counter()
         known = None if refit else model.fitted_.values()[0]
         given = learner.recipe.model
-        recipe = replace(learner.recipe, held=known)
+        size = learner.recipe.points_per_bag
+        recipe = replace(learner.recipe, held=known, points_per_bag=FEW if size == "auto" else size)
         if isinstance(given, str):
             recipe = replace(recipe, model=name)
         held = replace(learner, recipe=recipe)
-        found: Any = Draws(_of_model(held, name, data[name], fold))
+        found: Any = Draws(_of_model(held, name, held.data(name), fold))
         rows.append(_row(name, found, z, time.perf_counter() - began))
         pit[name] = found.pit(z).draw(learner.recipe.seed)
     simple = {"areal weighting": _common, "Poisson regression": _regression}
