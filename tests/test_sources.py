@@ -163,7 +163,7 @@ BAD_OPTIONS = {
     "learn noise": ("learn_noise is for normal", {"learn_noise": True}),
     "move": ("learn_inducing is for normal", {"learn_inducing": True}),
     "inference": ("inference must be", {"inference": "exact"}),
-    "minibatches": ("inference='stochastic' is for normal", {"inference": "stochastic"}),
+    "trace": ("trace is for normal", {"trace": "exact"}),
 }
 
 
@@ -183,7 +183,7 @@ def test_bad_questions_to_a_fitted_model():
         (lambda: model.predict_bags(CELLS, kind="total"), "kind must be 'mean' or 'sum'"),
         (lambda: model.predict_bags(CELLS, noise=True), "have no trials"),
         (lambda: model.predict_bags(CELLS, exposure=2.0), "takes trials="),
-        (lambda: model.predict_bags(CELLS, trials=-2.0), "one positive number"),
+        (lambda: model.predict_bags(CELLS, trials=-2.0), "must be positive"),
         (lambda: model.predict_bags(CELLS, n_draws=1), "at least 2"),
         (lambda: model.predict_held_out(np.zeros(8)), "into two parts or more"),
         (

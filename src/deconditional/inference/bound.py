@@ -24,9 +24,13 @@ import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
 from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.laplace import FamilyProblem
 from deconditional.inference.minibatches import Batch, Batches, restricted
-from deconditional.inference.variational import VariationalProblem
+from deconditional.inference.rate_batches import rate_batch
 from deconditional.kernels.linalg import NoiseRoot, log_determinant, whiten
+
+PASSES = (0.5, 0.5, 1.0, 1.0)
+"""Steps of q(v) over all observations of a family, at given hyper-parameters."""
 
 
 class Likelihood(eqx.Module):
@@ -38,11 +42,26 @@ class Likelihood(eqx.Module):
     log_determinant: Float[Array, ""]
     n_observations: int = eqx.field(static=True)
 
+    def terms(self, coefficients: Coefficients) -> Float[Array, " B"]:
+        """What every observation adds to the bound."""
+        error = self.white_z - self.white.T @ coefficients.mean
+        return -0.5 * (error**2 + coefficients.variance(self.white.T) + self.penalty)
+
+    @property
+    def constant(self) -> Array:
+        """What does not depend on the batch."""
+        return -0.5 * (self.n_observations * jnp.log(2.0 * jnp.pi) + self.log_determinant)
+
 
 def likelihood(
-    problem: VariationalProblem, values: Mapping[str, Any], batch: Batch, key: Any
-) -> Likelihood:
-    """Whitened features, observations and penalties of a batch; log det S of all observations."""
+    problem: Any, values: Mapping[str, Any], batch: Batch, key: Any, q: Coefficients | None = None
+) -> Any:
+    """Whitened features, observations and penalties of a batch; log det S of all observations.
+
+    Those of families are about `q`.
+    """
+    if isinstance(problem, FamilyProblem):
+        return rate_batch(problem, values, batch, q)
     m = len(problem.z)
     if batch.chunks is None:
         pieces = problem.pieces(values, key)
@@ -68,14 +87,11 @@ def likelihood(
     )
 
 
-def elbo(part: Likelihood, coefficients: Coefficients) -> Float[Array, ""]:
+def elbo(part: Any, coefficients: Coefficients) -> Float[Array, ""]:
     """The bound, estimated without bias from a batch."""
     share = part.n_observations / part.white_z.shape[0]
-    error = part.white_z - part.white.T @ coefficients.mean
-    spread = coefficients.variance(part.white.T)
-    constant = part.n_observations * jnp.log(2.0 * jnp.pi) + part.log_determinant
-    expected = -0.5 * (constant + share * jnp.sum(error**2 + spread + part.penalty))
-    return expected - divergence(coefficients)
+    expected = share * jnp.sum(part.terms(coefficients))
+    return part.constant + expected - divergence(coefficients)
 
 
 def divergence(coefficients: Coefficients) -> Float[Array, ""]:
@@ -104,11 +120,15 @@ class Natural(eqx.Module):
         root = jnp.linalg.cholesky(self.precision)
         return Coefficients(jsl.cho_solve((root, True), self.shift), None, root)
 
-    def step(self, part: Likelihood, size: Array) -> Natural:
+    def step(self, part: Any, size: Array) -> Natural:
         """A convex step towards the optimum for this batch."""
         gain = part.n_observations / part.white_z.shape[0]
         shift = gain * (part.white @ part.white_z)
-        precision = jnp.eye(len(shift)) + gain * (part.white @ part.white.T)
+        return self.towards(shift, gain * (part.white @ part.white.T), size)
+
+    def towards(self, shift: Array, gram: Array, size: Any) -> Natural:
+        """A convex step towards what statistics of all observations add up to."""
+        precision = jnp.eye(len(shift)) + gram
         return Natural(
             (1.0 - size) * self.shift + size * shift,
             (1.0 - size) * self.precision + size * precision,
@@ -134,45 +154,46 @@ class Keys:
 
 @eqx.filter_jit
 def _statistics(
-    problem: VariationalProblem, vector: Array, batch: Batch, count: Array, key: Any
+    problem: Any, vector: Array, batch: Batch, count: Array, key: Any, q: Coefficients | None
 ) -> tuple[Array, Array, Array, Array]:
     """What a batch adds to precision, shift and bound; the first `count` observations count."""
-    part = likelihood(problem, problem.parameters.unpack(vector), batch, key)
+    part = likelihood(problem, problem.parameters.unpack(vector), batch, key, q)
     use = jnp.where(jnp.arange(part.white_z.shape[0]) < count, 1.0, 0.0)
     white = part.white * use
-    residual = jnp.sum(use * (part.white_z**2 + part.penalty))
-    return white @ part.white.T, white @ part.white_z, residual, part.log_determinant
+    bound = jnp.zeros(()) if q is None else use @ part.terms(q)
+    return white @ part.white.T, white @ part.white_z, bound, part.constant
 
 
 def _sums(
-    problem: VariationalProblem, vector: Array, batches: Batches, key: Any
+    problem: Any, vector: Array, batches: Batches, key: Any, q: Coefficients | None
 ) -> tuple[Array, Array, Array, Array]:
     """Statistics of all observations, a batch at a time."""
     total: Any = None
     for (batch, count), k in zip(batches.epoch(), Keys(key), strict=False):
-        *sums, log_determinant_ = _statistics(problem, vector, batch, jnp.asarray(count), k)
+        *sums, constant = _statistics(problem, vector, batch, jnp.asarray(count), k, q)
         total = sums if total is None else [a + b for a, b in zip(total, sums, strict=True)]
-    return *total, log_determinant_
+    return *total, constant
 
 
 def full_bound(
-    problem: VariationalProblem,
-    vector: Array,
-    coefficients: Coefficients,
-    batches: Batches,
-    key: Any,
+    problem: Any, vector: Array, coefficients: Coefficients, batches: Batches, key: Any
 ) -> Array:
     """The ELBO of all observations, a batch at a time."""
-    gram, shift, residual, log_det = _sums(problem, vector, batches, key)
-    m, root = coefficients.mean, coefficients.precision_root
-    assert root is not None
-    spread = jnp.sum(gram * _covariance(root))
-    quadratic = residual - 2.0 * shift @ m + m @ gram @ m + spread
-    constant = len(problem.z) * jnp.log(2.0 * jnp.pi) + log_det
-    return -0.5 * (constant + quadratic) - divergence(coefficients)
+    _, _, bound, constant = _sums(problem, vector, batches, key, coefficients)
+    return constant + bound - divergence(coefficients)
 
 
-def optimal(problem: VariationalProblem, vector: Array, batches: Batches, key: Any) -> Natural:
-    """The best q(v) at given hyper-parameters, its statistics gathered a batch at a time."""
-    gram, shift, _, _ = _sums(problem, vector, batches, key)
-    return Natural(shift, jnp.eye(len(shift)) + gram)
+def optimal(
+    problem: Any, vector: Array, batches: Batches, key: Any, q: Natural | None = None
+) -> Natural:
+    """The best q(v) at given hyper-parameters, its statistics gathered a batch at a time.
+
+    Of families that takes some passes, from `q` on or from crude rates.
+    """
+    if q is None or not isinstance(problem, FamilyProblem):
+        gram, shift, *_ = _sums(problem, vector, batches, key, None)
+        q = Natural(shift, jnp.eye(len(shift)) + gram)
+    for size in PASSES if isinstance(problem, FamilyProblem) else ():
+        gram, shift, *_ = _sums(problem, vector, batches, key, q.coefficients())
+        q = q.towards(shift, gram, size)
+    return q

@@ -56,7 +56,7 @@ from deconditional.inference.newton import (
 from deconditional.inference.rates import FinePoints
 from deconditional.inference.seen import Nearest, Seen, View
 from deconditional.inference.trend import Trend
-from deconditional.observations.kinds import Observation
+from deconditional.observations.kinds import Matched, Observation
 
 MOST_SPREAD = 30.0
 """Variance of f at a point beyond which rates would overflow: factors of a million either way."""
@@ -107,16 +107,9 @@ class Sources(eqx.Module):
 
 
 class Solution(eqx.Module):
-    """What a posterior is made of.
+    """What a posterior is made of: the basis, the mode, s, and the linear problems about the mode.
 
-    Attributes
-    ----------
-    basis, unknowns, effect_std
-        The basis, the mode, and s.
-    nearest
-        The linear problems about the mode.
-    promise, steps
-        What the last step promised, in nats, and how many there were.
+    `promise` is what the last step promised, in nats, and `steps` how many there were.
     """
 
     basis: Basis
@@ -175,6 +168,21 @@ class FamilyProblem(eqx.Module):
     def rounding(self, vector: Array) -> float:
         """Nothing: all is in the precision that was asked for."""
         return 0.0
+
+    def fine_noise_variance(self, values: Mapping[str, Any]) -> Array:
+        """None."""
+        return jnp.zeros(())
+
+    @property
+    def is_local(self) -> bool:
+        """Whether an observation sees a bag of its own and no other."""
+        return len(self.sources) == 1 and isinstance(self.mediation, Matched)
+
+    def made_of(self, field: BasisField) -> Solution:
+        """What the posterior of a climb is made of."""
+        at = Unknowns(field.coefficients.mean, jnp.zeros(0))
+        near, zero = tuple(seen.nearest for seen in self.sources), jnp.zeros(())
+        return Solution(field.basis, at, jnp.zeros(len(self.z)), near, zero, zero)
 
     # ------------------------------------------------------------------ evidence
 

@@ -20,7 +20,7 @@ from deconditional.fitting.interrupts import Stop, current, stoppable
 from deconditional.fitting.map import Optimum, maximise
 from deconditional.fitting.nuts import sample_posterior
 from deconditional.inference.field import Field
-from deconditional.inference.laplace import LATENT
+from deconditional.inference.laplace import LATENT, FamilyProblem
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
 from deconditional.kernels.linalg import suitable_threads
@@ -238,7 +238,8 @@ def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
         starts=how.starts,
         section=stages.section("climb", problem),
     )
-    pieces, _ = problem.solve(jnp.asarray(best.vector))
+    of_family = isinstance(problem, FamilyProblem)
+    pieces = problem.made_of(field) if of_family else problem.solve(jnp.asarray(best.vector))[0]
     return Fitted((problem,), best.vector[None], (pieces,), (field,), best, trace=trace)
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from deconditional.inference.residual import AllPairs, SampledPairs
 from deconditional.inference.variational import VariationalProblem
+from deconditional.kernels.layout import Layout
 
 
 class Members(eqx.Module):
@@ -50,7 +51,7 @@ class Batches:
         used = np.asarray(jnp.any(layout.weights.reshape(-1, layout.chunk) > 0, 1))
         self._chunks = _Table(np.asarray(layout.bag), used, layout.n_bags, self.size)
         self._pairs = None
-        residual = problem.residual
+        residual = getattr(problem, "residual", None)
         if isinstance(residual, AllPairs) and residual.pairs is not None:
             bag = np.asarray(residual.pairs.bag)
             self._pairs = _Table(bag, np.ones(len(bag), bool), layout.n_bags, self.size)
@@ -104,11 +105,10 @@ class _Table:
         return Members(jnp.asarray(rows), jnp.asarray(place))
 
 
-def restricted(problem: VariationalProblem, batch: Batch) -> VariationalProblem:
-    """The problem with the observations and bags of a batch alone."""
+def part_of(layout: Layout, batch: Batch) -> Layout:
+    """The bags of a batch."""
     assert batch.chunks is not None
     size = batch.observations.shape[0]
-    layout = problem.layout
     points = layout.points.reshape(-1, layout.chunk, layout.points.shape[1])
     rows, place = batch.chunks.rows, batch.chunks.place
     inside = place < size
@@ -116,7 +116,7 @@ def restricted(problem: VariationalProblem, batch: Batch) -> VariationalProblem:
     weights = jnp.where(inside[:, None], weights, 0.0)
     padding = (-(len(rows) * layout.chunk) % layout.block) // layout.chunk
     bag = jnp.pad(jnp.where(inside, place, 0), (0, padding))
-    part = replace(
+    return replace(
         layout,
         points=points[jnp.pad(rows, (0, padding))].reshape(-1, points.shape[2]),
         weights=jnp.pad(weights, ((0, padding), (0, 0))).ravel(),
@@ -124,6 +124,11 @@ def restricted(problem: VariationalProblem, batch: Batch) -> VariationalProblem:
         n_bags=size,
         one_chunk_per_bag=False,
     )
+
+
+def restricted(problem: VariationalProblem, batch: Batch) -> VariationalProblem:
+    """The problem with the observations and bags of a batch alone."""
+    size = batch.observations.shape[0]
     residual = problem.residual
     if isinstance(residual, SampledPairs):
         residual = replace(residual, sampler=residual.sampler.select(batch.observations))
@@ -142,7 +147,7 @@ def restricted(problem: VariationalProblem, batch: Batch) -> VariationalProblem:
         residual = AllPairs(pairs)
     return replace(
         problem,
-        layout=part,
+        layout=part_of(problem.layout, batch),
         z=problem.z[batch.observations],
         known_noise=problem.known_noise[batch.observations],
         overlap=None if problem.overlap is None else problem.overlap[batch.observations],

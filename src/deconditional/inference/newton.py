@@ -13,7 +13,7 @@ up; it is halved until the log posterior does too.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -47,17 +47,7 @@ class Unknowns(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """A log likelihood about one place.
-
-    Attributes
-    ----------
-    log_likelihood
-        Its value there.
-    jacobian, score, information
-        J, the derivative ℓ' and Fisher's information Λ of every observation by its η.
-    effect_std
-        s.
-    """
+    """A log likelihood about one place: its value, J, ℓ', Fisher's information Λ by η, and s."""
 
     log_likelihood: Float[Array, ""]
     jacobian: Float[Array, "M D"]
@@ -128,9 +118,7 @@ class Curvature(eqx.Module):
         r"""E, with the covariance :math:`I - EE^\top`."""
         if self.is_of_rows:
             return whiten(self.root, self.a).T
-        inverse = whiten(self.root, jnp.eye(len(self.root)))
-        known = jnp.eye(len(self.root)) - inverse.T @ inverse
-        return escalating_cholesky(known, 1e-12)[0]
+        return known_part(self.root)
 
     def coefficients(self, mean: Float[Array, " D"], skipped: int) -> Coefficients:
         """The normal distribution of all coefficients but the first few."""
@@ -139,27 +127,17 @@ class Curvature(eqx.Module):
         return Coefficients(mean[skipped:], None, self.root[skipped:, skipped:])
 
 
-class Likelihood(Protocol):
-    """The log likelihood of the unknowns."""
-
-    def expand(self, at: Unknowns) -> Expansion:
-        """The log likelihood about a place."""
-
-    def log_posterior(self, at: Unknowns) -> Float[Array, ""]:
-        """Log likelihood and log prior of the unknowns, constants of the prior apart."""
+def known_part(root: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    r"""E, with the covariance :math:`I - EE^\top`, from the root of a precision above I."""
+    inverse = whiten(root, jnp.eye(len(root)))
+    return escalating_cholesky(jnp.eye(len(root)) - inverse.T @ inverse, 1e-12)[0]
 
 
 class Climb(NamedTuple):
-    """Where a search for the mode is.
+    """Where a search for the mode is: the unknowns, and the log posterior there.
 
-    Attributes
-    ----------
-    at, value
-        The unknowns, and the log posterior there.
-    promise
-        Nats that the last step promised: next to nothing at a mode.
-    steps, stuck
-        How many there were, and whether none went up any more.
+    The last step promised so many nats, next to nothing at a mode. There were so many `steps`;
+    `stuck` says that none went up any more.
     """
 
     at: Unknowns
@@ -169,8 +147,11 @@ class Climb(NamedTuple):
     stuck: Array
 
 
-def climb(likelihood: Likelihood, start: Unknowns) -> Climb:
-    """The mode from a start on, or from zero if the log posterior is higher there."""
+def climb(likelihood: Any, start: Unknowns) -> Climb:
+    """The mode from a start on, or from zero if the log posterior is higher there.
+
+    A likelihood can `expand` about unknowns and has their `log_posterior`.
+    """
     expand, value_of = likelihood.expand, likelihood.log_posterior
     zero = Unknowns(jnp.zeros_like(start.v), jnp.zeros_like(start.e))
     first, other = value_of(start), value_of(zero)
@@ -211,7 +192,7 @@ def climb(likelihood: Likelihood, start: Unknowns) -> Climb:
     return lax.while_loop(goes_on, step, state)
 
 
-def follow(likelihood: Likelihood, found: Unknowns) -> Unknowns:
+def follow(likelihood: Any, found: Unknowns) -> Unknowns:
     """The mode as a function of everything that the likelihood is made of.
 
     The implicit function theorem: where the gradient moves by dg, the mode moves by

@@ -54,22 +54,10 @@ def point_effects(
 ) -> Floats:
     r"""Factors :math:`e^{u_i}` of points, drawn given the observations of their bags.
 
-    Parameters
-    ----------
-    rates : (S, n)
-        Draws of the rates of points, effects apart.
-    amount : (n,)
-        How much of every point its bag has.
-    bag : (n,)
-        The observed bag of every point, no more than one; -1 for none, where effects are as the
-        prior has them.
-    std
-        τ, for all draws or for each.
-    slopes
-        Derivative of the log likelihood of every observation by the logarithm of its mean, and
-        Fisher's information of that, as functions of the logarithms, (S, M).
-    seed
-        Of the draws; another than that of the rates, which effects know nothing of.
+    Of S draws of n points: `rates`, effects apart, (S, n); how much of every point its observed
+    `bag` has, -1 for none, where effects are as the prior has them; τ; and slopes and Fisher's
+    information of the log likelihood by the logarithms of means, (S, M). `seed` is another than
+    that of the rates, which effects know nothing of.
 
     Examples
     --------

@@ -177,13 +177,17 @@ class View(eqx.Module):
 
     def log_likelihood(self, eta: Array) -> Float[Array, ""]:
         """Log density of all observations, the mean over what η may be."""
+        return jnp.sum(self.log_likelihoods(eta))
+
+    def log_likelihoods(self, eta: Array) -> Float[Array, " M"]:
+        """The same of every observation."""
 
         def at(eta: Array) -> Array:
             family, amount = self.seen.family, self.seen.amount
             mean = amount * family.g.rate(eta)
             return family.log_density(self.seen.y, mean, amount, **self.values)
 
-        return self.seen.counted @ self._average(at, eta)
+        return self.seen.counted * self._average(at, eta)
 
     def slopes(self, eta: Array) -> tuple[Array, Array]:
         """Derivative of the log likelihood by η, and Fisher's information of it."""

@@ -121,7 +121,7 @@ def maximise_elbo(
     compile_seconds = time.perf_counter() - began
     best = runs[0] if ended else _climb(runs, options, section)
     vector = best.vector
-    q = optimal(problem, vector, batches, next(keys)).coefficients()
+    q = optimal(problem, vector, batches, next(keys), best.state.q).coefficients()
     bound = full_bound(problem, vector, q, batches, next(keys))
     noise = problem.fine_noise_variance(parameters.unpack(vector))
     field = BasisField(_basis(problem, vector), problem.trend, q, bound, noise)
@@ -208,11 +208,12 @@ def _step(
     """
     first, second = jr.split(key)
     unpack = problem.parameters.unpack
-    q = state.q.step(likelihood(problem, unpack(state.vector), batches[0], first), state.rates[1])
+    before = unpack(state.vector), batches[0], first, state.q.coefficients()
+    q = state.q.step(likelihood(problem, *before), state.rates[1])
     coefficients = q.coefficients()
 
     def loss(vector: Array) -> Array:
-        part = likelihood(problem, unpack(vector), batches[1], second)
+        part = likelihood(problem, unpack(vector), batches[1], second, coefficients)
         return -(elbo(part, coefficients) + problem.parameters.log_prior(vector))
 
     value, gradient = jax.value_and_grad(loss)(state.vector)

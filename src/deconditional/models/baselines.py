@@ -30,15 +30,7 @@ RIDGES = np.logspace(-4, 1, 6)
 
 @dataclass(frozen=True)
 class Baseline:
-    """A rate at every fine point, and how far counts are from what it expects.
-
-    Attributes
-    ----------
-    rate : (n,)
-        Events per unit of amount.
-    dispersion
-        That of a negative binomial count.
-    """
+    """A rate per unit of amount at every fine point, and the dispersion of counts about it."""
 
     rate: Floats
     dispersion: float
@@ -109,16 +101,8 @@ def poisson_regression(
     It is scikit-learn's, with standardised covariates; ten-fold cross-validation over zones chooses
     its ridge and gives the dispersion.
 
-    Parameters
-    ----------
-    amounts : (M, n)
-        How much of every fine point every zone has: weights of means, and exposure.
-    z : (M,)
-        Counts.
-    covariates : (n, p)
-        Of fine points.
-    seed
-        Of the folds.
+    `amounts`, (M, n), says how much of every fine point every zone has: weights of means, and
+    exposure. `z` are counts, `covariates` those of fine points, (n, p), `seed` that of the folds.
 
     Examples
     --------

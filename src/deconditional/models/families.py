@@ -27,6 +27,7 @@ from deconditional.inference.learn import (
     solved_at,
 )
 from deconditional.inference.seen import Nearest, Seen
+from deconditional.inference.stochastic import ClimbOptions
 from deconditional.kernels.devices import gathered
 from deconditional.kernels.tasks import TaskKernel
 from deconditional.models.base import learning, stages, take
@@ -39,6 +40,7 @@ from deconditional.models.problems import (
     prior_trend,
     with_length_scales,
 )
+from deconditional.models.solvers import solver_of
 from deconditional.models.sources import Given, Source, with_task
 from deconditional.observations.families import Normal
 from deconditional.observations.kinds import Matched
@@ -62,13 +64,15 @@ VARIANCES = (0.1, 10.0)
 
 
 class InBasis(NamedTuple):
-    """How problems of families are solved, as reports have it."""
+    """How problems of families are solved, as reports have it; by a climb, if there is one."""
 
-    climb: None = None
+    climb: ClimbOptions | None = None
 
     def found(self, fitted: Fitted, details: Mapping[str, str]) -> dict[str, str]:
         """How a problem was solved."""
         pieces = fitted.pieces[0]
+        if self.climb:
+            return {**details, "minibatches": f"of {self.climb.batch_size} observations"}
         return {**details, "steps to the mode": str(int(pieces.steps))}
 
 
@@ -99,8 +103,8 @@ def fit_sources(
     sources = [replace(each, bags=_points(model, each)) for each in sources]
     posed: Any = pose(model, sources, **of_kernel)
     whole, details, notes = posed
-    problem = _condensed(whole, sources, model.seed)
-    solver = InBasis()
+    solver = InBasis(getattr(solver_of(model), "climb", None))
+    problem = whole if solver.climb else _condensed(whole, sources, model.seed)
     bags = sources[0].bags if len(sources) == 1 else _together([each.bags for each in sources])
 
     def at(number: int) -> Stages:
@@ -136,7 +140,7 @@ def _in_rounds(
 ) -> tuple[Fitted, int]:
     """What was learnt, and in how many fits."""
     first = replace(how, method="map", method_options=None)
-    if not problem.variational:
+    if how.climb or not problem.variational:
         return learn(problem, first if how.method == "nuts" else how, at(0)), 1
     fitted, rounds, evaluations, settled = learn(problem, first, at(0)), 1, 0, False
     while rounds < ROUNDS and not settled and not fitted.interrupted:
@@ -241,6 +245,11 @@ def pose(
         variational=getattr(model, "inference", "collapsed") != "laplace",
         dtype=jnp.float32 if model.precision == "float32" else jnp.float64,
     )
+    if getattr(model, "inference", "") == "stochastic" and not problem.is_local:
+        raise ValueError(
+            "inference='stochastic' takes one source that sees its own bags; leave it out for "
+            "several sources, and for observations with mediators."
+        )
     size = problem.n_features if locations is None else len(locations)
     way = "variational" if problem.variational else "Laplace"
     kind = "features" if locations is None else "inducing points"
@@ -256,10 +265,6 @@ def check_options(model: Any) -> None:
     for name, value in {**usual, "uncertainty": False, "trace": "auto"}.items():
         if getattr(model, name, value) != value:
             raise ValueError(f"{name} is for normal observations of one kind; leave it out.")
-    if getattr(model, "inference", "collapsed") == "stochastic":
-        raise ValueError(
-            "inference='stochastic' is for normal observations of one kind; leave it out."
-        )
 
 
 def _inducing(model: Any, points: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -295,14 +300,10 @@ def _kind(model: Any, each: Given) -> Any:
 
 def _own_parameters(each: Given) -> list[Any]:
     """Parameters of the family and of the bias of a source, under names of its own."""
-    own = (
-        []
-        if isinstance(each.family, Normal) and not each.learns_noise
-        else [
-            replace(p, name=f"{each.prefix}{p.name}")
-            for p in each.family.own_parameters(float(np.std(each.z / each.amount)) or 1.0)
-        ]
-    )
+    spread = float(np.std(each.z / each.amount)) or 1.0
+    known = isinstance(each.family, Normal) and not each.learns_noise
+    every = () if known else each.family.own_parameters(spread)
+    own = [replace(p, name=f"{each.prefix}{p.name}") for p in every]
     if each.bias == "affine":
         own.append(positive(f"{each.prefix}scale", 1.0, 0.3, reach=3.0))
     return own

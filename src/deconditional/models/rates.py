@@ -15,7 +15,7 @@ from deconditional.inference.posterior import Posterior
 from deconditional.inference.rate_posterior import BagDraws, RatePosterior, bag_rates
 from deconditional.models.checks import query_points
 from deconditional.models.point_draws import own_values, point_draws
-from deconditional.models.sources import with_task
+from deconditional.models.sources import amounts, with_task
 from deconditional.observations.families import OVERDISPERSION, Family, Normal
 
 
@@ -72,7 +72,9 @@ def over_bags(
 ) -> BagDraws:
     """Joint draws over new bags; :meth:`~deconditional.BaggGP.predict_bags` says what of."""
     family = _family(families, source)
-    amount = _amount(family, bags, exposure, trials)
+    amount = amounts(family, exposure, trials, bags.exposure, bags.n_bags, "new bags")
+    if amount is not None and not (np.isfinite(amount) & (amount > 0)).all():
+        raise ValueError(f"{family.amount} of new bags must be positive.")
     kind = ("mean" if amount is None else "sum") if kind is None else kind
     if kind not in ("mean", "sum"):
         raise ValueError(f"kind must be 'mean' or 'sum', not {kind!r}.")
@@ -94,27 +96,6 @@ def over_bags(
         draws = observed(fitted, family, source, draws, which, amount, seed, noise)
         return BagDraws(draws / amount if kind == "mean" else draws)
     return BagDraws(draws * amount if kind == "sum" else draws)
-
-
-def _amount(family: Family, bags: Bags, exposure: Any, trials: Any) -> np.ndarray | None:
-    """Exposures or trials of new bags."""
-    given = {"exposure": exposure, "trials": trials}
-    amount = given.pop(family.amount)
-    if next(iter(given.values())) is not None:
-        raise ValueError(
-            f"{type(family).__name__} takes {family.amount}=, not {next(iter(given))}=."
-        )
-    if amount is None:
-        amount = bags.exposure if family.amount == "exposure" else None
-    if amount is None:
-        return None
-    array = np.asarray(amount, dtype=float)
-    if array.shape not in ((), (bags.n_bags,)) or not (np.isfinite(array) & (array > 0)).all():
-        raise ValueError(
-            f"{family.amount} must be one positive number, or one for each of the {bags.n_bags} "
-            "new bags."
-        )
-    return np.broadcast_to(array, (bags.n_bags,))
 
 
 def observed(

@@ -208,7 +208,10 @@ def _given(source: Source, prefix: str) -> Given:
     ):
         raise ValueError(f"task must be a whole number from 0, not {source.task!r}.")
     y, names = _linked(bags, z, source.mediator)
-    amount = _amount(source, family, bags, names)
+    own = None if source.mediator is not None or isinstance(family, Normal) else bags.exposure
+    told = source.exposure, source.trials
+    amount = amounts(family, *told, own, len(names), "observations")
+    amount = np.ones(len(names)) if amount is None else amount
     check_observed(family, z, amount, names)
     if source.noise_std is not None and not isinstance(family, Normal):
         raise ValueError(
@@ -242,27 +245,29 @@ def _linked(bags: Bags, z: np.ndarray, mediator: Any) -> tuple[Any, Sequence[Has
     return y, range(len(z))
 
 
-def _amount(source: Source, family: Family, bags: Bags, names: Sequence[Hashable]) -> np.ndarray:
-    """Exposures or trials of the observations; one where there are none."""
-    own, other = family.amount, {"exposure": "trials", "trials": "exposure"}[family.amount]
-    if getattr(source, other) is not None:
-        raise ValueError(f"{type(family).__name__} takes {own}=, not {other}=.")
-    amount = getattr(source, own)
-    m = len(names)
-    if amount is None and own == "exposure" and source.mediator is None:
-        amount = None if isinstance(family, Normal) else bags.exposure
+def amounts(
+    family: Family, exposure: Any, trials: Any, usual: Any, size: int, what: str
+) -> np.ndarray | None:
+    """Exposures or trials as the family has them; the usual exposure, or None, if none is given."""
+    given = {"exposure": exposure, "trials": trials}
+    amount = given.pop(family.amount)
+    if next(iter(given.values())) is not None:
+        raise ValueError(
+            f"{type(family).__name__} takes {family.amount}=, not {next(iter(given))}=."
+        )
+    amount = usual if amount is None and family.amount == "exposure" else amount
     if amount is None:
-        return np.ones(m)
+        return None
     try:
         array = np.asarray(amount, dtype=float)
     except (TypeError, ValueError):
-        raise ValueError(f"{own} must be numbers.") from None
-    if array.shape not in ((), (m,)):
+        raise ValueError(f"{family.amount} must be numbers.") from None
+    if array.shape not in ((), (size,)):
         raise ValueError(
-            f"{own} must be one number, or one for each of the {m} observations; its shape is "
-            f"{array.shape}."
+            f"{family.amount} must be one number, or one for each of the {size} {what}; its shape "
+            f"is {array.shape}."
         )
-    return np.broadcast_to(array, (m,)).copy()
+    return np.broadcast_to(array, (size,)).copy()
 
 
 def with_task(bags: Bags, task: int) -> Bags:

@@ -32,7 +32,7 @@ class VBagg(BaggGP, VariationalModel):
         As in :class:`BaggGP`.
     inference
         ``"collapsed"`` integrates the inducing variables out in closed form; ``"stochastic"``
-        climbs the uncollapsed bound by minibatches of observations. With a `family`,
+        climbs the uncollapsed bound by minibatches of observations, of a `family` too. There
         ``"collapsed"`` finds the best normal distribution of the inducing variables for every
         value of the parameters, and ``"laplace"`` takes it about the mode, which is quicker and
         puts sums over bags too high where counts are small or f varies within bags.

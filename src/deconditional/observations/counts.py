@@ -19,15 +19,8 @@ from deconditional.observations.families import Family, log_factorial
 class Poisson(Family):
     """Counts of events that come one by one: their variance is their mean.
 
-    Parameters
-    ----------
-    link
-        ``"log"`` by default.
-    exposure
-        Where data come as a table or dataset, the name of the exposure in it, such as
-        ``"population"``; with arrays, ``fit(..., exposure=)`` or ``Bags.from_points(exposure=)``.
-    overdispersion
-        Give every count an effect of its own, as in :class:`~deconditional.Family`.
+    The link is ``"log"`` by default; `exposure` and `overdispersion` are those of
+    :class:`~deconditional.Family`.
 
     Examples
     --------
@@ -104,15 +97,8 @@ class OfTrials(Family):
 class Binomial(OfTrials):
     """Successes in so many trials.
 
-    Parameters
-    ----------
-    link
-        ``"logit"`` by default.
-    trials
-        Where data come as a table or dataset, the name of the trials in it; with arrays,
-        ``fit(..., trials=)``.
-    overdispersion
-        As in :class:`Poisson`.
+    The link is ``"logit"`` by default. `trials` is the name of the trials where data come as a
+    table or dataset; with arrays, ``fit(..., trials=)``. Overdispersion is as in :class:`Poisson`.
 
     Examples
     --------

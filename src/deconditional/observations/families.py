@@ -37,7 +37,8 @@ class Family:
     link
         ``"identity"``, ``"log"`` or ``"logit"``; the usual one of the family by default.
     exposure
-        Where data come as a table or dataset, the name of the exposure in it.
+        Where data come as a table or dataset, the name of the exposure in it, such as
+        ``"population"``; with arrays, ``fit(..., exposure=)`` or ``Bags.from_points(exposure=)``.
     overdispersion
         Give every observation an effect of its own, normal with the standard deviation
         ``overdispersion_std``, that is added to f throughout its bag. It is reported apart and is
@@ -47,24 +48,11 @@ class Family:
 
     Examples
     --------
-    A family of one's own:
+    One that is half of a family of one's own, as :doc:`/observations` has it whole:
 
-    >>> import jax, jax.numpy as jnp, jax.random as jr
     >>> from deconditional.fitting.parameters import positive
     >>> class Gamma(Family):
-    ...     support = "positive"
-    ...     parameters = (positive("shape", 2.0),)
-    ...
-    ...     def log_density(self, y, mean, exposure, shape):
-    ...         rate = shape / mean
-    ...         log_norm = shape * jnp.log(rate) - jax.lax.lgamma(shape)
-    ...         return log_norm + (shape - 1) * jnp.log(y) - rate * y
-    ...
-    ...     def variance(self, mean, exposure, shape):
-    ...         return mean**2 / shape
-    ...
-    ...     def simulate(self, key, mean, exposure, shape):
-    ...         return jr.gamma(key, shape, jnp.shape(mean)) * mean / shape
+    ...     support, parameters = "positive", (positive("shape", 2.0),)
     >>> Gamma() == Gamma(), Gamma().priors
     (True, {'shape': LogNormal(median=array(2.), sigma=1.0)})
     """

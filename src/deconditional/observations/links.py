@@ -2,6 +2,7 @@ r"""Links g: f lives on the whole line, the rate :math:`g^{-1}(f)` where rates c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,147 +20,94 @@ NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 LEAST_SHARE = 1e-12
 """How near to zero or one a probability may come before its logit is taken."""
 
+Function = Callable[..., Array]
+
 
 @dataclass(frozen=True)
 class Link:
-    """A monotone link; a subclass has `rate`, `eta` and `slope`."""
+    r"""A monotone link by its functions.
 
-    def rate(self, eta: Any) -> Array:
-        """The rate g⁻¹ of a value of f."""
-        raise NotImplementedError
+    Attributes
+    ----------
+    rate, eta
+        The rate :math:`g^{-1}` of a value of f, and the value g of f that has a rate.
+    slope
+        Derivative of the rate by f.
+    bend
+        :math:`g'' / g'^2` by the rate: what the mean of g loses, twice, of a unit of its variance.
+    means
+        Of the rate, its slope and its square where f is normal, by mean and variance of f; by
+        quadrature without them.
 
-    def eta(self, rate: Any) -> Array:
-        """The value g of f that has this rate."""
-        raise NotImplementedError
+    Examples
+    --------
+    >>> log, logit = link_of("log"), link_of("logit")
+    >>> round(float(log.expected(0.0, 2.0)), 4), round(float(logit.expected(1.0, 4.0)), 3)
+    (2.7183, 0.648)
+    """
 
-    def slope(self, eta: Any) -> Array:
-        """Derivative of the rate by f."""
-        return jax.jvp(self.rate, (eta,), (jnp.ones_like(eta),))[1]
-
-    def bend(self, rate: Any) -> Array:
-        r""":math:`g'' / g'^2`: what the mean of g loses, twice, of each unit of its variance."""
-        raise NotImplementedError
+    rate: Function
+    eta: Function
+    slope: Function
+    bend: Function
+    means: tuple[Function, Function, Function] | None = None
 
     def expected(self, mean: Any, variance: Any) -> Array:
         """The mean rate where f is normal."""
-        return self._average(self.rate, mean, variance)
+        return self._average(0, mean, variance)
 
     def expected_slope(self, mean: Any, variance: Any) -> Array:
         """Derivative of the mean rate by the mean of f."""
-        return self._average(self.slope, mean, variance)
+        return self._average(1, mean, variance)
 
     def expected_square(self, mean: Any, variance: Any) -> Array:
         """The mean of the squared rate where f is normal."""
-        return self._average(lambda eta: self.rate(eta) ** 2, mean, variance)
+        return self._average(2, mean, variance)
 
-    def _average(self, function: Any, mean: Any, variance: Any) -> Array:
+    def _average(self, which: int, mean: Any, variance: Any) -> Array:
+        if self.means is not None:
+            return self.means[which](mean, variance)
+        function = (self.rate, self.slope, lambda eta: self.rate(eta) ** 2)[which]
         std = jnp.sqrt(jnp.maximum(variance, 1e-24))  # the root has no slope at zero
-        total = 0.0
+        total = jnp.zeros(())
         for node, weight in zip(NODES.tolist(), NODE_WEIGHTS.tolist(), strict=True):
             total = total + weight * function(mean + std * node)
-        return jnp.asarray(total)
+        return total
 
 
-@dataclass(frozen=True)
-class IdentityLink(Link):
-    """The rate is f itself.
-
-    Examples
-    --------
-    >>> float(IdentityLink().rate(2.0))
-    2.0
-    """
-
-    def rate(self, eta: Any) -> Array:
-        """The value itself."""
-        return jnp.asarray(eta)
-
-    def eta(self, rate: Any) -> Array:
-        """The rate itself."""
-        return jnp.asarray(rate)
-
-    def slope(self, eta: Any) -> Array:
-        """One."""
-        return jnp.ones_like(eta)
-
-    def bend(self, rate: Any) -> Array:
-        """None."""
-        return jnp.zeros_like(rate)
-
-    def expected(self, mean: Any, variance: Any) -> Array:
-        """The mean."""
-        return jnp.asarray(mean)
+def _logit(rate: Any) -> Array:
+    """The logit, finite at zero and one."""
+    share = jnp.clip(rate, LEAST_SHARE, 1.0 - LEAST_SHARE)
+    return jnp.log(share) - jnp.log1p(-share)
 
 
-@dataclass(frozen=True)
-class LogLink(Link):
-    """The rate is exp(f).
-
-    Examples
-    --------
-    >>> round(float(LogLink().expected(0.0, 2.0)), 4)
-    2.7183
-    """
-
-    def rate(self, eta: Any) -> Array:
-        """The exponential."""
-        return jnp.exp(eta)
-
-    def eta(self, rate: Any) -> Array:
-        """The logarithm."""
-        return jnp.log(rate)
-
-    def slope(self, eta: Any) -> Array:
-        """The exponential."""
-        return jnp.exp(eta)
-
-    def bend(self, rate: Any) -> Array:
-        """Minus one, whatever the rate."""
-        return -jnp.ones_like(rate)
-
-    def expected(self, mean: Any, variance: Any) -> Array:
-        """The mean of a log-normal variable."""
-        return jnp.exp(mean + 0.5 * variance)
-
-    def expected_slope(self, mean: Any, variance: Any) -> Array:
-        """Derivative of the mean rate, which is that rate itself."""
-        return self.expected(mean, variance)
-
-    def expected_square(self, mean: Any, variance: Any) -> Array:
-        """The second moment of a log-normal variable."""
-        return jnp.exp(2.0 * mean + 2.0 * variance)
+def _mean_of_exp(mean: Any, variance: Any) -> Array:
+    return jnp.exp(mean + 0.5 * variance)
 
 
-@dataclass(frozen=True)
-class LogitLink(Link):
-    """The rate is a probability, the logistic function of f.
-
-    Examples
-    --------
-    >>> float(LogitLink().rate(0.0)), round(float(LogitLink().expected(1.0, 4.0)), 3)
-    (0.5, 0.648)
-    """
-
-    def rate(self, eta: Any) -> Array:
-        """The logistic function."""
-        return jax.nn.sigmoid(eta)
-
-    def eta(self, rate: Any) -> Array:
-        """The logit, finite at zero and one."""
-        share = jnp.clip(rate, LEAST_SHARE, 1.0 - LEAST_SHARE)
-        return jnp.log(share) - jnp.log1p(-share)
-
-    def slope(self, eta: Any) -> Array:
-        """P (1 - p)."""
-        share = jax.nn.sigmoid(eta)
-        return share * (1.0 - share)
-
-    def bend(self, rate: Any) -> Array:
-        """Zero at one half."""
-        return 2.0 * rate - 1.0
-
-
-LINKS: dict[str, Link] = {"identity": IdentityLink(), "log": LogLink(), "logit": LogitLink()}
+LINKS = {
+    "identity": Link(
+        *(jnp.asarray, jnp.asarray, jnp.ones_like, jnp.zeros_like),
+        means=(
+            lambda mean, _: jnp.asarray(mean),
+            lambda mean, _: jnp.ones_like(mean),
+            lambda mean, variance: mean**2 + variance,
+        ),
+    ),
+    "log": Link(
+        *(jnp.exp, jnp.log, jnp.exp, lambda rate: -jnp.ones_like(rate)),
+        means=(
+            *(_mean_of_exp, _mean_of_exp),
+            lambda mean, variance: jnp.exp(2.0 * mean + 2.0 * variance),
+        ),
+    ),
+    "logit": Link(
+        *(jax.nn.sigmoid, _logit),
+        slope=lambda eta: jax.nn.sigmoid(eta) * (1.0 - jax.nn.sigmoid(eta)),
+        bend=lambda rate: 2.0 * rate - 1.0,
+    ),
+}
+"""Name -> link."""
 
 
 def link_of(name: str) -> Link:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,53 +55,30 @@ def dawid_sebastiani(mean: npt.ArrayLike, variance: npt.ArrayLike, truth: npt.Ar
 
 
 class Atoms:
-    """The base of predictions whose distribution functions jump; one for every value of truth."""
+    """The base of predictions whose distribution functions jump; one for every value of truth.
+
+    They have `mean`, `variance`, `cdf`, `below`, `quantile` and `crps_each`.
+    """
 
     @property
-    def mean(self) -> Floats:
-        """Means, (m,)."""
-        raise NotImplementedError
-
-    @property
-    def variance(self) -> Floats:
-        """Variances, (m,)."""
-        raise NotImplementedError
-
-    def cdf(self, value: npt.ArrayLike) -> Floats:
-        """Probability of at most a value."""
-        raise NotImplementedError
-
-    def below(self, value: npt.ArrayLike) -> Floats:
-        """Probability of less than a value."""
-        raise NotImplementedError
-
-    def quantile(self, level: float) -> Floats:
-        """The least value that is exceeded with a probability of at most one less `level`."""
-        raise NotImplementedError
-
-    def crps_each(self, truth: npt.ArrayLike) -> Floats:
-        """Continuous ranked probability score of every prediction."""
-        raise NotImplementedError
-
-    @property
-    def std(self) -> Floats:
+    def std(self: Any) -> Floats:
         """Standard deviations, (m,)."""
         return np.sqrt(self.variance)
 
-    def interval(self, level: float = 0.95) -> tuple[Floats, Floats]:
+    def interval(self: Any, level: float = 0.95) -> tuple[Floats, Floats]:
         """Central interval, lower and upper ends, both within it."""
         return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
 
-    def crps(self, truth: npt.ArrayLike) -> float:
+    def crps(self: Any, truth: npt.ArrayLike) -> float:
         """Continuous ranked probability score, the mean over predictions."""
         return float(np.mean(self.crps_each(truth)))
 
-    def pit(self, truth: npt.ArrayLike) -> Ends:
+    def pit(self: Any, truth: npt.ArrayLike) -> Ends:
         """Probabilities of less than the truth, and of no more: the ends of its PIT values."""
         t = self._truth(truth)
         return Ends(self.below(t), self.cdf(t))
 
-    def score(self, truth: npt.ArrayLike) -> dict[str, float]:
+    def score(self: Any, truth: npt.ArrayLike) -> dict[str, float]:
         """The scores against the truth.
 
         Returns
@@ -116,7 +94,7 @@ class Atoms:
             "dawid_sebastiani": dawid_sebastiani(self.mean, self.variance, t),
         }
 
-    def _truth(self, truth: npt.ArrayLike) -> Floats:
+    def _truth(self: Any, truth: npt.ArrayLike) -> Floats:
         """The truth, once it has a value for every prediction."""
         t = finite("truth", truth).ravel()
         if len(t) != len(self.mean):
