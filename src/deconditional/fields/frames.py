@@ -35,17 +35,8 @@ PROJECTION = (
 class Frame:
     """The coordinate system of cells.
 
-    Attributes
-    ----------
-    spherical
-        Whether coordinates are degrees on a sphere; else they are metres on a plane.
-    facts
-        Attributes of the CF grid mapping; nothing where it is not known.
-
-    Examples
-    --------
-    >>> GEOGRAPHIC.place(np.array([[0.0, 90.0]])).round(3).tolist()
-    [[0.0, 1.0, 0.0]]
+    `spherical` says that coordinates are degrees on a sphere; else they are metres on a plane.
+    `facts` are attributes of the CF grid mapping, nothing where it is not known.
     """
 
     spherical: bool

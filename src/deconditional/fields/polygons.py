@@ -29,15 +29,7 @@ NEAREST = 16
 
 
 class Polygons:
-    """Cells by their corners, (n, k, 2), in the coordinates of a frame.
-
-    Examples
-    --------
-    >>> corners = np.array([[[0.0, 0.0], [0.0, 90.0], [90.0, 90.0], [90.0, 0.0]]])
-    >>> octant = Polygons(corners, Frame(True))
-    >>> octant.areas / np.pi, octant.holding(np.array([[45.0, 5.0], [45.0, 355.0]]))
-    (array([0.5]), array([ 0, -1]))
-    """
+    """Cells by their corners, (n, k, 2), in the coordinates of a frame."""
 
     def __init__(self, corners: Floats, frame: Frame):
         self.frame = frame

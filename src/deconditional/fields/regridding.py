@@ -35,12 +35,8 @@ def together(
 ) -> tuple[xr.Dataset, tuple[tuple[str, str], ...]]:
     """Several datasets on the grid of the first, and what was done to them in words.
 
-    Parameters
-    ----------
-    datasets
-        Each on a grid of its own, with different variables.
-    amounts
-        Variables that are so much in every cell, such as people: their total is kept.
+    They have different variables, each set a grid of its own. `amounts` are so much in every cell,
+    such as people: their total is kept.
     """
     first, *others = (_as_dataset(each) for each in datasets)
     goal = find_grid(first, _fields(first), "fine")

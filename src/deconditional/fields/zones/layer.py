@@ -63,20 +63,10 @@ class Layer:
         what: str = "zones",
         fine_crs: Any = None,
     ) -> Layer:
-        """The layer of a table; raises where it is none, and says which rows are wrong.
+        """The layer of a GeoDataFrame; raises where it is none, and says which rows are wrong.
 
-        Parameters
-        ----------
-        table
-            A GeoDataFrame.
-        columns
-            Those that must be there, as numbers.
-        fine
-            The grid of the cells that the zones are seen with.
-        what
-            What to call the zones in errors.
-        fine_crs
-            The coordinate reference system of these cells, where the data says one.
+        `columns` must be there, as numbers; `fine` is the grid of the cells that the zones are seen
+        with and `fine_crs` what their data says of it; `what` is what errors call the zones.
         """
         check_table(table, what)
         check_rows(table, what)
