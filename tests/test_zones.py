@@ -385,7 +385,7 @@ BAD = {
         "polygons 0, 1.* have no partly at all and yet",
     ),
     "the target as exposure": (lambda z: z, {"exposure": "tas"}, "cannot be the target"),
-    "several tables": (lambda z: [z, z], {}, r"one dataset or table.*dc.Source"),
+    "several tables": (lambda z: [z, z], {}, "of dc.Source, not GeoDataFrame"),
     "no mediator": (lambda z: z, {"mediators": ["rain"]}, "no column 'rain'"),
     "a series": (
         lambda z: z.geometry,

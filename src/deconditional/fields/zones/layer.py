@@ -31,13 +31,7 @@ def is_table(data: Any) -> bool:
 
 
 def named_rows(index: Any, which: Flags) -> str:
-    """Some rows by the names that the table has for them.
-
-    Examples
-    --------
-    >>> named_rows(["a", "b", "c"], np.array([True, False, True]))
-    "'a', 'c'"
-    """
+    """Some rows by the names that the table has for them."""
     rows = np.flatnonzero(which)
     names = [_plain(index[int(k)]) for k in rows[:MOST_NAMED]]
     more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
@@ -52,14 +46,8 @@ def _plain(value: Any) -> Any:
 class Layer:
     """A table of zones, checked.
 
-    Attributes
-    ----------
-    values
-        Columns that were asked for, and where the zones are, along the dimension of zones.
-    grid
-        The zones in the frame of the fine cells.
-    understood
-        What was found and done, in words: pairs of label and text.
+    `values` has the columns that were asked for and where the zones are, `grid` the zones in the
+    frame of the fine cells, and `understood` what was found and done, pairs of label and text.
     """
 
     values: xr.Dataset
@@ -75,20 +63,10 @@ class Layer:
         what: str = "zones",
         fine_crs: Any = None,
     ) -> Layer:
-        """The layer of a table; raises where it is none, and says which rows are wrong.
+        """The layer of a GeoDataFrame; raises where it is none, and says which rows are wrong.
 
-        Parameters
-        ----------
-        table
-            A GeoDataFrame.
-        columns
-            Those that must be there, as numbers.
-        fine
-            The grid of the cells that the zones are seen with.
-        what
-            What to call the zones in errors.
-        fine_crs
-            The coordinate reference system of these cells, where the data says one.
+        `columns` must be there, as numbers; `fine` is the grid of the cells that the zones are seen
+        with and `fine_crs` what their data says of it; `what` is what errors call the zones.
         """
         check_table(table, what)
         check_rows(table, what)
@@ -111,19 +89,8 @@ class Layer:
         }
         data = xr.Dataset(values, coords, dict(table.attrs))
         kind = "points" if is_point else "polygons"
-        said = [(what, f"{len(table)} {kind}{_extras(grid, is_point)}"), *meeting.understood]
+        said = [(what, f"{len(table)} {kind}"), *meeting.understood]
         return cls(data, grid, tuple(said))
-
-
-def _extras(grid: Zones, is_point: bool) -> str:
-    parts, holes = np.bincount(grid.rings.owner, minlength=grid.n), 0
-    if not is_point:
-        is_hole = grid.rings.moments[0] < 0
-        holes = int(is_hole.sum())
-        parts = np.bincount(grid.rings.owner[~is_hole], minlength=grid.n)
-    several = int((parts > 1).sum())
-    said = [f"{several} of several parts"] * (several > 0) + [f"{holes} holes"] * (holes > 0)
-    return f" ({', '.join(said)})" if said else ""
 
 
 def labels(table: Any) -> np.ndarray:
