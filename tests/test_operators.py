@@ -18,6 +18,8 @@ from deconditional.operators import (
     DeconditionalRegressor,
     Evidence,
     Features,
+    FiniteRankOperator,
+    Function,
     LeaveOneOut,
     median_kernel,
     search_ridge,
@@ -34,7 +36,6 @@ from helpers import (
     weight_matrix,
     weighted_replicated_mediation,
 )
-from rkhs import FiniteRankOperator, Function, risk
 
 SIZES = [3, 1, 7, 4, 5, 2]
 KERNEL = gk.RBF(lengthscale=jnp.array([0.8, 1.3]), variance=1.4)
@@ -139,7 +140,7 @@ def test_a_median_kernel_falls_to_one_over_e_at_the_median_distance():
 
 @pytest.fixture(scope="module")
 def operators():
-    return FiniteRankOperator.of(conditional(WEIGHTED)), FiniteRankOperator(
+    return conditional(WEIGHTED), FiniteRankOperator(
         Features(KERNEL, EQUAL),
         np.random.default_rng(4).normal(size=(6, 6)),
         Features.of_points(MEDIATOR_KERNEL, OBSERVED),
@@ -181,13 +182,12 @@ def test_embeddings_and_conditional_means_are_those_of_the_paper(cmo, bags):
     embedding = operator.embedding(OBSERVED)
     assert_close(embedding(X), K_X @ a)
     assert_close(embedding.inner(embedding), a.T @ K @ a)
-    algebra = FiniteRankOperator.of(operator)
-    assert_close(algebra(Function.canonical(MEDIATOR_KERNEL, OBSERVED))(X), K_X @ a)
+    assert_close(operator(Function.canonical(MEDIATOR_KERNEL, OBSERVED))(X), K_X @ a)
     f = Function.from_points(KERNEL, X, RNG.normal(size=6))
     values = f(bags.points)
     assert_close(operator.conditional_mean(f)(OBSERVED), a.T @ values)
     assert_close(operator.conditional_mean(values)(OBSERVED), a.T @ values)
-    assert_close(algebra.adjoint(f)(OBSERVED), a.T @ values)
+    assert_close(operator.adjoint(f)(OBSERVED), a.T @ values)
     assert_close(
         operator.conditional_mean(np.stack([values, -values], 1))(OBSERVED)[:, 1], -a.T @ values
     )
@@ -219,15 +219,15 @@ def dense_conditional_risk(cmo, bags, coefficients, operator, ridge):
 
 @EACH
 def test_conditional_risk_of_any_operator(cmo, bags):
-    estimate = conditional(bags, cmo)
-    operator, p = FiniteRankOperator.of(estimate), weight_matrix(bags)
+    operator = conditional(bags, cmo)
+    p = weight_matrix(bags)
+    expected = dense_conditional_risk(cmo, bags, p @ operator.matrix, operator, RIDGE)
+    assert_close(operator.risk(), expected)
     change = RNG.normal(size=(6, 6))
     other = operator + FiniteRankOperator(operator.into, change, operator.out_of)
-    spread = estimate.shares @ estimate.into.scatter if cmo == "standard" else 0.0
-    for each, b, ridge in ((operator, 0.0, RIDGE), (other, change, 0.3)):
-        coefficients = p @ (operator.matrix + b)
-        expected = dense_conditional_risk(cmo, bags, coefficients, each, ridge)
-        assert_close(risk(estimate, each, ridge) + spread, expected)
+    coefficients = p @ (operator.matrix + change)
+    expected = dense_conditional_risk(cmo, bags, coefficients, other, 0.3)
+    assert_close(operator.risk(other, ridge=0.3), expected)
 
 
 def refitted_errors(cmo, bags, ridge):
@@ -356,15 +356,17 @@ def test_deconditional_operator_is_that_of_the_paper(cmo, bags):
     a = mediation(cmo, bags)
     system = a.T @ K @ a + 6 * EPSILON * np.eye(6)
     assert_close(operator.embedding(X).coefficients, np.linalg.solve(system, a.T @ K_X.T))
-    images = FiniteRankOperator.of(operator)(Function.canonical(KERNEL, X))
-    assert_close(images(OBSERVED), operator.embedding(X)(OBSERVED))
+    assert_close(operator(Function.canonical(KERNEL, X))(OBSERVED), operator.embedding(X)(OBSERVED))
     recovered = operator.recover(Z)
     assert_close(recovered(X), dme_estimate(KERNEL, bags.points, a, EPSILON, Z, X))
     variance = 6 * EPSILON
     covariance = deconditional_covariance(KERNEL, bags.points, a, variance, X)
     assert_close(operator.covariance(X), covariance)
     assert_close(operator.covariance(X[:2], X[2:]), covariance[:2, 2:])
-    assert_close(recovered(X), deconditional_mean(KERNEL, bags.points, a, variance, Z, X))
+    prior = Function.from_points(KERNEL, X, RNG.normal(size=6))
+    residual = Z - a.T @ prior(bags.points)
+    expected = prior(X) + deconditional_mean(KERNEL, bags.points, a, variance, residual, X)
+    assert_close(operator.recover(Z, mean=prior)(X), expected)
 
 
 @EACH
@@ -377,7 +379,7 @@ def test_deconditional_risk_and_leave_one_out(cmo, bags):
     residual = np.eye(6) - b @ K @ a
     loss = np.einsum("ij,ik,kj->j", residual, L_BOTH, residual).mean()
     penalty = EPSILON * np.sum((L_BOTH @ b) * (b @ K))
-    assert_close(risk(operator, FiniteRankOperator.of(operator), EPSILON), loss + penalty)
+    assert_close(operator.risk(), loss + penalty)
     for epsilon in (1e-3, 0.5):
         errors, squares = [], []
         for j in range(6):
@@ -517,8 +519,19 @@ def _without_mediator():
             ValueError,
             "different spaces",
         ),
+        (
+            lambda: Function.canonical(KERNEL, X) + Function.from_points(KERNEL, X, np.ones(6)),
+            ValueError,
+            "same number of functions",
+        ),
         (lambda: Function.canonical(KERNEL, X)(np.ones((3, 1))), ValueError, "have 2 variable"),
         (lambda: Function.canonical(KERNEL, X)([[np.nan, 1.0]]), ValueError, "point 0 is missing"),
+        (
+            lambda: FiniteRankOperator(Features(KERNEL, EQUAL), np.eye(5), Features(KERNEL, EQUAL)),
+            ValueError,
+            "a row for each of the 6",
+        ),
+        (lambda: conditional(EQUAL)(X), TypeError, "maps a Function, not ndarray"),
         (lambda: conditional(_without_mediator()), ValueError, "no mediator"),
         (lambda: conditional(EQUAL, cmo="best"), ValueError, "cmo must be"),
         (lambda: conditional(EQUAL, ridge=0.0), ValueError, "ridge must be a positive number"),

@@ -42,7 +42,7 @@ from deconditional.bags.inputs import Floats, points_array
 from deconditional.fitting.kernel_parameters import kernel_template
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations
 from deconditional.observations.mediation import ridge_shape
-from deconditional.operators.functions import Features, Function
+from deconditional.operators.functions import Features, FiniteRankOperator, Function
 from deconditional.operators.ridge import LEAVE_ONE_OUT, RidgeOperator, check_bounds
 
 
@@ -186,6 +186,18 @@ class ConditionalMeanOperator(RidgeOperator):
             means = self.bags.means(values)
         return Function(self.out_of, self._solve(means))
 
+    def risk(self, operator: FiniteRankOperator | None = None, ridge: float | None = None) -> float:
+        r"""The empirical risk :math:`\hat{\mathcal E}_c`, eq. (11), of any operator.
+
+        Parameters
+        ----------
+        operator
+            From the space of ℓ to that of k; this one by default.
+        ridge
+            λ; that of the estimate by default.
+        """
+        return self._risk(operator, ridge) + float(self.shares @ self._spread())
+
     def leave_one_out(self, ridge: float | None = None) -> Floats:
         r"""Squared error of every bag under the operator of the other bags, in closed form.
 
@@ -276,15 +288,21 @@ class DeconditionalMeanOperator(RidgeOperator):
         """
         return Function(self.into, self._times(self.out_of.at(x).T))
 
-    def recover(self, z: npt.ArrayLike) -> Function:
-        r"""The fine function :math:`\hat D^\top z` behind conditional means, eq. (2).
+    def recover(self, z: npt.ArrayLike, mean: Function | None = None) -> Function:
+        r"""The fine function behind conditional means, eq. (2) and, with a prior mean, eq. (8).
 
         Parameters
         ----------
         z : (M,)
             Observed conditional means at the mediators of this operator.
+        mean
+            Prior mean m, an element of the space of k: :math:`m + \hat D^\top(z - \hat C^\top m)`.
         """
-        return Function(self.out_of, self._weights @ self._solve(self._observations(z)))
+        z = self._observations(z)
+        if mean is not None:
+            z = z - self.conditional.conditional_mean(mean)(self.mediator)
+        correction = Function(self.out_of, self._weights @ self._solve(z))
+        return correction if mean is None else mean + correction
 
     def drift_of(self, z: Floats, drift: Floats) -> float:
         """Coefficient of a drift in observations z, by generalised least squares."""
@@ -301,6 +319,20 @@ class DeconditionalMeanOperator(RidgeOperator):
         others = features if other is None else Features.of_points(self.out_of.kernel, other)
         left = self.out_of.cross(features).T @ self._weights
         return features.cross(others) - left @ self._times(self.out_of.cross(others))
+
+    def risk(
+        self, operator: FiniteRankOperator | None = None, epsilon: float | None = None
+    ) -> float:
+        r"""The empirical reconstruction risk :math:`\hat{\mathcal E}_d`, eq. (12), of any operator.
+
+        Parameters
+        ----------
+        operator
+            From the space of k to that of ℓ; this one by default.
+        epsilon
+            ε; that of the estimate by default.
+        """
+        return self._risk(operator, epsilon)
 
     def leave_one_out(self, epsilon: float | None = None, z: npt.ArrayLike | None = None) -> Floats:
         r"""Squared error of every mediator under the operator of the others, in closed form.

@@ -27,7 +27,7 @@ from scipy.optimize import minimize_scalar
 from deconditional.bags.inputs import Floats
 from deconditional.errors import FitWarning
 from deconditional.kernels.linalg import stable_cholesky
-from deconditional.operators.functions import Features
+from deconditional.operators.functions import Features, FiniteRankOperator, Function
 
 LEAVE_ONE_OUT = "leave-one-out"
 
@@ -264,8 +264,8 @@ def factorised(matrix: Floats, name: str) -> Floats:
     return root
 
 
-class RidgeOperator:
-    r"""Operator :math:`\Phi B \Psi^\top` that regresses features on elements of another space.
+class RidgeOperator(FiniteRankOperator):
+    r"""The operator that regresses features on elements of another space, with a ridge.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ class RidgeOperator:
 
     @property
     def matrix(self) -> Floats:
-        """The matrix B between the features of the two spaces."""
+        """The matrix between the features of the two spaces."""
         return self._times(np.eye(len(self.out_of)))
 
     def _solve(self, b: Floats) -> Floats:
@@ -315,6 +315,14 @@ class RidgeOperator:
 
     def _times(self, b: Floats) -> Floats:
         return self._solve(b if self._mix is None else self._mix.T @ b)
+
+    def _risk(self, operator: FiniteRankOperator | None, ridge: float | None) -> float:
+        """What the estimate minimises, for any operator."""
+        operator = self if operator is None else operator
+        ridge = self._ridge if ridge is None else ridge
+        mix = np.eye(len(self.out_of)) if self._mix is None else self._mix
+        errors = operator.squared_errors(self.into, Function(self.out_of, mix))
+        return float(self.shares @ errors) + ridge * operator.norm**2
 
     def _left_out(self, ridge: float | None, outputs: Floats) -> Floats:
         """Squared error of every example under the operator of the others."""
