@@ -37,7 +37,7 @@ __all__ = ["MediationCalibration", "MediationSampler", "from_the_prior"]
 PROBLEMS = ("roll", "s-curve", "noisy-60", "noisy-30", "globe")
 METHODS = ("draws", "map")
 POINTS_PER_BAG = 8
-"""Points that every bag is seen through, by all methods alike: a sampler takes thousands of steps."""
+"""Points that every bag is seen through, by all methods: a sampler takes thousands of steps."""
 
 POINTS = 400
 """Fine points, evenly among all, at which posteriors are compared."""
