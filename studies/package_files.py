@@ -100,10 +100,9 @@ class PackageFiles(Files):
         return self.find(f"{EOFS}/sst_ndjfm_anom.nc")[["sst"]].isel(time=20, drop=True)
 
     def convection(self) -> xr.Dataset:
-        """Two kinds of rain of an idealised model, and its height."""
+        """Two kinds of rain of an idealised model."""
         data = self.find(f"{AOSPY}/00060101.precip_monthly.nc").isel(time=6, drop=True)
-        rain = data[["condensation_rain", "convection_rain"]] * 86400.0
-        return rain.assign(lat=data.lat, lon=data.lon, height=data.zsurf)
+        return data[["condensation_rain", "convection_rain"]] * 86400.0
 
 
 def _each(*given: tuple[str, str, str, Cut]) -> tuple[Scenario, ...]:
@@ -132,11 +131,5 @@ SCORED_ONCE = _each(
     ("winds, 64", "winds", "U", Cut(("V",), (), (8, 16))),
     ("pressure, 56", "pressure", "z", Cut((), (), (4, 6))),
     ("anomalies, 36", "anomalies", "sst", Cut((), (), (3, 5))),
-    ("convection, height, 64", "convection", "convection_rain", Cut(("height",), (), (8, 16))),
-    (
-        "convection, condensation, 64",
-        "convection",
-        "convection_rain",
-        Cut(("condensation_rain", "height"), (), (8, 16)),
-    ),
+    ("convection, 64", "convection", "convection_rain", Cut(("condensation_rain",), (), (8, 16))),
 )

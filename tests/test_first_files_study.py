@@ -142,4 +142,4 @@ def test_files_of_packages_are_found_below_a_folder(tmp_path):
     assert given.coarse.U.shape == (8, 8) and given.covariates == ("V",)
     with pytest.raises(UsageError, match="no ferret-vis/data/coads_climatology"):
         LOOKED_AT[0].make(study.files)
-    assert len({each.name for each in LOOKED_AT + SCORED_ONCE + SCENARIOS}) == 20 + len(SCENARIOS)
+    assert len({each.name for each in LOOKED_AT + SCORED_ONCE + SCENARIOS}) == 19 + len(SCENARIOS)
