@@ -297,7 +297,7 @@ class CoarseSide(Side):
         check_marks(values, name)
         role = "target" if name == self.question.target else "mediator"
         if np.isnan(values).all():
-            raise UsageError(f"the {role} {name!r} is missing in every coarse cell; correct it.")
+            raise UsageError(f"the {role} {name!r} is missing in every coarse cell; check it.")
 
 
 # ---------------------------------------------------------------------- both

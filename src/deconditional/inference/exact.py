@@ -197,6 +197,8 @@ class ExactField(Field):
 
     def __loaded__(self) -> ExactField:
         """The field, its bags laid out for the devices of this machine."""
+        if self.weights is None and len(self.z) != self.layout.n_bags:
+            raise ValueError("its observations are not those of its bags")
         return replace(self, layout=settled(self.layout))
 
     @property

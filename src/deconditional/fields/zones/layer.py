@@ -90,6 +90,11 @@ class Layer:
         data = xr.Dataset(values, coords, dict(table.attrs))
         kind = "points" if is_point else "polygons"
         said = [(what, f"{len(table)} {kind}"), *meeting.understood]
+        if twice := int(table.geometry.to_wkb().duplicated().sum()):
+            many = (
+                f"{twice} {kind} lie on others, and all count, as of one time; downscale times one"
+            )
+            said.append(("twice", f"{many} one by one, as in gdf[gdf['month'] == 1]"))
         return cls(data, grid, tuple(said))
 
 
@@ -125,18 +130,14 @@ def check_table(table: Any, what: str) -> None:
 
 def check_rows(table: Any, what: str) -> None:
     """Raise where two rows have one name."""
-    twice = np.asarray(table.index.duplicated(keep=False))
-    if twice.any():
+    again = table.index[table.index.duplicated()].unique()
+    if len(again):
         raise UsageError(
-            f"the {what} {named_rows(table.index.unique(), _repeated(table.index))} come more than "
-            "once, so results could not be told apart; join their parts with gdf.dissolve, or "
-            "number the rows with gdf.reset_index(drop=True)."
+            f"the {what} {named_rows(again, np.ones(len(again), dtype=bool))} come more than once, "
+            "so results could not be told apart; join their parts with gdf.dissolve, number the "
+            "rows with gdf.reset_index(drop=True), or, of a table of several times, downscale one "
+            "after the other, as in gdf[gdf['month'] == 1]."
         )
-
-
-def _repeated(index: Any) -> Flags:
-    counts = index.value_counts(sort=False, dropna=False)
-    return np.asarray(counts.loc[index.unique()].to_numpy() > 1)
 
 
 def check_geometry(table: Any, is_point: bool, geographic: bool, what: str) -> None:
