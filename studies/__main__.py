@@ -23,6 +23,7 @@ from studies.frame import Study
 from studies.global_fields import GlobalFields
 from studies.mediation import Mediation
 from studies.mediation_checks import MediationCalibration, MediationSampler
+from studies.ridges import Ridges
 from studies.shrinkage import Shrinkage
 from studies.swiss_roll import SwissRoll
 from studies.tables import markdown
@@ -36,6 +37,7 @@ STUDIES: dict[str, type[Study]] = {
     for study in (
         Shrinkage,
         Convergence,
+        Ridges,
         SwissRoll,
         Climate,
         GlobalFields,

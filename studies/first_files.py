@@ -31,6 +31,7 @@ from studies.first_scenarios import (
     random_scenario,
 )
 from studies.frame import Outcome, Study, Task
+from studies.package_files import LOOKED_AT, SCORED_ONCE, PackageFiles
 from studies.records import Record, Results
 from studies.tables import markdown
 
@@ -54,6 +55,7 @@ class FirstFiles(Study):
     has_figures: ClassVar[bool] = False
 
     data: str = option("", "folder of the files; those that are absent are left out", metavar="DIR")
+    packages: str = option("", "instead, a folder of unpacked packages", metavar="DIR")
     scenarios: tuple[str, ...] = option(
         (), "some scenarios (default: all)", quick=("globe, 48",), metavar="NAME"
     )
@@ -62,6 +64,8 @@ class FirstFiles(Study):
     @property
     def files(self) -> Files:
         """The folder."""
+        if self.packages:
+            return PackageFiles(Path(self.packages))
         return Files(Path(self.data) if self.data else Path("no files"))
 
     def chosen(self) -> list[Scenario]:
@@ -74,9 +78,10 @@ class FirstFiles(Study):
         if self.random:
             there = [name for name in CHOICES if all(each in files for each in NEEDS[name])]
             return [random_scenario(seed, there) for seed in range(self.random)]
-        names = known("scenario", self.scenarios, [each.name for each in SCENARIOS])
+        every = LOOKED_AT + SCORED_ONCE if self.packages else SCENARIOS
+        names = known("scenario", self.scenarios, [each.name for each in every])
         found = []
-        for each in (each for each in SCENARIOS if each.name in names):
+        for each in (each for each in every if each.name in names):
             absent = [name for name in each.needs if name not in files]
             if absent:
                 print(f"left out, for want of {', '.join(absent)}: {each.name}")

@@ -244,7 +244,7 @@ class Scenario:
     @property
     def needs(self) -> tuple[str, ...]:
         """The files it is made of."""
-        return NEEDS[self.fields]
+        return NEEDS.get(self.fields, ())
 
     def make(self, files: Files) -> Given:
         """The problem itself."""

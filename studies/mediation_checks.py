@@ -36,6 +36,9 @@ __all__ = ["MediationCalibration", "MediationSampler", "from_the_prior"]
 
 PROBLEMS = ("roll", "s-curve", "noisy-60", "noisy-30", "globe")
 METHODS = ("draws", "map")
+POINTS_PER_BAG = 8
+"""Points that every bag is seen through, by all methods: a sampler takes thousands of steps."""
+
 POINTS = 400
 """Fine points, evenly among all, at which posteriors are compared."""
 
@@ -76,6 +79,7 @@ class MediationSampler(Study):
                 trend=setting.trend,
                 method=method,
                 method_options=given,
+                points_per_bag=POINTS_PER_BAG,
             )
             model.fit(data.bags, data.z, mediator=data.mediator)
             found = model.predict(x)

@@ -18,6 +18,7 @@ from deconditional.fields import learn  # noqa: E402
 from deconditional.fields.learn import Learner  # noqa: E402
 from studies.first_files import FirstFiles, _simple  # noqa: E402
 from studies.first_scenarios import SCENARIOS, Files, random_scenario  # noqa: E402
+from studies.package_files import LOOKED_AT, SCORED_ONCE  # noqa: E402
 from test_downscale_command import Regression  # noqa: E402
 
 EXCERPTS = Path(__file__).parent / "data" / "first-files"
@@ -126,3 +127,19 @@ def test_cells_of_a_curvilinear_ocean_keep_their_corners(tmp_path):
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(UsageError, match="there is no folder"):
         FirstFiles(data=str(tmp_path / "nowhere")).tasks()
+
+
+def test_files_of_packages_are_found_below_a_folder(tmp_path):
+    folder = tmp_path / "libncarg-data/usr/share/ncarg/data/nug"
+    folder.mkdir(parents=True)
+    values = np.random.default_rng(0).standard_normal((2, 64, 128))
+    axes = {"lat": np.linspace(-88, 88, 64), "lon": np.linspace(-180, 177, 128)}
+    winds = xr.Dataset({name: (("time", *axes), values) for name in "UV"}, axes)
+    winds.to_netcdf(folder / "uv300.nc")
+    study = FirstFiles(packages=str(tmp_path), scenarios=("winds, 64", "coads, air, 60"))
+    assert [each.name for each in study.chosen()] == ["coads, air, 60", "winds, 64"]
+    given = next(each for each in SCORED_ONCE if each.name == "winds, 64").make(study.files)
+    assert given.coarse.U.shape == (8, 8) and given.covariates == ("V",)
+    with pytest.raises(UsageError, match="no ferret-vis/data/coads_climatology"):
+        LOOKED_AT[0].make(study.files)
+    assert len({each.name for each in LOOKED_AT + SCORED_ONCE + SCENARIOS}) == 19 + len(SCENARIOS)

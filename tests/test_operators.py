@@ -1,5 +1,7 @@
 """Functions, operators, leave-one-out and the two-stage regressor against dense NumPy algebra."""
 
+import warnings
+
 import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,9 @@ from deconditional.operators import (
     DeconditionalRegressor,
     Evidence,
     Features,
+    FiniteRankOperator,
+    Function,
+    LeaveOneOut,
     median_kernel,
     search_ridge,
 )
@@ -31,7 +36,6 @@ from helpers import (
     weight_matrix,
     weighted_replicated_mediation,
 )
-from rkhs import FiniteRankOperator, Function, risk
 
 SIZES = [3, 1, 7, 4, 5, 2]
 KERNEL = gk.RBF(lengthscale=jnp.array([0.8, 1.3]), variance=1.4)
@@ -136,7 +140,7 @@ def test_a_median_kernel_falls_to_one_over_e_at_the_median_distance():
 
 @pytest.fixture(scope="module")
 def operators():
-    return FiniteRankOperator.of(conditional(WEIGHTED)), FiniteRankOperator(
+    return conditional(WEIGHTED), FiniteRankOperator(
         Features(KERNEL, EQUAL),
         np.random.default_rng(4).normal(size=(6, 6)),
         Features.of_points(MEDIATOR_KERNEL, OBSERVED),
@@ -178,13 +182,12 @@ def test_embeddings_and_conditional_means_are_those_of_the_paper(cmo, bags):
     embedding = operator.embedding(OBSERVED)
     assert_close(embedding(X), K_X @ a)
     assert_close(embedding.inner(embedding), a.T @ K @ a)
-    algebra = FiniteRankOperator.of(operator)
-    assert_close(algebra(Function.canonical(MEDIATOR_KERNEL, OBSERVED))(X), K_X @ a)
+    assert_close(operator(Function.canonical(MEDIATOR_KERNEL, OBSERVED))(X), K_X @ a)
     f = Function.from_points(KERNEL, X, RNG.normal(size=6))
     values = f(bags.points)
     assert_close(operator.conditional_mean(f)(OBSERVED), a.T @ values)
     assert_close(operator.conditional_mean(values)(OBSERVED), a.T @ values)
-    assert_close(algebra.adjoint(f)(OBSERVED), a.T @ values)
+    assert_close(operator.adjoint(f)(OBSERVED), a.T @ values)
     assert_close(
         operator.conditional_mean(np.stack([values, -values], 1))(OBSERVED)[:, 1], -a.T @ values
     )
@@ -216,15 +219,15 @@ def dense_conditional_risk(cmo, bags, coefficients, operator, ridge):
 
 @EACH
 def test_conditional_risk_of_any_operator(cmo, bags):
-    estimate = conditional(bags, cmo)
-    operator, p = FiniteRankOperator.of(estimate), weight_matrix(bags)
+    operator = conditional(bags, cmo)
+    p = weight_matrix(bags)
+    expected = dense_conditional_risk(cmo, bags, p @ operator.matrix, operator, RIDGE)
+    assert_close(operator.risk(), expected)
     change = RNG.normal(size=(6, 6))
     other = operator + FiniteRankOperator(operator.into, change, operator.out_of)
-    spread = estimate.shares @ estimate.into.scatter if cmo == "standard" else 0.0
-    for each, b, ridge in ((operator, 0.0, RIDGE), (other, change, 0.3)):
-        coefficients = p @ (operator.matrix + b)
-        expected = dense_conditional_risk(cmo, bags, coefficients, each, ridge)
-        assert_close(risk(estimate, each, ridge) + spread, expected)
+    coefficients = p @ (operator.matrix + change)
+    expected = dense_conditional_risk(cmo, bags, coefficients, other, 0.3)
+    assert_close(operator.risk(other, ridge=0.3), expected)
 
 
 def refitted_errors(cmo, bags, ridge):
@@ -261,7 +264,7 @@ def test_leave_one_bag_out_is_what_refits_give(cmo, bags):
 
 @EACH
 def test_the_ridge_chosen_is_the_best_of_a_fine_grid(cmo, bags):
-    operator = conditional(bags, cmo, ridge="leave-one-out")
+    operator = conditional(bags, cmo, ridge="leave-one-out", ridge_bounds=(1e-4, 10.0))
     grid = np.geomspace(1e-4, 10.0, 101)
     pi = shares(cmo, bags)
     scores = [pi @ refitted_errors(cmo, bags, ridge) for ridge in grid]
@@ -279,15 +282,15 @@ def test_a_search_finds_the_lowest_of_two_valleys():
         u = np.log10(ridge)
         return min((u + 5.13) ** 2 + 0.5, (u + 1.37) ** 2)
 
-    found = search_ridge(valleys, 1.0)
+    found = search_ridge(valleys, (1e-8, 10.0))
     assert abs(np.log10(found.best) + 1.37) < 1e-3
     assert found.score == found.scores.min() < 1e-6
 
 
-@pytest.mark.parametrize(("slope", "edge", "bound"), [(1, "lower", 1e-10), (-1, "upper", 1e3)])
+@pytest.mark.parametrize(("slope", "edge", "bound"), [(1, "lower", 1e-3), (-1, "upper", 0.1)])
 def test_a_search_warns_at_an_edge(slope, edge, bound):
     with pytest.warns(FitWarning, match=f"epsilon = .* {edge} edge"):
-        found = search_ridge(lambda r: slope * np.log(r), 1.0, "epsilon")
+        found = search_ridge(lambda r: slope * np.log(r), (1e-3, 0.1), "epsilon")
     assert found.at_edge == edge and abs(found.best / bound - 1) < 1e-9
 
 
@@ -327,6 +330,23 @@ def test_evidence_is_that_of_contrasts():
     assert_close(-0.5 * degrees * Evidence(q, Z).score(0.1), a)
 
 
+def test_leave_one_out_with_a_constant_refits_the_constant():
+    q = gram(KERNEL, X)
+    drift = RNG.uniform(0.5, 1.5, 6)
+    held_out = LeaveOneOut(q, np.outer(Z, Z), np.full(6, 1 / 6), drift)
+    for ridge in (1e-3, 0.2):
+        expected = []
+        for j in range(6):
+            kept = np.arange(6) != j
+            system = np.zeros((6, 6))
+            system[:5, :5] = q[np.ix_(kept, kept)] + 5 * ridge * np.eye(5)
+            system[:5, 5] = system[5, :5] = drift[kept]
+            solved = np.linalg.solve(system, np.append(Z[kept], 0.0))
+            prediction = q[j, kept] @ solved[:5] + drift[j] * solved[5]
+            expected.append((Z[j] - prediction) ** 2)
+        assert_close(held_out.errors(ridge), expected)
+
+
 # --------------------------------------------------------------------------- deconditional
 
 
@@ -336,19 +356,21 @@ def test_deconditional_operator_is_that_of_the_paper(cmo, bags):
     a = mediation(cmo, bags)
     system = a.T @ K @ a + 6 * EPSILON * np.eye(6)
     assert_close(operator.embedding(X).coefficients, np.linalg.solve(system, a.T @ K_X.T))
-    images = FiniteRankOperator.of(operator)(Function.canonical(KERNEL, X))
-    assert_close(images(OBSERVED), operator.embedding(X)(OBSERVED))
+    assert_close(operator(Function.canonical(KERNEL, X))(OBSERVED), operator.embedding(X)(OBSERVED))
     recovered = operator.recover(Z)
     assert_close(recovered(X), dme_estimate(KERNEL, bags.points, a, EPSILON, Z, X))
     variance = 6 * EPSILON
     covariance = deconditional_covariance(KERNEL, bags.points, a, variance, X)
     assert_close(operator.covariance(X), covariance)
     assert_close(operator.covariance(X[:2], X[2:]), covariance[:2, 2:])
-    assert_close(recovered(X), deconditional_mean(KERNEL, bags.points, a, variance, Z, X))
+    prior = Function.from_points(KERNEL, X, RNG.normal(size=6))
+    residual = Z - a.T @ prior(bags.points)
+    expected = prior(X) + deconditional_mean(KERNEL, bags.points, a, variance, residual, X)
+    assert_close(operator.recover(Z, mean=prior)(X), expected)
 
 
 @EACH
-def test_deconditional_risk(cmo, bags):
+def test_deconditional_risk_and_leave_one_out(cmo, bags):
     stage_one = conditional(bags, cmo)
     operator = DeconditionalMeanOperator(stage_one, OBSERVED, epsilon=EPSILON)
     a = mediation(cmo, bags)
@@ -357,7 +379,34 @@ def test_deconditional_risk(cmo, bags):
     residual = np.eye(6) - b @ K @ a
     loss = np.einsum("ij,ik,kj->j", residual, L_BOTH, residual).mean()
     penalty = EPSILON * np.sum((L_BOTH @ b) * (b @ K))
-    assert_close(risk(operator, FiniteRankOperator.of(operator), EPSILON), loss + penalty)
+    assert_close(operator.risk(), loss + penalty)
+    for epsilon in (1e-3, 0.5):
+        errors, squares = [], []
+        for j in range(6):
+            kept = np.arange(6) != j
+            system = q[np.ix_(kept, kept)] + 5 * epsilon * np.eye(5)
+            weights = np.linalg.solve(system, q[kept, j])
+            difference = np.eye(6)[j]
+            difference[kept] -= weights
+            errors.append(difference @ L_BOTH @ difference)
+            squares.append((difference @ Z) ** 2)
+        assert_close(operator.leave_one_out(epsilon), errors)
+        assert_close(operator.leave_one_out(epsilon, z=Z), squares)
+
+
+def test_epsilon_chosen_by_leaving_one_out():
+    stage_one = conditional(EQUAL)
+    bounds = (1e-6, 10.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        operator = DeconditionalMeanOperator(
+            stage_one, OBSERVED, epsilon="leave-one-out", epsilon_bounds=bounds
+        )
+    grid = np.geomspace(*bounds, 141)
+    scores = [operator.leave_one_out(epsilon).mean() for epsilon in grid]
+    best = int(np.argmin(scores))
+    assert grid[max(best - 1, 0)] <= operator.epsilon <= grid[min(best + 1, 140)]
+    assert bool(caught) == (operator.search.at_edge != "")
 
 
 @pytest.mark.parametrize(("cmo", "bags"), [CASES[0], CASES[3]], ids=["standard", "shrinkage"])
@@ -398,15 +447,21 @@ def test_a_constant_is_fitted_by_generalised_least_squares():
     assert_close(model.predict_coarse(OBSERVED), constant * drift + a.T @ K @ a @ rest)
 
 
-def test_epsilon_chosen_by_the_observations():
+@pytest.mark.parametrize("way", ["evidence", "leave-one-out"])
+def test_epsilon_chosen_by_the_observations(way):
+    bounds = (1e-6, 100.0)
     a = mediation("standard", EQUAL)
     z = a.T @ np.sin(EQUAL.points).sum(1) + 0.05 * np.array([1, 1, -1, -1, 1, -1])
-    model = DeconditionalRegressor(KERNEL, MEDIATOR_KERNEL, ridge=RIDGE).fit(
-        EQUAL, z, mediator=OBSERVED
-    )
+    model = DeconditionalRegressor(
+        KERNEL, MEDIATOR_KERNEL, ridge=RIDGE, epsilon=way, epsilon_bounds=bounds
+    ).fit(EQUAL, z, mediator=OBSERVED)
     q, drift = a.T @ K @ a, a.T @ np.ones(EQUAL.n_points)
-    criterion = Evidence(q, z, drift)
-    grid = np.geomspace(1e-6, 100.0, 141)
+    criterion = (
+        Evidence(q, z, drift)
+        if way == "evidence"
+        else LeaveOneOut(q, np.outer(z, z), np.full(6, 1 / 6), drift)
+    )
+    grid = np.geomspace(*bounds, 141)
     best = int(np.argmin([criterion.score(epsilon) for epsilon in grid]))
     assert 0 < best < 140 and grid[best - 1] < model.epsilon_ < grid[best + 1]
 
@@ -434,6 +489,7 @@ def test_the_regressor_keeps_the_habits_of_scikit_learn():
     model = DeconditionalRegressor(KERNEL, MEDIATOR_KERNEL, ridge=RIDGE, epsilon=EPSILON)
     assert set(model.get_params()) == {
         *("kernel", "mediator_kernel", "cmo", "ridge", "epsilon", "trend"),
+        *("ridge_bounds", "epsilon_bounds"),
     }
     with pytest.raises(NotFittedError, match="call fit first"):
         model.predict(X)
@@ -463,12 +519,29 @@ def _without_mediator():
             ValueError,
             "different spaces",
         ),
+        (
+            lambda: Function.canonical(KERNEL, X) + Function.from_points(KERNEL, X, np.ones(6)),
+            ValueError,
+            "same number of functions",
+        ),
         (lambda: Function.canonical(KERNEL, X)(np.ones((3, 1))), ValueError, "have 2 variable"),
         (lambda: Function.canonical(KERNEL, X)([[np.nan, 1.0]]), ValueError, "point 0 is missing"),
+        (
+            lambda: FiniteRankOperator(Features(KERNEL, EQUAL), np.eye(5), Features(KERNEL, EQUAL)),
+            ValueError,
+            "a row for each of the 6",
+        ),
+        (lambda: conditional(EQUAL)(X), TypeError, "maps a Function, not ndarray"),
         (lambda: conditional(_without_mediator()), ValueError, "no mediator"),
         (lambda: conditional(EQUAL, cmo="best"), ValueError, "cmo must be"),
         (lambda: conditional(EQUAL, ridge=0.0), ValueError, "ridge must be a positive number"),
         (lambda: conditional(EQUAL, ridge="best"), ValueError, "or 'leave-one-out', not 'best'"),
+        (lambda: conditional(EQUAL, ridge_bounds=(1, 2)), ValueError, "ridge_bounds are for"),
+        (
+            lambda: conditional(EQUAL, ridge="leave-one-out", ridge_bounds=(2, 1)),
+            ValueError,
+            "increasing order",
+        ),
         (
             lambda: conditional(EQUAL.select([0]), ridge="leave-one-out"),
             ValueError,
@@ -493,7 +566,7 @@ def _without_mediator():
             ValueError,
             "6 mediators came with 1",
         ),
-        (lambda: DeconditionalRegressor().fit(X, Z), TypeError, "Bags"),
+        (lambda: DeconditionalRegressor().fit(X, Z), TypeError, r"a pair \(x, y\)"),
         (lambda: DeconditionalRegressor().fit(_without_mediator(), Z), ValueError, "no mediator"),
         (lambda: DeconditionalRegressor().fit(EQUAL, Z[:4]), ValueError, "4 observations came for"),
         (
@@ -507,7 +580,7 @@ def _without_mediator():
                 EQUAL, Z
             ),
             ValueError,
-            "or 'evidence', not 'cv'",
+            "'evidence' or 'leave-one-out', not 'cv'",
         ),
         (
             lambda: DeconditionalRegressor(KERNEL, MEDIATOR_KERNEL, ridge=1.0).fit(

@@ -11,9 +11,14 @@ import pytest
 from scipy.linalg import sqrtm
 
 from deconditional import CMP, Bags
-from deconditional.operators import ConditionalMeanOperator, DeconditionalMeanOperator, Features
+from deconditional.operators import (
+    ConditionalMeanOperator,
+    DeconditionalMeanOperator,
+    Features,
+    FiniteRankOperator,
+    Function,
+)
 from helpers import assert_close, gram, ragged_bags, replicated_mediation
-from rkhs import FiniteRankOperator, Function, function, risk
 
 RNG = np.random.default_rng(7)
 KERNEL = gk.Matern32(lengthscale=jnp.array([0.8, 1.3]), variance=1.4)
@@ -228,15 +233,14 @@ def test_equations_8_and_9_the_estimated_posterior(conditional, deconditional):
 def test_section_3_2_covariance_is_what_the_round_trip_loses(conditional, deconditional):
     # k_d(x, x') = k(x, x') - ⟨k_x, Ĉ D̂ k_x'⟩. The paper has D̂ Ĉ, which maps mediators' functions
     # to themselves and cannot be applied to k_x'.
-    c, d = FiniteRankOperator.of(conditional), FiniteRankOperator.of(deconditional)
-    trip = c @ d
+    trip = conditional @ deconditional
     features = Function.canonical(KERNEL, X)
     lost = gram(KERNEL, X) - features.inner(trip(features))
     assert_close(deconditional.covariance(X), lost)
     f = Function.from_points(KERNEL, X, RNG.normal(size=6))
     assert_close((trip.adjoint(f) - trip(f)).norm, 0.0)
     with pytest.raises(ValueError, match="different spaces"):
-        (d @ c)(features)
+        (deconditional @ conditional)(features)
 
 
 def test_section_3_3_standard_and_shrinkage_operators():
@@ -261,22 +265,21 @@ def test_section_3_3_standard_and_shrinkage_operators():
 # --------------------------------------------------------------------------- section 4
 
 
-def assert_minimiser(estimate, into, out_of, ridge):
-    """The risk is quadratic: flat at the estimate, and higher by a known amount elsewhere."""
-    operator = FiniteRankOperator.of(estimate)
-    least = risk(estimate, operator, ridge)
+def assert_minimiser(risk, operator, into, out_of, ridge):
+    """The risk is quadratic: flat at the operator, and higher by a known amount elsewhere."""
+    least = risk(operator)
     rng = np.random.default_rng(5)
     for _ in range(8):
         change = FiniteRankOperator(into, rng.normal(size=(len(into), len(out_of))), out_of)
         change = (1.0 / change.norm) * change
         step = 1e-4
-        up, down = (risk(estimate, operator + h * change, ridge) for h in (step, -step))
+        up, down = risk(operator + step * change), risk(operator - step * change)
         slope, curvature = (up - down) / (2 * step), (up + down - 2 * least) / step**2
         assert abs(slope) < 1e-8
         # Along a unit direction the penalty alone contributes 2 ridge to the curvature.
         assert curvature > 2 * ridge * (1 - 1e-3)
         for size in (0.1, 1.0, 10.0):
-            risen = risk(estimate, operator + size * change, ridge) - least
+            risen = risk(operator + size * change) - least
             assert_close(risen, 0.5 * curvature * size**2, tolerance=1e-3)
             assert risen > 0
 
@@ -288,7 +291,7 @@ def test_equation_11_the_conditional_operator_minimises_its_risk(conditional):
         (conditional.into, conditional.out_of),
         (elsewhere, Features.of_points(MEDIATOR_KERNEL, OBSERVED)),
     ]:
-        assert_minimiser(conditional, into, out_of, RIDGE)
+        assert_minimiser(conditional.risk, conditional, into, out_of, RIDGE)
 
 
 def test_proposition_4_1_the_deconditional_operator_minimises_its_risk(deconditional):
@@ -297,7 +300,7 @@ def test_proposition_4_1_the_deconditional_operator_minimises_its_risk(deconditi
         (deconditional.into, deconditional.out_of),
         (Features.of_points(MEDIATOR_KERNEL, BAGS.mediator), elsewhere),
     ]:
-        assert_minimiser(deconditional, into, out_of, EPSILON)
+        assert_minimiser(deconditional.risk, deconditional, into, out_of, EPSILON)
 
 
 def test_proposition_4_1_closed_form(conditional, deconditional):
@@ -325,8 +328,7 @@ def test_section_4_deconditioning_undoes_conditioning_in_the_limit(conditional):
         operator = DeconditionalMeanOperator(conditional, SPREAD, epsilon=epsilon)
         shrunk = 4 * epsilon / (4 * epsilon + np.linalg.eigvalsh(q)[0])
         for f, limit in [(inside, inside), (outside, projection)]:
-            c, d = FiniteRankOperator.of(conditional), FiniteRankOperator.of(operator)
-            back = d.adjoint(c.adjoint(f))
+            back = operator.adjoint(conditional.adjoint(f))
             assert_close(operator.recover(conditional.conditional_mean(f)(SPREAD))(X), back(X))
             assert (back - limit).norm <= (shrunk + 1e-7) * limit.norm
     assert shrunk < 1e-4
@@ -335,19 +337,17 @@ def test_section_4_deconditioning_undoes_conditioning_in_the_limit(conditional):
 def test_section_4_the_risk_asks_for_the_other_inverse(conditional):
     # Eq. (12) drives D Ĉ ℓ_y to ℓ_y. What D is for is Ĉ D = Id on the fine functions it can reach.
     # As ε → 0 with few mediators both hold: the first at every ỹ, the second on the embeddings.
-    c = FiniteRankOperator.of(conditional)
-    operator = FiniteRankOperator.of(DeconditionalMeanOperator(conditional, SPREAD, epsilon=1e-10))
+    operator = DeconditionalMeanOperator(conditional, SPREAD, epsilon=1e-10)
     features = Function.canonical(MEDIATOR_KERNEL, SPREAD)
-    back = operator(c(features))
+    back = operator(conditional(features))
     assert ((back - features).norm < 1e-4).all()
-    embeddings = function(conditional.embedding(SPREAD))
-    assert ((c(operator(embeddings)) - embeddings).norm < 1e-4).all()
+    embeddings = conditional.embedding(SPREAD)
+    assert ((conditional(operator(embeddings)) - embeddings).norm < 1e-4).all()
     more = np.linspace(-3, 3, 9)[:, None]  # nine mediators, six bags: rank six
-    operator = FiniteRankOperator.of(DeconditionalMeanOperator(conditional, more, epsilon=1e-9))
-    features = Function.canonical(MEDIATOR_KERNEL, more)
-    embeddings = function(conditional.embedding(more))
-    assert (operator(c(features)) - features).norm.max() > 0.1
-    assert ((c(operator(embeddings)) - embeddings).norm < 1e-4).all()
+    operator = DeconditionalMeanOperator(conditional, more, epsilon=1e-9)
+    features, embeddings = Function.canonical(MEDIATOR_KERNEL, more), conditional.embedding(more)
+    assert (operator(conditional(features)) - features).norm.max() > 0.1
+    assert ((conditional(operator(embeddings)) - embeddings).norm < 1e-4).all()
 
 
 def test_theorem_4_2_rate_of_the_excess_risk():

@@ -303,9 +303,9 @@ def test_all_runs_every_study_in_a_folder_of_its_own(toy_command, tmp_path, monk
 
 
 def test_a_study_of_all_has_a_process_of_its_own(tmp_path, capfd):
-    given = ["shrinkage", "--seeds", "0", "--out", str(tmp_path / "new")]
+    given = ["ridges", "--seeds", "0", "--out", str(tmp_path / "new")]
     assert command._carried_out(given) == 2
-    assert "at least 1, not 0" in capfd.readouterr().err
+    assert "1 to 100, not 0" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", [*command.STUDIES, "all"])
@@ -340,7 +340,9 @@ ROLL = ["swiss-roll", "--points", "200", "--bags", "8", "--seeds", "1"]
         (["climate", "--models", "varcpm"], "unknown model 'varcpm'; choose from 'vargpr'"),
         (["climate", "--seeds", "0"], "at least 1, not 0"),
         (["all", "--jobs", "4096"], "4096 jobs on"),
-        (["counts", "--no-figures"], "unrecognized arguments: --no-figures"),
+        (["ridges", "--seeds", "0"], "1 to 100, not 0"),
+        (["ridges", "--points", "7"], "unknown number of points 7; choose from 500"),
+        (["ridges", "--no-figures"], "unrecognized arguments: --no-figures"),
         (["shrinkage", "--jobs", "2"], "unrecognized arguments: --jobs"),
         (["convergence", "--sizes", "3"], "Take more sizes up to 2000"),
         (["convergence", "--sizes", "1", "4", "8", "16"], "sizes must be at least 2, not 1"),

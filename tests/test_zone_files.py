@@ -161,6 +161,16 @@ def test_from_files_to_a_raster_and_a_table(folder):
 
 
 @pytest.mark.filterwarnings("ignore::deconditional.DeconditionalWarning")
+def test_districts_and_stations_are_sources_of_one_field(folder, capsys):
+    start = ["--fine", "@elevation.tif", "--coarse", "@districts.gpkg", "@stations.csv"]
+    rest = ["--target", "yield", "--covariates", "elevation", "--kind", "mean", "--folds", "2"]
+    assert run(folder, *start, *rest, "--restarts", "1", "--out", "@both.tif") == 0
+    facts = json.loads(rioxarray.open_rasterio(folder / "both.tif").attrs["deconditional"])
+    said = dict(facts["understood"])
+    assert "12 polygons" in said["source 1"] and "12 points" in said["source 2"]
+
+
+@pytest.mark.filterwarnings("ignore::deconditional.DeconditionalWarning")
 def test_cases_from_files_to_a_report(folder):
     """Counts of people: rates, what they exceed, counts over other zones, and a page with maps."""
     districts = gpd.read_file(folder / "districts.gpkg")

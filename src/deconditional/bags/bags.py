@@ -16,6 +16,7 @@ from deconditional.bags.inputs import (
     Floats,
     amounts_within,
     bags_of_labels,
+    check_possible,
     columns_of,
     constant_within,
     mediator_array,
@@ -81,6 +82,12 @@ class Bags:
         """What they are made of, labels apart."""
         amounts = [] if self.exposure is None else [self.exposure]
         return [self.points, self.bag, self.weights, self.mediator, self.point, *amounts]
+
+    def __loaded__(self) -> Bags:
+        """The bags themselves, once what a file says of them is known to be possible."""
+        own = self.points, self.bag, self.weights, self.ids, self.mediator, self.point
+        check_possible(*own, self.exposure)
+        return self
 
     # ------------------------------------------------------------------ constructors
 

@@ -229,6 +229,29 @@ def amounts_within(
     return amount * share, totals
 
 
+def check_possible(
+    points: Floats,
+    bag: Ints,
+    weights: Floats,
+    ids: tuple[Hashable, ...],
+    mediator: Floats | None,
+    point: Ints,
+    exposure: Floats | None = None,
+) -> None:
+    """Raise where arrays that a file has cannot be those of bags."""
+    counts = {len(each) for each in (points, bag, weights, point)}
+    n = len(set(ids))
+    if len(counts) > 1 or n != len(ids) or set(bag.tolist()) != set(range(n)):
+        raise ValueError("its bags do not have a label each, or no points")
+    if mediator is not None and (mediator.ndim, len(mediator)) != (2, n):
+        raise ValueError("its bags do not have a mediator each")
+    if exposure is not None and (exposure.shape != (n,) or not (exposure > 0).all()):
+        raise ValueError("its bags do not have an exposure each")
+    positive = np.isfinite(weights) & (weights >= 0)
+    if points.ndim != 2 or not (np.isfinite(points).all() and positive.all()):
+        raise ValueError("its bags have points or weights that are no numbers")
+
+
 # --------------------------------------------------------------------------- tables
 
 

@@ -39,9 +39,8 @@ def run(out: str | Path, seed: int = 0, command: str = "") -> dict[str, dict[str
     began, folder, console = time.perf_counter(), output_folder(out), new_console()
     data = datasets.us_homicides(step=STEP)
     console.print(
-        f"Homicides in the United States, 1989 to 1991: {len(data.zones)} states give "
-        f"{int(data.zones['homicides'].sum())}, a grid has people and five covariates; the "
-        f"{len(data.truth)} counties are hidden."
+        f"Homicides of 1989 to 1991 in {len(data.zones)} states; a grid has people and five "
+        f"covariates; {len(data.truth)} counties are hidden."
     )
     model = Downscaler(
         "homicides",

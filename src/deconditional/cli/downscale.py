@@ -42,6 +42,7 @@ from deconditional.fields.io import (
 from deconditional.fields.predict import levels_of, parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide, two_sides
+from deconditional.models.sources import Source
 from deconditional.saving.outputs import check_place, replacing
 from deconditional.saving.resume import Checkpoint, opened
 
@@ -77,7 +78,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     check_size_options(args)
     request = Request(args, command, console, downscaler, *read(args, extra))
     if args.aggregate is not None:
-        request = replace(request, zones=named(open_table(args.aggregate, "aggregate"), None))
+        request = replace(request, zones=open_table(args.aggregate, "aggregate"))
     computing = complaints(
         f"the computation with the model {downscaler.model!r} failed",
         "try another --model or --seed, or leave variables out",
@@ -111,33 +112,33 @@ def exposure(args: argparse.Namespace) -> list[str]:
     if is_file and not is_raster(given):
         names = [str(n) for n in open_fields(given, "exposure").data_vars]
         if len(names) != 1:
-            raise UsageError(
-                f"the exposure file {given!r} has {len(names)} variables; add it to --fine, and "
-                "name one with --exposure."
-            )
+            raise UsageError(f"{given!r} has {len(names)} variables; add it to --fine, name one.")
         name = names[0]
     args.exposure, args.of_estimator = name, [*args.of_estimator, "exposure"]
     return [given] if is_file else []
 
 
-def named(table: Any, column: str | None) -> Any:
-    """A table whose rows are called by a column, if one is named."""
-    if column is None:
-        return table
-    if column not in table.columns:
+def zones_of(path: str, column: str | None) -> Any:
+    """A table of zones whose rows are called by a column, if one is named; or cells of a grid."""
+    if not is_table_file(path):
+        return open_fields(path, "coarse")
+    table = open_table(path)
+    if column is not None and column not in table.columns:
         raise UsageError(
             f"--id: the polygons have no column {column!r}; they have "
             f"{', '.join(str(c) for c in table.columns)}."
         )
-    return table.set_index(column)
+    return table if column is None else table.set_index(column)
 
 
 def read(args: argparse.Namespace, extra: Sequence[str]) -> tuple[Any, Any, xr.Dataset | None]:
     """Fine and coarse data, and those to predict on if they are others, at the times asked for."""
     chunked = is_asked_for_chunks(args)
     fine = open_fine([*args.fine, *extra], "fine", chunked)
-    if len(args.coarse) == 1 and is_table_file(args.coarse[0]):
-        coarse = named(open_table(args.coarse[0]), args.id)
+    coarse: Any
+    if any(is_table_file(path) for path in args.coarse):
+        coarse = [Source(zones_of(path, args.id), args.target) for path in args.coarse]
+        coarse = coarse[0].where if len(coarse) == 1 else coarse
     elif args.id is not None:
         raise UsageError("--id names the rows of a table of polygons; --coarse is none.")
     else:

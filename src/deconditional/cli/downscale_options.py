@@ -71,7 +71,8 @@ def _data(add: Add, of_estimator: Add) -> None:
     add("--fine", required=True, help=text, **files)
     text = (
         "target and mediators on the coarse grid, NaN where unknown; or polygons or points in a "
-        "GeoPackage, GeoJSON, shapefile, or CSV with lon and lat"
+        "GeoPackage, GeoJSON, shapefile, or CSV with lon and lat; several of these are sources of "
+        "one field"
     )
     add("--coarse", required=True, help=text, **files)
     of_estimator("--target", required=True, help="coarse variable to downscale")

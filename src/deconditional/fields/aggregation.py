@@ -119,7 +119,10 @@ def aggregate(
     levels = quantile_levels(quantiles)
     if kind not in ("mean", "sum", "count"):
         raise UsageError(f"kind must be 'mean', 'sum' or 'count', not {kind!r}.")
-    if kind == "count" and (not isinstance(source, Downscaler) or source.family is None):
+    if isinstance(source, Downscaler):
+        source._check_fitted()
+    counted = isinstance(source, Downscaler) and source.pairing_.question.family is not None
+    if kind == "count" and not counted:
         raise UsageError("kind='count' is for a fitted Downscaler with a family of counts.")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
         raise UsageError(f"samples must be a whole number from 2 on, not {samples!r}.")
@@ -139,15 +142,7 @@ def aggregate(
 
 @dataclass(frozen=True)
 class _Found:
-    """Zones on the fine cells.
-
-    Attributes
-    ----------
-    survey
-        Sums over the points of every zone.
-    kept : (k,)
-        The zones that are covered enough, and rows of the survey that are theirs.
-    """
+    """Zones on the fine cells: bags of those that are covered enough, amounts and cover of all."""
 
     side: FineSide
     bags: FineBags
@@ -247,7 +242,6 @@ def _quantiles(draws: Floats, levels: Sequence[float]) -> Floats:
 
 def _side_of_fit(model: Downscaler, fine: xr.Dataset | None) -> FineSide:
     """Fine data that was given, or that of the fit."""
-    model._check_fitted()
     if fine is not None:
         return FineSide.of(fine, model.pairing_.question)
     side = model.learner_.side
@@ -262,11 +256,11 @@ def _side_of_fit(model: Downscaler, fine: xr.Dataset | None) -> FineSide:
 def _of_model(model: Downscaler, found: _Found, n: int, seed: int) -> tuple[Floats, Floats, Floats]:
     """Mean, standard deviation and draws of means over zones."""
     target, bags = model.target_scaling_, _bags(model, found, seed)
-    if target.link is not None:
-        found_draws = model.model_.predict_bags(
-            replace(bags, exposure=None), kind="mean", n_draws=n, seed=seed
-        ).draws
-        return found_draws.mean(0), found_draws.std(0), found_draws
+    if target.link is not None or (model.pairing_.sources and not target.bounded):
+        bags = replace(bags, exposure=None)
+        means = model.model_.predict_bags(bags, kind="mean", n_draws=n, seed=seed).draws
+        draws = means if target.link is not None else target.physical(means)
+        return draws.mean(0), draws.std(0), draws
     if target.log or target.bounded:
         return _by_samples(model, bags, n, seed)
     post: CoarsePosterior = model.model_.predict_bags(bags)
@@ -277,7 +271,7 @@ def _of_model(model: Downscaler, found: _Found, n: int, seed: int) -> tuple[Floa
 def _counts(model: Downscaler, found: _Found, n: int, seed: int) -> Floats:
     """Draws of counts as they would be observed, with a scatter and an effect of their own."""
     bags = _bags(model, found, seed)
-    amounts = {model.family.amount: found.amount[found.bags.table.unit]}
+    amounts = {model.pairing_.question.family.amount: found.amount[found.bags.table.unit]}
     bags = replace(bags, exposure=None)
     post = model.model_.predict_bags(bags, kind="sum", noise=True, n_draws=n, seed=seed, **amounts)
     return np.asarray(post.draws)

@@ -2,7 +2,8 @@
 
 A zone that is held out has its fine points and its people, and its count is predicted. The simple
 answers are areal weighting, here one rate for all that is not hidden, and a Poisson regression on
-means of the covariates.
+means of the covariates; of normal observations, interpolation. Of several sources the zones of the
+first are judged, and all sources are hidden where these are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from deconditional.fields.opponents import BILINEAR, REGRESSION
+from deconditional.fields.problem import FitData
 from deconditional.fields.validation import Comparison, Folds
 from deconditional.models.baselines import areal_weighting, poisson_regression
 from deconditional.scores import Counts, Draws
@@ -33,6 +36,10 @@ NOBODY = 1e-9
 """Share of the people of a zone that is hidden who stay."""
 
 COLUMNS = ("rmse", "crps", "nll", "coverage95", "coverage50")
+SIMPLE = {
+    "areal weighting": lambda amounts, z, points: areal_weighting(amounts, z),
+    "Poisson regression": poisson_regression,
+}
 
 
 def compared_counts(
@@ -40,8 +47,11 @@ def compared_counts(
 ) -> Comparison:
     """Fitted models beside simple answers, in blocks of zones; parameters held, or learnt anew."""
     folds: Folds = learner.folds
-    first = next(iter(data.values()))
-    fold, z = folds.fold[first.used], first.z
+    first, problem = next(iter(data.values())), learner.problem
+    fold, family = folds.fold[first.used], problem.pairing.question.family
+    judged = np.flatnonzero((np.zeros(len(first.z)) if first.source is None else first.source) == 0)
+    centre, scale = problem.target.centre, problem.target.scale
+    z = centre + scale * first.z[judged]
     rows, pit = [], {}
     for name, model in models.items():
         began = time.perf_counter()
@@ -52,19 +62,23 @@ def compared_counts(
         if isinstance(given, str):
             recipe = replace(recipe, model=name)
         held = replace(learner, recipe=recipe)
-        found: Any = Draws(_of_model(held, name, held.data(name), fold))
+        draws = _of_model(held, name, held.data(name), fold, judged)
+        found: Any = Draws(centre + scale * draws)
         rows.append(_row(name, found, z, time.perf_counter() - began))
         pit[name] = found.pit(z).draw(learner.recipe.seed)
-    simple = {"areal weighting": _common, "Poisson regression": _regression}
-    if not first.bags.points.shape[1]:
-        del simple["Poisson regression"]
-    for name, method in simple.items():
+    named = problem.pairing.question.covariates
+    for name in [*([REGRESSION] if named else []), BILINEAR] if family is None else ():
+        tried = learner.interpolated(first.used[judged], folds, (), name)
+        seconds = round(tried.seconds, 2)
+        rows.append({"model": name, **tried.held_out.scores(scale), "seconds": seconds})
+    for name, method in SIMPLE.items() if family is not None else ():
         began = time.perf_counter()
-        found = _of_method(method, first, fold)
+        found = _of_method(method, first.rows(judged), fold[judged])
         rows.append(_row(name, found, z, time.perf_counter() - began))
     best = min(rows[len(models) :], key=lambda row: row["crps"])["model"]
     chosen = min(rows[: len(models)], key=lambda row: row["crps"])["model"]
-    return Comparison(tuple(rows), chosen, folds.how, pit, opponent=best, judge="crps")
+    judge = "rmse" if family is None else "crps"
+    return Comparison(tuple(rows), chosen, folds.how, pit, opponent=best, judge=judge)
 
 
 def _row(name: str, found: Any, z: Floats, seconds: float) -> dict[str, Any]:
@@ -73,40 +87,41 @@ def _row(name: str, found: Any, z: Floats, seconds: float) -> dict[str, Any]:
     return {"model": name, **{c: scores[c] for c in COLUMNS}, "seconds": round(seconds, 2)}
 
 
-def _of_model(learner: Any, name: str, data: Any, fold: Ints) -> Floats:
-    """Draws of the counts of every zone, from a fit to the zones of the other folds."""
-    found = np.empty((DRAWS, len(data.z)))
-    amounts = np.ones(len(data.z)) if data.amounts is None else data.amounts[1]
-    for label in np.unique(fold):
-        rest, asked = np.flatnonzero(fold != label), np.flatnonzero(fold == label)
-        part = _without(data, rest, asked)
-        model = learner.fit(name, part, part.z)
-        options = {} if data.amounts is None else {data.amounts[0]: amounts[asked]}
-        post = model.predict_bags(
-            data.bags.select(asked), noise=True, n_draws=DRAWS, seed=learner.recipe.seed, **options
-        )
-        found[:, asked] = post.draws
-    return found
+def _of_model(learner: Any, name: str, data: FitData, fold: Ints, judged: Ints) -> Floats:
+    """Draws of what is observed of zones that are judged, from fits to those of other folds."""
+    found, seed = np.empty((DRAWS, len(data.z))), learner.recipe.seed
+    known = data.noise[judged] if data.noise is not None else np.full(len(judged), np.nan)
+    learnt = bool(np.isnan(known).any())
+    for label in np.unique(fold[judged]):
+        hidden = np.flatnonzero(fold == label)
+        asked = np.intersect1d(hidden, judged)
+        model = learner.fit(name, part := _without(data, hidden), part.z)
+        options: dict[str, Any] = {"noise": learnt, "n_draws": DRAWS, "seed": seed}
+        if data.amounts is not None and learner.problem.pairing.question.family is not None:
+            options[data.amounts[0]] = data.amounts[1][asked]
+        found[:, asked] = model.predict_bags(data.bags.select(asked), **options).draws
+    if not learnt:
+        found[:, judged] += known * np.random.default_rng(seed).normal(size=(DRAWS, len(judged)))
+    return found[:, judged]
 
 
-def _without(data: Any, rest: Ints, asked: Ints) -> Any:
+def _without(data: FitData, hidden: Ints) -> FitData:
     """The data without some zones, in arrays of one size where that can be: one compilation.
 
-    Of next to no people there is next to no case, and that says nothing.
+    Of next to no people there is next to no case, and that says nothing. Of a source of which
+    nothing would be left, all is kept.
     """
-    if data.amounts is None or data.amounts[0] != "exposure":
-        name, amounts = data.amounts or ("", None)
-        return replace(
-            data,
-            bags=data.bags.select(rest),
-            z=data.z[rest],
-            used=data.used[rest],
-            bag_of=data.bag_of[rest],
-            amounts=None if amounts is None else (name, amounts[rest]),
-        )
-    z, amounts = data.z.copy(), data.amounts[1].copy()
-    z[asked], amounts[asked] = 0.0, NOBODY * amounts[asked]
-    return replace(data, z=z, amounts=("exposure", amounts))
+    kinds = [told.question.family for told in data.told]
+    counted = data.amounts is not None and data.amounts[0] == "exposure"
+    if counted and all(kind is not None and kind.amount == "exposure" for kind in kinds):
+        assert data.amounts is not None
+        z, amounts = data.z.copy(), data.amounts[1].copy()
+        z[hidden], amounts[hidden] = 0.0, NOBODY * amounts[hidden]
+        return replace(data, z=z, amounts=("exposure", amounts))
+    rest = np.setdiff1d(np.arange(len(data.z)), hidden)
+    if data.source is not None:
+        rest = np.union1d(rest, np.flatnonzero(~np.isin(data.source, data.source[rest])))
+    return data.rows(rest)
 
 
 def _of_method(method: Callable[..., Any], data: Any, fold: Ints) -> Counts:
@@ -121,11 +136,3 @@ def _of_method(method: Callable[..., Any], data: Any, fold: Ints) -> Counts:
         fitted = method(every[rest], data.z[rest], bags.points)
         means[asked], dispersion[asked] = every[asked] @ fitted.rate, fitted.dispersion
     return Counts(np.maximum(means, 1e-12)[None], dispersion[None])
-
-
-def _common(amounts: Any, z: Floats, points: Floats) -> Any:
-    return areal_weighting(amounts, z)
-
-
-def _regression(amounts: Any, z: Floats, points: Floats) -> Any:
-    return poisson_regression(amounts, z, points)

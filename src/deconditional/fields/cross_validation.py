@@ -23,13 +23,7 @@ from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.learn import STAGED, Learner, final_stage
 from deconditional.fields.problem import FitData
 from deconditional.fields.sides import two_sides
-from deconditional.fields.validation import (
-    Comparison,
-    Predicted,
-    Tried,
-    folds_of,
-    sharing,
-)
+from deconditional.fields.validation import Comparison, Predicted, Tried, folds_of, sharing
 from deconditional.fitting.interrupts import aborting
 from deconditional.fitting.progress import show
 from deconditional.inference.posterior import Gaussians
@@ -42,7 +36,7 @@ Ints = npt.NDArray[np.int64]
 def cross_validate(
     fine: xr.Dataset,
     coarse: xr.Dataset,
-    target: str,
+    target: str | None = None,
     covariates: Sequence[str] = (),
     mediators: Sequence[str] = (),
     *,
@@ -98,7 +92,7 @@ def cross_validate(
     pairing, bags = learner.problem.pairing, learner.bags
     assert isinstance(bags, FineBags)  # as it is of data that is at hand
     divided = folds_of(pairing, by, folds, first.seed)
-    if pairing.question.family is not None:
+    if pairing.question.family is not None or pairing.sources:
         return _of_counts(first, replace(learner, folds=divided), models, refit, progress)
     shared = sharing(pairing, bags, divided.fold)
     found, used, leaks = [], [], []
@@ -140,7 +134,8 @@ def _of_counts(
 ) -> Comparison:
     """The comparison of models of a family, beside what a user has without them."""
     assert learner.folds is not None
-    if not learner.problem.pairing.question.family.counts:
+    family = learner.problem.pairing.question.family
+    if family is not None and not family.counts:
         raise UsageError("of families, those of counts can be compared; amounts cannot as yet.")
     found, data = {}, {}
     with show(progress) as stage:
@@ -185,13 +180,7 @@ def _refitted(
         if len(apart) >= len(seen) / 2:
             seen = apart
             left[unseen] = 0
-        part = replace(
-            data,
-            bags=data.bags.select(seen) if data.mediator is None else data.bags,
-            z=data.z[seen],
-            mediator=None if data.mediator is None else data.mediator[seen],
-            own_bag=None if data.own_bag is None else data.own_bag[seen],
-        )
+        part = data.rows(seen)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             model = learner.fit(name, part, part.z)

@@ -25,7 +25,7 @@ from deconditional.saving.resume import Checkpoint, opened
 def downscale(
     fine: xr.Dataset | Sequence[xr.Dataset],
     coarse: Any,
-    target: str,
+    target: str | None = None,
     covariates: Sequence[str] = (),
     mediators: Sequence[str] = (),
     *,

@@ -35,17 +35,8 @@ PROJECTION = (
 class Frame:
     """The coordinate system of cells.
 
-    Attributes
-    ----------
-    spherical
-        Whether coordinates are degrees on a sphere; else they are metres on a plane.
-    facts
-        Attributes of the CF grid mapping; nothing where it is not known.
-
-    Examples
-    --------
-    >>> GEOGRAPHIC.place(np.array([[0.0, 90.0]])).round(3).tolist()
-    [[0.0, 1.0, 0.0]]
+    `spherical` says that coordinates are degrees on a sphere; else they are metres on a plane.
+    `facts` are attributes of the CF grid mapping, nothing where it is not known.
     """
 
     spherical: bool
@@ -155,12 +146,6 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def unit_vectors(latitude: npt.ArrayLike, longitude: npt.ArrayLike) -> Floats:
-    """Places on the unit sphere, (..., 3), from degrees.
-
-    Examples
-    --------
-    >>> unit_vectors([0.0, 90.0], [90.0, 0.0]).round(12).tolist()
-    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    """
+    """Places on the unit sphere, (..., 3), from degrees."""
     y, x = np.radians(latitude), np.radians(longitude)
     return np.stack([np.cos(y) * np.cos(x), np.cos(y) * np.sin(x), np.sin(y)], axis=-1)

@@ -133,13 +133,13 @@ class Learner:
         if len(pairing.z) >= 2 * n_folds and n_places > 1:
             folds = folds_of(pairing, "space", n_folds, recipe.seed)
             folds = replace(folds, how=f"{folds.how}, parameters held")
-        return cls(problem, recipe, folds, n_folds, bags)
+        return cls(problem, recipe, folds, n_folds, bags, matched=bool(pairing.sources))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The candidates."""
         p, model = self.problem.pairing, self.recipe.model
-        if model == "auto" and self.recipe.family is not None:
+        if model == "auto" and (p.question.family is not None or p.sources):
             return OF_FAMILIES[:1]
         if model == "auto":
             matching = "matched" if p.mostly_matched else p.matching
@@ -162,9 +162,10 @@ class Learner:
             own = p.own_bag[used]
             bags, family = self._bags(own, size), p.question.family
             amounts = None
-            if family is not None and p.amount is not None:
-                amounts, bags = (family.amount, p.amount[own]), replace(bags, exposure=None)
-            return FitData(bags, z[used], None, None, used, own, amounts)
+            if (family is not None or p.sources) and p.amount is not None:
+                name = "exposure" if family is None else family.amount
+                amounts, bags = (name, p.amount[own]), replace(bags, exposure=None)
+            return FitData(bags, z[used], None, None, used, own, amounts, **problem.by_source(used))
         kept = np.flatnonzero(np.isfinite(p.bag_mediator).all(1))
         if not kept.size:
             raise UsageError(f"no bag has mediators, which {name} needs; use bagg-gp.")
@@ -187,7 +188,7 @@ class Learner:
         size = self.recipe.points_per_bag
         if size is None:
             return None
-        if size == "auto" and self.recipe.family is not None:
+        if size == "auto" and (self.recipe.family is not None or self.problem.pairing.sources):
             return family_size(int(self.problem.pairing.bag_sizes.sum()))
         if size == "auto":
             p = self.problem.pairing
@@ -213,7 +214,7 @@ class Learner:
             held = self.recipe.held
             model = clone(model).set_params(**({} if held is None else {"fixed": held}))
         try:
-            model.fit(data.bags, z, **data.arguments(), **within(checkpoint))
+            model.fit(*data.given(z), **data.arguments(), **within(checkpoint))
         except (TypeError, ValueError) as error:
             if isinstance(error, UsageError):
                 raise
@@ -221,6 +222,7 @@ class Learner:
         inner = final_stage(model)
         of_bags = (
             self.recipe.family is None
+            and not data.told
             and isinstance(inner, VariationalModel)
             and not isinstance(inner, VarCentroidGP)
         )
@@ -246,7 +248,7 @@ class Learner:
             if stop.used:
                 break
         comparison = None
-        family = self.recipe.family
+        family = self.problem.pairing.question.family
         if self.folds is not None and (family is None or family.counts):
             began = time.perf_counter()
             stage("comparing with simple answers")
@@ -257,14 +259,11 @@ class Learner:
         return Learnt(models, data, seconds, comparison, untried)
 
     def comparison(
-        self,
-        models: Mapping[str, Any],
-        data: Mapping[str, FitData],
-        seconds: Mapping[str, float],
+        self, models: Mapping[str, Any], data: Mapping[str, FitData], seconds: Mapping[str, float]
     ) -> Comparison:
         """Fitted models and bilinear interpolation, on observations that all of them have."""
         assert self.folds is not None
-        if self.recipe.family is not None:
+        if self.recipe.family is not None or self.problem.pairing.sources:
             return compared_counts(self, models, data)
         used = reduce(np.intersect1d, [each.used for each in data.values()])
         trials, grouped = [], all(self.is_matched(name) for name in models)

@@ -82,8 +82,10 @@ def parameter_meanings(
     for name, value in parameters.items():
         array = np.asarray(value, dtype=float)
         family, _, rest = name.partition(".")
-        if name.removeprefix("mediator.") in NOISES:
-            what = NOISES[name.removeprefix("mediator.")]
+        source = family.removeprefix("source")
+        of_source = f" of source {int(source) + 1}" if source.isdigit() else ""
+        if (own := rest if of_source else name.removeprefix("mediator.")) in NOISES:
+            what = NOISES[own] + of_source
             stage = "mediation: " if family == "mediator" else ""
             row = (array * target.scale, unit, f"{stage}standard deviation of {what}")
         elif family in kernels and rest.endswith(("lengthscale", "variance")):
@@ -97,6 +99,8 @@ def parameter_meanings(
                 row = (array, "1", f"{text} (relative)") if relative else (row[0], row[1], text)
         elif name == "ridge":
             row = (array, "1", "regularisation of the link between mediators and bags")
+        elif family not in kernels:
+            row = (array, "", f"parameter of how observations scatter{of_source}")
         else:
             row = (array, "", "parameter of a kernel of your own, in standardised inputs")
         if rest.endswith("variance") and family in kernels and row[1] == unit:

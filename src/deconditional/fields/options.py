@@ -31,7 +31,7 @@ from deconditional.observations.families import Family, Normal
 class Options(BaseEstimator):
     """Arguments of :class:`~deconditional.Downscaler`, which says what they mean."""
 
-    target: str = field(kw_only=False)
+    target: str | None = field(default=None, kw_only=False)
     covariates: Sequence[str] = field(default=(), kw_only=False)
     mediators: Sequence[str] = field(default=(), kw_only=False)
     model: Any = "auto"
@@ -60,7 +60,7 @@ class Options(BaseEstimator):
 
     def question(self) -> Question:
         """The variables and their parts, checked."""
-        if not isinstance(self.target, str) or not self.target:
+        if self.target is not None and (not isinstance(self.target, str) or not self.target):
             raise UsageError("target must be the name of a variable of the coarse data.")
         if not 0 < self.min_cover <= 1:
             raise UsageError(f"min_cover is a share between 0 and 1, not {self.min_cover!r}.")
@@ -68,7 +68,7 @@ class Options(BaseEstimator):
             raise UsageError(f"consistency must be 'exact' or nothing, not {self.consistency!r}.")
         check_model(self.model, self.kernel, self.mediator_kernel)
         return Question(
-            target=self.target,
+            target=self.target or "",
             covariates=listed(self.covariates, "covariates"),
             mediators=listed(self.mediators, "mediators"),
             position=bool(self.position),
@@ -141,6 +141,11 @@ class Options(BaseEstimator):
 
     def recipe(self, pairing: Pairing, sampled: bool = False) -> Recipe:
         """What all candidates share; of a sample of a series, one set of parameters is wanted."""
+        if pairing.sources and (self.transform or self.consistency or self.fine_noise):
+            raise UsageError(
+                "transform, consistency and fine_noise are for one source; leave them out, and "
+                "give positive, skewed sources family=dc.Tweedie()."
+            )
         return Recipe(
             kernel=self._kernel(),
             mediator_kernel=self.mediator_kernel,
@@ -154,7 +159,7 @@ class Options(BaseEstimator):
             model=self.model,
             points_per_bag=self.points_per_bag,
             steps=_steps(pairing),
-            family=pairing.question.family,
+            family=None if pairing.sources else pairing.question.family,
             width=_width(pairing),
             averaged=not sampled and len(pairing.z) <= MOST_AVERAGED,
         )

@@ -21,6 +21,7 @@ from deconditional.fields.overlap import check_overlap
 from deconditional.fields.part import ROUNDING, check_known
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
+from deconditional.fields.several import Told
 from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.fields.survey import UnitTable, joined_surveys, surveyed
 from deconditional.fields.units import Units
@@ -65,6 +66,8 @@ class Pairing:
         What was found, in words: pairs of label and text.
     repeated
         Whether covariates have no time, so that a cell has the same points at all times.
+    sources
+        How units were observed, source by source; nothing where all are of one kind.
     """
 
     question: Question
@@ -85,6 +88,7 @@ class Pairing:
     repeated: bool = False
     amount: Floats | None = None
     cover: Floats | None = None
+    sources: tuple[Told, ...] = ()
 
     @property
     def n_position(self) -> int:
@@ -142,10 +146,8 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     bag_unit = bags.table.unit
     plain = grid.is_point[bag_unit % grid.n_cells] | bool(question.exposure)
     amount = bags.table.amount * np.where(plain, 1.0, grid.square_km)
-    if question.family is not None:
-        amount = _amounts_of_family(coarse, units.target, bag_unit, amount)
-    elif question.kind == "sum":
-        units = replace(units, target=_densities(units.target, bag_unit, amount))
+    target, amount = _as_rates(coarse, units.target, bag_unit, amount)
+    units = replace(units, target=target)
     bag_mediator = units.mediator[bag_unit]
     bag_mediator = np.where(np.isnan(bag_mediator), filled, bag_mediator)
     places = units.places(grid, question.position)
@@ -175,6 +177,7 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
         repeated=fine.lasting,
         amount=amount,
         cover=about.cover,
+        sources=coarse.sources,
     )
     if few:
         return pairing, bags
@@ -240,29 +243,37 @@ def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, F
     return FineBags(parts, kept), filled, about
 
 
-def _densities(target: Floats, unit: Ints, amount: Floats) -> Floats:
-    """Sums over units as means: divided by what is in their bags, NaN where there is no bag."""
-    found = np.full(len(target), np.nan)
-    found[unit] = target[unit] / amount
-    return found
+def _as_rates(
+    coarse: CoarseSide, target: Floats, unit: Ints, amount: Floats
+) -> tuple[Floats, Floats]:
+    """Normal sums over units as means, NaN where there is no bag, and what rates are multiplied by.
 
-
-def _amounts_of_family(coarse: CoarseSide, target: Floats, unit: Ints, amount: Floats) -> Floats:
-    """What rates of bags are multiplied by; raises where observations cannot be of the family."""
-    question = coarse.question
-    given = coarse.amounts()
-    if given is not None:
-        amount = np.resize(given, target.shape)[unit]
-    elif question.kind != "sum":
-        amount = np.ones(len(unit))
-    seen = np.isfinite(target[unit])
-    names = [coarse.named(np.arange(len(target)) == k).strip("'") for k in unit[seen]]
-    try:
-        check_observed(question.family, target[unit][seen], amount[seen], names)
-    except ValueError as error:
-        noun = coarse.grid.noun[:-1]
-        raise UsageError(f"{noun}{str(error).removeprefix('bag')}") from None
-    return amount
+    Raises where observations cannot be of their family.
+    """
+    target, amount, n_cells, first = target.copy(), amount.copy(), coarse.grid.n_cells, 0
+    inside = np.full(len(target), np.nan)
+    inside[unit] = amount
+    for told in coarse.told:
+        question, cells, first = told.question, slice(first, first + told.size), first + told.size
+        of_source = np.isin(np.arange(len(target)) % n_cells, np.arange(n_cells)[cells])
+        bags = of_source[unit]
+        if told.is_normal_sum:
+            target[of_source] /= inside[of_source]
+        if question.family is None:
+            continue
+        if told.amounts is not None:
+            amount[bags] = told.amounts[unit[bags] % n_cells - cells.start]
+        elif question.kind != "sum":
+            amount[bags] = 1.0
+        bags &= np.isfinite(target[unit])
+        seen = unit[bags]
+        names = [coarse.named(np.arange(len(target)) == k).strip("'") for k in seen]
+        try:
+            check_observed(question.family, target[seen], amount[bags], names)
+        except ValueError as error:
+            noun = coarse.grid.noun[:-1]
+            raise UsageError(f"{noun}{str(error).removeprefix('bag')}") from None
+    return target, amount
 
 
 def _check_amounts(table: UnitTable, target: Floats, coarse: CoarseSide) -> None:
@@ -276,7 +287,9 @@ def _check_amounts(table: UnitTable, target: Floats, coarse: CoarseSide) -> None
     empty = np.zeros(len(target), dtype=bool)
     empty[table.unit] = table.amount <= 0
     empty &= np.isfinite(target) & (target != 0)
-    if empty.any() and coarse.question.kind == "sum":
+    is_sum = [np.full(told.size, told.question.kind == "sum") for told in coarse.told]
+    empty &= np.resize(np.concatenate(is_sum), empty.shape)
+    if empty.any():
         raise UsageError(
             f"the {coarse.grid.noun} {coarse.named(empty)} have no {name} at all and yet a "
             f"{coarse.question.target!r} (the first {target[empty][0]:.6g}); correct one of the "
@@ -306,7 +319,7 @@ def _check_link(p: Pairing, coarse_times: Any) -> None:
                 f"the covariate {covariate!r} is constant ({low:.6g}) in all bags, so it "
                 "says nothing; leave it out."
             )
-    if p.mostly_matched:
+    if p.mostly_matched or p.sources:
         return
     if p.mediator.shape[1] == 0:
         raise UsageError(

@@ -29,15 +29,7 @@ NEAREST = 16
 
 
 class Polygons:
-    """Cells by their corners, (n, k, 2), in the coordinates of a frame.
-
-    Examples
-    --------
-    >>> corners = np.array([[[0.0, 0.0], [0.0, 90.0], [90.0, 90.0], [90.0, 0.0]]])
-    >>> octant = Polygons(corners, Frame(True))
-    >>> octant.areas / np.pi, octant.holding(np.array([[45.0, 5.0], [45.0, 355.0]]))
-    (array([0.5]), array([ 0, -1]))
-    """
+    """Cells by their corners, (n, k, 2), in the coordinates of a frame."""
 
     def __init__(self, corners: Floats, frame: Frame):
         self.frame = frame
@@ -168,13 +160,7 @@ def _unit(vectors: Floats) -> Floats:
 
 
 def _cuts(steps: int) -> Floats:
-    """Centres of steps² equal parts of a triangle, as mixtures of its three corners.
-
-    Examples
-    --------
-    >>> _cuts(2).sum(0).round(6).tolist()
-    [1.333333, 1.333333, 1.333333]
-    """
+    """Centres of steps² equal parts of a triangle, as mixtures of its three corners."""
     i, j = np.meshgrid(np.arange(steps), np.arange(steps), indexing="ij")
     upright, turned = i + j < steps, i + j < steps - 1
     first = np.concatenate([i[upright] + 1 / 3, i[turned] + 2 / 3]) / steps

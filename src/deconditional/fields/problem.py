@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from sklearn.neighbors import KNeighborsRegressor
 from deconditional.bags import Bags
 from deconditional.fields.pair import Pairing
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
+from deconditional.fields.several import Told
+from deconditional.models.sources import Source
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -94,6 +96,19 @@ class Problem:
         amount[pairing.bag_unit] = pairing.amount
         return means * amount
 
+    def by_source(self, used: Ints) -> dict[str, Any]:
+        """The source of some observations and the noise that is known; nothing of one kind."""
+        p = self.pairing
+        if not p.sources:
+            return {}
+        unit, amount = p.observed_unit[used], p.amount
+        number = np.repeat(np.arange(len(p.sources)), [told.size for told in p.sources])[unit]
+        noise = np.concatenate([told.noise_std for told in p.sources])[unit]
+        sums = np.array([told.is_normal_sum for told in p.sources])[number]
+        if amount is not None:
+            noise = noise / np.where(sums, amount[p.own_bag[used]], 1.0)
+        return {"told": p.sources, "source": number, "noise": noise / self.target.scale}
+
     @property
     def support(self) -> tuple[Floats, Floats]:
         """Least and greatest value of every input over all points of the bags, standardised."""
@@ -110,6 +125,8 @@ class FitData:
         The observations and the bags it takes.
     amounts
         What rates are multiplied by, and what the model calls it.
+    told, source, noise
+        Of several sources: how each was observed, the source and the noise of every observation.
     """
 
     bags: Bags
@@ -119,11 +136,40 @@ class FitData:
     used: Ints
     bag_of: Ints
     amounts: tuple[str, Floats] | None = None
+    told: tuple[Told, ...] = ()
+    source: Ints | None = None
+    noise: Floats | None = None
+
+    def given(self, z: Floats) -> tuple[Any, ...]:
+        """What ``fit`` takes first: bags and observations, or a list of sources."""
+        if self.source is None or self.noise is None:
+            return self.bags, z
+        found = []
+        for k, told in enumerate(self.told):
+            rows, family = np.flatnonzero(self.source == k), told.question.family
+            noise = None if told.learns_noise else self.noise[rows]
+            each: Any = Source(self.bags.select(rows), z[rows], family, noise, bias=told.bias)
+            if family is not None and self.amounts is not None:
+                each = replace(each, **{family.amount: self.amounts[1][rows]})
+            found.append(each)
+        return (found,)
+
+    def rows(self, rest: Ints) -> FitData:
+        """Some of the observations; without mediators, and some of the bags."""
+        found: dict[str, Any] = {"z": self.z[rest], "used": self.used[rest]}
+        for name in ("mediator", "own_bag", "source", "noise"):
+            array = getattr(self, name)
+            found[name] = None if array is None else array[rest]
+        if self.mediator is None:
+            found |= {"bags": self.bags.select(rest), "bag_of": self.bag_of[rest]}
+        if self.amounts is not None:
+            found["amounts"] = self.amounts[0], self.amounts[1][rest]
+        return replace(self, **found)
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of ``fit`` beyond bags and z."""
         found: dict[str, Any] = {} if self.mediator is None else {"mediator": self.mediator}
-        if self.amounts is not None:
+        if self.amounts is not None and not self.told:
             found[self.amounts[0]] = self.amounts[1]
         return found if self.own_bag is None else {**found, "own_bag": self.own_bag}
 

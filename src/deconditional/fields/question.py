@@ -15,29 +15,16 @@ from deconditional.fields.windows import check_window
 class Question:
     """What is asked: which variables play which part.
 
-    Attributes
-    ----------
-    position
-        Whether position is a covariate and a mediator too.
-    mask
-        A fine variable between 0 and 1, the share of a fine cell that counts (land, say).
-    min_cover
-        Least share of a coarse cell that fine cells with covariates must cover to make it a bag.
-    time
-        How times hang together; see :class:`~deconditional.fields.clock.Clock`.
-    kind
-        What an observation is of its cell or zone: the ``"mean"`` or the ``"sum"``.
-    exposure
-        A fine variable, the amount in every cell (people, say): means are weighted by it, and sums
-        are of it times the field.
-    window
-        Which times a coarse value is the mean over; see :mod:`deconditional.fields.windows`.
-    family
-        How observations scatter about their means; None is normal.
-    amounts
-        A coarse variable, what rates are multiplied by in every unit: people tested, say.
-    split
-        Covariates that enter twice: see :mod:`deconditional.fields.between`. Data says which.
+    `position` is a covariate and a mediator too. `mask` is a fine variable between 0 and 1, the
+    share of a cell that counts (land, say), and `min_cover` the least share of a coarse cell that
+    fine cells with covariates must cover to make it a bag. `time` says how times hang together (see
+    :class:`~deconditional.fields.clock.Clock`), `window` which times a coarse value is the mean
+    over (:mod:`~deconditional.fields.windows`). `kind` is what an observation is of its cell or
+    zone, the ``"mean"`` or the ``"sum"``; `exposure` a fine variable, the amount in every cell
+    (people, say): means are weighted by it, and sums are of it times the field. `family` says how
+    observations scatter, None is normal; `amounts` is a coarse variable that rates are multiplied
+    by, people tested, say. `split` are covariates that enter twice, which data says
+    (:mod:`~deconditional.fields.between`).
     """
 
     target: str
@@ -131,6 +118,8 @@ def listed(names: Any, part: str) -> tuple[Any, ...]:
 def resolved(question: Question, fine: Any, coarse: Any) -> Question:
     """The question, once it is known which of the data has the exposure of a family."""
     family = question.family
+    if not question.target:
+        raise UsageError("target must be the name of a variable of the coarse data.")
     if family is None:
         return question
     name = getattr(family, family.amount)

@@ -35,23 +35,8 @@ def together(
 ) -> tuple[xr.Dataset, tuple[tuple[str, str], ...]]:
     """Several datasets on the grid of the first, and what was done to them in words.
 
-    Parameters
-    ----------
-    datasets
-        Each on a grid of its own, with different variables.
-    amounts
-        Variables that are so much in every cell, such as people: their total is kept.
-
-    Examples
-    --------
-    >>> def line(**values):
-    ...     n = len(next(iter(values.values())))
-    ...     x = (np.arange(n) + 0.5) / n
-    ...     coords = {"y": ("y", [0.0, 1.0], {"units": "m"}), "x": ("x", x, {"units": "m"})}
-    ...     return xr.Dataset({k: (("y", "x"), [v, v]) for k, v in values.items()}, coords)
-    >>> both, said = together([line(a=[1.0, 2.0]), line(n=[1.0, 2.0, 3.0, 4.0])], ["n"])
-    >>> both["n"].values[0].tolist(), said[0][1]
-    ([3.0, 7.0], 'n brought to the cells of the first fine data, 20 in all, 20 within these cells')
+    They have different variables, each set a grid of its own. `amounts` are so much in every cell,
+    such as people: their total is kept.
     """
     first, *others = (_as_dataset(each) for each in datasets)
     goal = find_grid(first, _fields(first), "fine")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import xarray as xr
@@ -20,26 +20,37 @@ from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question, resolved
 from deconditional.fields.regridding import together
+from deconditional.fields.several import Told, as_table, joined, questions
 from deconditional.fields.units import Units, make_units
 from deconditional.fields.windows import windows_of
 from deconditional.fields.zones.grid import DIM
 from deconditional.fields.zones.layer import Layer, is_table, named_rows
+from deconditional.models.sources import Source
+
+
+class Side:
+    """A dataset and its grid."""
+
+    dataset: xr.Dataset
+    grid: Grid
+
+    def at(self, times: Ints) -> Self:
+        """The side at some of its times."""
+        data, moments = self.dataset.isel({str(self.grid.time): times}), self.grid.times
+        grid = self.grid.at(self.grid.time, None if moments is None else moments[times])
+        return replace(self, dataset=data, grid=grid)  # type: ignore[type-var]
+
 
 # ---------------------------------------------------------------------- fine
 
 
 @dataclass(frozen=True)
-class FineSide:
+class FineSide(Side):
     """A dataset with covariates, and its grid.
 
-    Attributes
-    ----------
-    lasting
-        Whether its covariates have no time and were repeated.
-    means
-        Over time, of covariates that are divided; None before that is known.
-    understood
-        What was done to bring several datasets together, in words.
+    `lasting` says that its covariates have no time and were repeated; `means` are those over time,
+    of covariates that are divided, None before that is known; `understood` says in words what was
+    done to bring several datasets together.
     """
 
     dataset: xr.Dataset
@@ -101,13 +112,6 @@ class FineSide:
             known = known & np.isfinite(values_on(self.grid, self.dataset, name))
         return known
 
-    def at(self, times: Ints) -> FineSide:
-        """The side at some of its times."""
-        grid = self.grid
-        assert grid.times is not None
-        data = self.dataset.isel({str(grid.time): times})
-        return replace(self, dataset=data, grid=grid.at(grid.time, grid.times[times]))
-
     def check_size(self) -> None:
         """Raise where the data is in memory and there is no room for what is made of it."""
         if not self.chunked:
@@ -135,10 +139,10 @@ class FineSide:
             variables |= {f"{name}, mean over time": self.means[name] for name in question.split}
         variables |= dict(more)
         if question.exposure:
-            self._check_exposure(question.exposure)
+            self._check_beside(question.exposure, "exposure")
             variables["exposure"] = self.dataset[question.exposure]
         if question.mask:
-            self._check_mask(question.mask)
+            self._check_beside(question.mask, "mask")
             variables["mask"] = self.dataset[question.mask]
         reader = Reader(self.grid, coarse, question, unit_time, n_unit_times, clock)
         return Parts.of(variables, reader, self.chunked)
@@ -162,30 +166,20 @@ class FineSide:
             return array.where(np.isfinite(array)).mean(own.time)  # as coarse values are
         return None if own.time not in (None, grid.time) else array
 
-    def _check_exposure(self, name: str) -> None:
-        """Raise where the exposure is no variable, or lies on another grid."""
+    def _check_beside(self, name: str, role: str) -> None:
+        """Raise where an exposure or a mask is no variable, or lies on another grid."""
         check_names(self.dataset, [name], "fine")
         own = find_grid(self.dataset, [name], "fine", self.question.dims)
         if own.spatial != self.grid.spatial:
             raise UsageError(
-                f"the exposure {name!r} and the covariates lie on different dimensions; give them "
-                "as several datasets, fine=[covariates, population], and they are brought together."
+                f"the {role} {name!r} and the covariates lie on different dimensions; give them as "
+                "several datasets, fine=[covariates, others], and they are brought together."
             )
-        if own.n_times > 1 and own.time != self.grid.time:
+        if own.n_times > 1 and (role == "mask" or own.time != self.grid.time):
+            why = "is the same at all" if role == "mask" else "the covariates have none"
             raise UsageError(
-                f"the exposure {name!r} has {own.n_times} times and the covariates have none; give "
-                f"one of them, as in ds[{name!r}].isel({own.time}=0)."
-            )
-
-    def _check_mask(self, mask: str) -> None:
-        """Raise where the mask lies on another grid, or has times."""
-        own, grid = find_grid(self.dataset, [mask], "fine", self.question.dims), self.grid
-        if own.spatial != grid.spatial:
-            raise UsageError(f"the mask {mask!r} and the covariates lie on different dimensions.")
-        if own.n_times > 1:
-            raise UsageError(
-                f"the mask {mask!r} has {own.n_times} times; it is the same at all, so give one of "
-                f"them, as in ds[{mask!r}].isel({own.time}=0)."
+                f"the {role} {name!r} has {own.n_times} times and {why}; give one of them, as in "
+                f"ds[{name!r}].isel({own.time}=0)."
             )
 
 
@@ -193,15 +187,12 @@ class FineSide:
 
 
 @dataclass(frozen=True)
-class CoarseSide:
+class CoarseSide(Side):
     """A dataset with target and mediators, and its grid.
 
-    Attributes
-    ----------
-    clock
-        What times are as inputs, of all times of both sides; None where they are none.
-    understood
-        What was found in a table of zones and done with it, in words.
+    `clock` says what times are as inputs, of all times of both sides, None where they are none;
+    `understood`, in words, what was found in a table of zones and done with it; `sources` how zones
+    were observed, source by source, nothing where all are of one kind.
     """
 
     dataset: xr.Dataset
@@ -209,6 +200,7 @@ class CoarseSide:
     grid: Grid
     clock: Clock | None = None
     understood: tuple[tuple[str, str], ...] = ()
+    sources: tuple[Told, ...] = ()
 
     @classmethod
     def of(cls, dataset: xr.Dataset, question: Question) -> CoarseSide:
@@ -243,12 +235,27 @@ class CoarseSide:
             said.append(("sums", f"{question.target} is summed: the map is of it per {per}"))
         return cls(layer.values, question, layer.grid, understood=tuple(said))
 
+    @classmethod
+    def of_sources(cls, given: Sequence[tuple[Source, Question]], fine: FineSide) -> CoarseSide:
+        """The side of several sources: the zones of all of them, one source after the other."""
+        tables = [as_table(source, question) for source, question in given]
+        sides = [cls.of_table(t, q, fine) for t, (_, q) in zip(tables, given, strict=True)]
+        for side in sides:
+            side._check_values(side.question.target, side.dataset[side.question.target].values)
+        data, grid, said, told = joined([source for source, _ in given], tables, sides)
+        return cls(data, given[0][1], grid, None, said, told)
+
+    @property
+    def told(self) -> tuple[Told, ...]:
+        """How cells were observed, source by source."""
+        n = self.grid.n_cells
+        return self.sources or (Told(n, self.question, self.amounts(), np.full(n, np.nan)),)
+
     @property
     def times(self) -> np.ndarray | None:
         """Times of the target; None where it has none."""
-        return (
-            self.grid.times if self.grid.time in self.dataset[self.question.target].dims else None
-        )
+        has_time = self.grid.time in self.dataset[self.question.target].dims
+        return self.grid.times if has_time else None
 
     def named(self, which: Flags) -> str:
         """Some units in words: by the names of zones, or else by their places."""
@@ -258,13 +265,6 @@ class CoarseSide:
         y, x = self.grid.coordinates
         places = [f"{y} {a:.6g}, {x} {b:.6g}" for a, b in self.grid.centres[cells[:3]]]
         return f"at {'; '.join(places)}" + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
-
-    def at(self, times: Ints) -> CoarseSide:
-        """The side at some of its times."""
-        grid = self.grid
-        assert grid.times is not None
-        data = self.dataset.isel({str(grid.time): times})
-        return replace(self, dataset=data, grid=grid.at(grid.time, grid.times[times]))
 
     def thinned(self, cells: Flags) -> CoarseSide:
         """The side with the target in some of its cells."""
@@ -295,16 +295,9 @@ class CoarseSide:
 
     def _check_values(self, name: str, values: Floats) -> None:
         check_marks(values, name)
-        if not np.isnan(values).all():
-            return
-        if name == self.question.target:
-            raise UsageError(
-                f"the target {name!r} is missing in every coarse cell; check the data."
-            )
-        raise UsageError(
-            f"the mediator {name!r} is missing in every coarse cell; check the data, or leave it "
-            "out."
-        )
+        role = "target" if name == self.question.target else "mediator"
+        if np.isnan(values).all():
+            raise UsageError(f"the {role} {name!r} is missing in every coarse cell; check it.")
 
 
 # ---------------------------------------------------------------------- both
@@ -312,7 +305,8 @@ class CoarseSide:
 
 def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, CoarseSide]:
     """Both sides; raises where a dataset lacks what is asked for, or they are of two worlds."""
-    question = resolved(question, fine, coarse)
+    several = questions(coarse, question, fine) if isinstance(coarse, list | tuple) else None
+    question = several[0][1] if several else resolved(question, fine, coarse)
     there = {
         name
         for data in (fine, coarse)
@@ -326,19 +320,15 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
                 f"{role}=...), or leave it out."
             )
     met = FineSide.of(fine, question)
-    if isinstance(coarse, list | tuple):
-        raise UsageError(
-            "the coarse data must be one dataset or table; several sources of one field are taken "
-            "by dc.VBagg().fit([dc.Source(...), ...]), with bags of dc.Bags.from_points."
-        )
-    if hasattr(coarse, "crs") and not hasattr(coarse, "data_vars") and not is_table(coarse):
+    if several or is_table(coarse):
+        of = CoarseSide
+        other = of.of_sources(several, met) if several else of.of_table(coarse, question, met)
+        return met.beside(other.grid), other
+    if hasattr(coarse, "crs") and not hasattr(coarse, "data_vars"):
         raise UsageError(
             "the coarse data must be an xarray Dataset or a GeoDataFrame with the target as a "
             f"column, not {type(coarse).__name__}."
         )
-    if is_table(coarse):
-        other = CoarseSide.of_table(coarse, question, met)
-        return met.beside(other.grid), other
     met, other = _meeting(met, CoarseSide.of(coarse, question))
     if question.time == "ignore" or other.times is None:
         return met, other

@@ -21,16 +21,10 @@ Ints = npt.NDArray[np.int64]
 class Surface(Grid):
     """Cells each with a place and corners of its own, in rows and columns or in no order.
 
-    Attributes
-    ----------
-    spatial, coordinates
-        Dimensions of the cells, and variables that say where they are.
-    lines : (rows, columns, 2)
-        Coordinates of the cells, y before x; NaN where a cell has no place.
-    given : (rows, columns, k, 2)
-        Coordinates of their corners; None where cells are points.
-    sizes : (rows, columns)
-        Areas of points, where there is one.
+    `spatial` and `coordinates` are dimensions of the cells, and variables that say where they are;
+    `lines`, (rows, columns, 2), their coordinates, y before x, NaN where a cell has no place;
+    `given`, (rows, columns, k, 2), those of their corners, None where cells are points; `sizes`,
+    (rows, columns), areas of points, where there is one.
     """
 
     spatial: tuple[str, ...]

@@ -19,14 +19,8 @@ Ints = npt.NDArray[np.int64]
 class Units:
     """Cells, or cells at times: all times of either side, a window in place of the times in it.
 
-    Attributes
-    ----------
-    clock
-        What times are as inputs.
-    fine_time : (times of the fine data,)
-        The unit time each belongs to.
-    how
-        What was done about time, in words.
+    `clock` says what times are as inputs, `fine_time` the unit time that each time of the fine data
+    belongs to, and `how`, in words, what was done about time.
     """
 
     target: Floats

@@ -1,16 +1,19 @@
 """A few hyper-parameters that stand for their posterior: importance sampling about its mode.
 
-A Student's t with the curvature of the log posterior proposes, and the log posterior weighs. It
-takes as many evaluations as there are proposals, where NUTS takes thousands, and is enough where a
-handful of draws has to stand for a posterior of one mode.
+A Student's t with the curvature of the log posterior proposes, and a wider one in turn; the log
+posterior weighs. It takes as many evaluations as there are proposals, where NUTS takes thousands,
+and is enough where a handful of draws has to stand for a posterior of one mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.stats import chi2, norm, qmc
@@ -20,14 +23,17 @@ from deconditional.fitting.interrupts import current
 from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
 
-DRAWS = 8
+DRAWS = 16
 """Hyper-parameters that stand for their posterior unless another number is asked for."""
 
-PROPOSALS = 64
+PROPOSALS = 128
 """Hyper-parameters that are weighed."""
 
 DEGREES = 5.0
 """Of freedom of the t: its tails are heavier than those of posteriors."""
+
+WIDER = 1.4
+"""Scale of every other proposal: the posterior need not have the mode's curvature."""
 
 STEP = 0.05
 """Between gradients whose difference is a curvature, in unconstrained units."""
@@ -45,10 +51,10 @@ class WeightedDraws(NamedTuple):
     vectors: np.ndarray
     weights: np.ndarray
 
-    @property
-    def effective_size(self) -> float:
-        """Number of equally weighted draws that are worth as much."""
-        return float(1.0 / np.sum(self.weights**2))
+    def at(self, levels: np.ndarray) -> np.ndarray:
+        """The vectors up to which there is so much of the weight, (levels, size)."""
+        found = np.searchsorted(np.cumsum(self.weights), levels).clip(max=len(self.weights) - 1)
+        return self.vectors[found]
 
     def pick(self, k: int) -> np.ndarray:
         """Draws of equal weight, (k, size), the one nearest the median first.
@@ -58,38 +64,61 @@ class WeightedDraws(NamedTuple):
         if len(self.vectors) == 1:
             return self.vectors
         levels = (np.arange(k) + 0.5) / k
-        found = np.searchsorted(np.cumsum(self.weights), levels).clip(max=len(self.weights) - 1)
-        return self.vectors[found[np.argsort(np.abs(levels - 0.5), kind="stable")]]
+        return self.at(levels[np.argsort(np.abs(levels - 0.5), kind="stable")])
 
 
-def weighted_draws(problem: Problem, mode: np.ndarray, seed: int = 0) -> WeightedDraws:
+def weighted_draws(
+    problem: Problem, mode: np.ndarray, seed: int = 0, others: Sequence[Problem] = ()
+) -> list[WeightedDraws]:
     """Draw from the posterior of the unconstrained vector, given where it is highest.
 
-    Where a stop is asked for (:mod:`deconditional.fitting.interrupts`), the mode is the answer.
+    `others` are problems that differ from this one in z and its noise: proposals are the same for
+    all, each has weights of its own, and K̄ is computed once. Where a stop is asked for
+    (:mod:`deconditional.fitting.interrupts`), the mode is the answer.
     """
-    alone = WeightedDraws(np.asarray(mode, dtype=float)[None], np.ones(1))
+    mode = np.asarray(mode, dtype=float)
+    alone = [WeightedDraws(mode[None], np.ones(1)) for _ in others or (problem,)]
     d = len(mode)
     if d == 0 or current().reached():
         return alone
-    root = _proposal_root(_curvature(problem, alone.vectors[0]))
+    root = _proposal_root(_curvature(problem, mode))
     uniform = qmc.Sobol(d + 1, rng=np.random.default_rng(seed)).random(PROPOSALS)
     normal = norm.ppf(uniform[:, :d].clip(1e-9, 1.0 - 1e-9))
     steps = normal / np.sqrt(chi2.ppf(uniform[:, d:], DEGREES) / DEGREES)
+    steps[1::2] *= WIDER
     vectors = mode + steps @ root.T
-    log_proposal = -0.5 * (DEGREES + d) * np.log1p((steps**2).sum(1) / DEGREES)
-    low, high = problem.parameters.bounds()
-    log_posterior = np.full(PROPOSALS, -np.inf)
-    inside = np.flatnonzero(((vectors >= low) & (vectors <= high)).all(1))
-    for k, (loss, _) in zip(inside, _evaluated(problem, vectors[inside]), strict=True):
-        if current().reached():
-            return alone
-        log_posterior[k] = -float(loss)
-        tell("draws of parameters", int(k) + 1, PROPOSALS)
-    log_weights = np.where(np.isfinite(log_posterior), log_posterior - log_proposal, -np.inf)
-    if not np.isfinite(log_weights).any():
+    log_posterior = _log_posteriors(problem, others, vectors)
+    if log_posterior is None or not np.isfinite(log_posterior).any(1).all():
         return alone
+    squared = (steps**2).sum(1) / DEGREES
+    narrow, wide = (
+        -0.5 * (DEGREES + d) * np.log1p(squared / scale**2) - d * np.log(scale)
+        for scale in (1.0, WIDER)
+    )
+    weights = _truncated(log_posterior - np.logaddexp(narrow, wide))
     order = np.argsort(steps[:, -1])
-    return WeightedDraws(vectors[order], _truncated(log_weights)[order])
+    return [WeightedDraws(vectors[order], each[order]) for each in weights]
+
+
+def _log_posteriors(
+    problem: Problem, others: Sequence[Any], vectors: np.ndarray
+) -> np.ndarray | None:
+    """Of a problem or of all others at every vector; None where a stop is asked for."""
+    low, high = problem.parameters.bounds()
+    inside = np.flatnonzero(((vectors >= low) & (vectors <= high)).all(1))
+    found = np.full((max(len(others), 1), len(vectors)), -np.inf)
+    ask: Any = partial(loss_and_gradient, problem)
+    if others:
+        alike = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *others)
+        own = [eqx.filter(each, alike, inverse=True) for each in others]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
+        ask = partial(_losses, eqx.filter(others[0], alike), stacked, len(others))
+    for k, losses in zip(inside, _side_by_side(problem, ask, vectors[inside]), strict=True):
+        if current().reached():
+            return None
+        found[:, k] = -np.asarray(losses[0])
+        tell("draws of parameters", int(k) + 1, len(vectors))
+    return np.where(np.isfinite(found), found, -np.inf)
 
 
 def log_marginal(problem: Problem, mode: np.ndarray) -> float:
@@ -107,11 +136,27 @@ def log_marginal(problem: Problem, mode: np.ndarray) -> float:
     return found + 0.5 * float(len(mode) * np.log(2.0 * np.pi) - np.log(values).sum())
 
 
-def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any]]:
-    """Loss and gradient at every vector in turn, worked out side by side."""
+@eqx.filter_jit
+def _losses(same: Any, own: Any, number: int, vector: Any) -> tuple[Any]:
+    """Of problems that differ in z and its noise, one after the other: K̄ is computed once.
+
+    Not by `vmap`: batches of Cholesky factors wait for one another where two threads ask for them.
+    """
+
+    def one(k: Any) -> Any:
+        return eqx.combine(same, jax.tree.map(lambda leaf: leaf[k], own))
+
+    gram = one(0).gram_at(vector)
+    return (-jax.lax.map(lambda k: one(k).evaluate(vector, gram)[0], jnp.arange(number)),)
+
+
+def _side_by_side(
+    problem: Problem, ask: Callable[[Any], Any], vectors: np.ndarray
+) -> Iterator[Any]:
+    """What is answered at every vector in turn, worked out side by side."""
     pool = ThreadPoolExecutor(side_by_side(problem, len(vectors)))
     try:
-        yield from pool.map(lambda v: loss_and_gradient(problem, jnp.asarray(v)), vectors)
+        yield from pool.map(lambda v: ask(jnp.asarray(v)), vectors)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -119,7 +164,8 @@ def _evaluated(problem: Problem, vectors: np.ndarray) -> Iterator[tuple[Any, Any
 def _curvature(problem: Problem, mode: np.ndarray) -> np.ndarray:
     """Curvature of the negative log posterior, by differences of its gradient."""
     steps = STEP * np.eye(len(mode))
-    pairs = _evaluated(problem, np.concatenate([mode + steps, mode - steps]))
+    both = np.concatenate([mode + steps, mode - steps])
+    pairs = _side_by_side(problem, partial(loss_and_gradient, problem), both)
     up, down = np.split(np.array([np.asarray(gradient) for _, gradient in pairs]), 2)
     found = (up - down) / (2.0 * STEP)
     found = np.where(np.isfinite(found), found, 0.0)
@@ -135,7 +181,8 @@ def _proposal_root(curvature: np.ndarray) -> np.ndarray:
 
 
 def _truncated(log_weights: np.ndarray) -> np.ndarray:
-    """Weights, none more than √n times their mean: some bias for much less variance."""
-    weights = np.exp(log_weights - log_weights.max())
-    weights = np.minimum(weights, weights.mean() * np.sqrt(len(weights)))
-    return weights / weights.sum()
+    """Weights by rows, none more than √n times their mean: some bias for much less variance."""
+    weights = np.exp(log_weights - log_weights.max(1, keepdims=True))
+    most = weights.mean(1, keepdims=True) * np.sqrt(weights.shape[1])
+    weights = np.minimum(weights, most)
+    return weights / weights.sum(1, keepdims=True)

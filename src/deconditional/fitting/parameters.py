@@ -79,6 +79,12 @@ class Interval:
     low: float
     high: float
 
+    def __loaded__(self) -> Interval:
+        """The interval itself, once it is known to be one."""
+        if not -np.inf < self.low < self.high < np.inf:
+            raise ValueError("an interval has no ends")
+        return self
+
     def forward(self, u: Any) -> Any:
         """The parameter."""
         return self.low + (self.high - self.low) * jax.nn.sigmoid(u)

@@ -118,9 +118,13 @@ class ExactProblem(BagProblem):
             return bag_gram(kernel, self.layout, dtype=self.dtype)
         return self.repeats.gram(kernel, self.dtype)
 
-    def pieces(self, values: Mapping[str, Any]) -> Pieces:
-        """Compute K̄, W and S at given hyper-parameters."""
-        gram = self.gram(self.kernel.with_values(values))
+    def gram_at(self, vector: Float[Array, " size"]) -> Float[Array, "N N"]:
+        """K̄, which problems that differ in z and its noise have in common."""
+        return self.gram(self.kernel.with_values(self.parameters.unpack(vector)))
+
+    def pieces(self, values: Mapping[str, Any], gram: Array | None = None) -> Pieces:
+        """Compute K̄, where it is not known, W and S at given hyper-parameters."""
+        gram = self.gram(self.kernel.with_values(values)) if gram is None else gram
         weights, covariance = self.mediation.weights(values)
         scale = jnp.mean(jnp.diagonal(gram))
         noise = self.noise(values, weights, covariance, scale)
@@ -147,11 +151,11 @@ class ExactProblem(BagProblem):
         )
 
     def evaluate(
-        self, vector: Float[Array, " size"]
+        self, vector: Float[Array, " size"], gram: Array | None = None
     ) -> tuple[Float[Array, ""], tuple[Pieces, ExactField]]:
         """Log evidence plus log prior of the unconstrained parameters, and the posterior there."""
         values = self.parameters.unpack(vector)
-        pieces = self.pieces(values)
+        pieces = self.pieces(values, gram)
         field = self.field(values, pieces)
         found = field.log_evidence + self.parameters.log_prior(vector)
         if self.spread is not None:
@@ -193,6 +197,8 @@ class ExactField(Field):
 
     def __loaded__(self) -> ExactField:
         """The field, its bags laid out for the devices of this machine."""
+        if self.weights is None and len(self.z) != self.layout.n_bags:
+            raise ValueError("its observations are not those of its bags")
         return replace(self, layout=settled(self.layout))
 
     @property

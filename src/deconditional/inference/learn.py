@@ -246,16 +246,19 @@ def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
 def averaged(fitted: Fitted, how: Learning, others: Sequence[BagProblem] = ()) -> Fitted:
     """The posterior at a few draws of the hyper-parameters, weighed about the most probable ones.
 
-    Each of `others` has one of them, in an order that has nothing to do with theirs.
+    Each of `others` has one of them: of exact problems, by weights of its own.
     """
     problem, best = fitted.problem, fitted.optimum
-    number = len(others) or dict(how.method_options or {}).get("num_draws", DRAWS)
-    weighted = weighted_draws(problem, best.vector, how.seed)
-    vectors = weighted.pick(number)
+    own = others if hasattr(problem, "gram_at") else ()
+    weighted = weighted_draws(problem, best.vector, how.seed, own)
     if others:
-        order = np.random.default_rng(how.seed).permutation(number)
-        vectors = vectors[order % len(vectors)]
-    more = PROPOSALS + 2 * len(best.vector) if len(weighted.vectors) > 1 else 0
+        order = np.random.default_rng(how.seed).permutation(len(others))
+        levels = (order[:, None] + 0.5) / len(others)
+        each = weighted if own else weighted * len(others)
+        vectors = np.concatenate([w.at(at) for w, at in zip(each, levels, strict=True)])
+    else:
+        vectors = weighted[0].pick(dict(how.method_options or {}).get("num_draws", DRAWS))
+    more = PROPOSALS + 2 * len(best.vector) if len(weighted[0].vectors) > 1 else 0
     optimum = replace(best, evaluations=best.evaluations + more)
     owners = tuple(others) or (problem,) * len(vectors)
     return solved_at(replace(fitted, optimum=optimum), owners, vectors)

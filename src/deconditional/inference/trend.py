@@ -31,6 +31,17 @@ class Trend(eqx.Module):
     prior_std: Float[Array, " q"]
     columns: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
+    def __loaded__(self) -> Trend:
+        """The trend itself, once its parts are known to have a size for each other."""
+        d = len(self.centre)
+        chosen = range(d) if self.columns is None else self.columns
+        if not all(0 <= column < d for column in chosen):
+            raise ValueError("it is linear in covariates that are not there")
+        q = {"none": 0, "constant": 1, "linear": 1 + len(chosen)}[self.kind]
+        if self.prior_std.shape != (q,) or self.centre.shape != self.scale.shape:
+            raise ValueError(f"it has no {self.kind} trend")
+        return self
+
     def features(self, x: Any) -> Any:
         """H at every row of x, (m, q); in NumPy where x is."""
         of = library(x)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 import deconditional.kernels.jax_setup  # noqa: F401
-from deconditional.kernels.tile_sizes import Tiles, tiles_for
+from deconditional.kernels.tile_sizes import FORMS, Tiles, tiles_for
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Points of a chunk where bags differ in size."""
@@ -89,6 +89,23 @@ class Layout:
     one_chunk_per_bag: bool
     form: str = "product"
     mesh: Mesh | None = field(default=None, metadata={"saved": False})
+
+    def __loaded__(self) -> Layout:
+        """The layout itself, once its chunks and tiles are known to fit its points."""
+        n = len(self.points)
+        shapes = self.points.ndim == 2 and self.weights.shape == (n,)
+        if not shapes or self.bag.shape != (n // self.chunk,) or n % self.chunk:
+            raise ValueError("its points are not cut into chunks")
+        if min(self.row_tile, self.tile) < 1 or n % self.row_tile or n % self.tile:
+            raise ValueError("its chunks are not cut into tiles")
+        if self.row_tile % self.chunk or self.tile % self.chunk or self.form not in FORMS:
+            raise ValueError("its tiles do not hold whole chunks")
+        if int(self.bag.min()) < 0 or int(self.bag.max()) >= self.n_bags:
+            raise ValueError("its chunks are of bags that are not there")
+        whole = self.bag[: self.n_bags].tolist() == list(range(self.n_bags))
+        if self.one_chunk_per_bag and not whole:
+            raise ValueError("its chunks are not bags")
+        return self
 
     @property
     def block(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -205,6 +205,18 @@ class BagModel(Savable, BagOptions):
 
     def _summary(self) -> dict[str, Any]:
         return {"observations": len(self.check_fitted().z), "bags": repr(self.bags_)}
+
+    def __loaded__(self) -> Self:
+        """The model itself, once its posterior is known to be one of its covariates."""
+        self.check_options()
+        if not hasattr(self, "fitted_"):  # a part of another, to be fitted by it
+            return self
+        x, fields = jnp.zeros((1, self.bags_.points.shape[1])), self.fitted_.fields
+        shapes = {str(jax.tree.map(np.shape, field)) for field in fields}
+        mean, _ = eqx.filter_eval_shape(lambda field: field.moments(x), fields[0])
+        if len(shapes) > 1 or mean.shape != (1,) or self.n_features_in_ != x.shape[1]:
+            raise ValueError("its posterior is not one of its covariates")
+        return self
 
     def check_fitted(self) -> Fitted:
         """What was learnt; an error before `fit`."""

@@ -20,11 +20,10 @@ import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
-from deconditional.errors import Caution, DegenerateFitWarning, tell_of
+from deconditional.errors import DegenerateFitWarning, tell_of
 from deconditional.fitting.draws import DRAWS
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.priors import Prior, SplitLogNormal
-from deconditional.fitting.report import FitReport
 from deconditional.inference.exact import SpreadPrior
 from deconditional.inference.learn import learn
 from deconditional.inference.posterior import Gaussians, Posterior
@@ -36,7 +35,7 @@ from deconditional.models.families import families_asked
 from deconditional.models.mediated_rates import fit_rates
 from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.problems import problem_parts
-from deconditional.models.regression import Unmatched, explained_share
+from deconditional.models.regression import Unmatched, explained_share, of_two_stages
 from deconditional.models.solvers import Exact, Posed, Variational
 from deconditional.models.sources import sources_of
 from deconditional.models.vbagg import VBagg
@@ -81,7 +80,7 @@ class MediatedGP(BagModel):
         ``"draws"``: predictions are averaged over a few draws of the hyper-parameters of the field,
         weighed by their posterior. ``"map"`` takes the most probable ones, ``"nuts"`` samples.
     method_options
-        For draws: ``num_draws``, 8 by default. For NUTS as in :class:`BaggGP`.
+        For draws: ``num_draws``, 16 by default. For NUTS as in :class:`BaggGP`.
     priors
         As in :class:`BaggGP`; names that begin with ``mediator_kernel.`` and ``mediator_noise_std``
         are those of the regression. Length scales of the field have
@@ -184,7 +183,10 @@ class MediatedGP(BagModel):
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
         solver = Exact() if exact else Variational.of_size(self.n_inducing)
         posed = _posed(seen, data.z, of_field, solver)
-        others = [_seen_through(posed.problem, each) for each in drawn]
+        others = [
+            replace(posed.problem, z=jnp.asarray(each.values), known_noise=jnp.asarray(each.noise))
+            for each in drawn
+        ]
         part = within(kept, "field").get("checkpoint")
         at = stages(of_field, seen.bags, posed.problem, part)
         fitted = learn(posed.problem, learning(of_field, posed.problem, solver), at, others)
@@ -197,7 +199,9 @@ class MediatedGP(BagModel):
         share = explained_share(regressor)
         self.regressor_, self.explained_share_, self.measurements_ = regressor, share, measured
         report, first = self.fit_report_, regressor.fit_report_
-        self.fit_report_ = _with_the_regression(report, first, share, found)
+        said = f"{share:.0%} of the variance of the observations, by the mediators"
+        report = replace(report, evaluations=report.evaluations + first.evaluations)
+        self.fit_report_ = of_two_stages(first, report, found, {"explained": said})
         tell_of(found)
         return self
 
@@ -210,14 +214,17 @@ class MediatedGP(BagModel):
 
     def parameters_apart(self) -> tuple[Self, dict[str, Any]]:
         """The model with parameters of the field alone, and what is said of the regression's."""
-        own: dict[str, Any] = {}
-        others: dict[str, Any] = {}
-        for option in ("fixed", "priors"):
-            given = dict(getattr(self, option) or {})
-            apart = {name for name in given if name.startswith("mediator_")}
-            others[option] = {name.removeprefix("mediator_"): given[name] for name in apart}
-            own[option] = {name: given[name] for name in given if name not in apart}
-        return replace(self, **own), others
+        given = {option: dict(getattr(self, option) or {}) for option in ("fixed", "priors")}
+        own: dict[str, Any] = {
+            option: {name: v for name, v in each.items() if not name.startswith("mediator_")}
+            for option, each in given.items()
+        }
+        return replace(self, **own), {
+            option: {
+                n.removeprefix("mediator_"): v for n, v in each.items() if n not in own[option]
+            }
+            for option, each in given.items()
+        }
 
     def predict_coarse(self, mediator: npt.ArrayLike) -> Posterior:
         """Posterior of the conditional mean at new mediators, from the regression."""
@@ -236,31 +243,6 @@ class MediatedGP(BagModel):
     def model_(self) -> Self:
         """The model of the field, which is this one."""
         return self
-
-
-def _with_the_regression(
-    report: FitReport, first: FitReport, share: float, found: list[Caution]
-) -> FitReport:
-    """The report of both fits, and what was found of the mediators."""
-    resumed = [each.details["resumed"] for each in (first, report) if "resumed" in each.details]
-    return replace(
-        report,
-        converged=report.converged and first.converged,
-        evaluations=report.evaluations + first.evaluations,
-        compile_seconds=report.compile_seconds + first.compile_seconds,
-        details={
-            **report.details,
-            "explained": f"{share:.0%} of the variance of the observations, by the mediators",
-            **({"resumed": ", ".join(resumed)} if resumed else {}),
-        },
-        notes=(*report.notes, *(caution.text for caution in found)),
-    )
-
-
-def _seen_through(problem: Any, measurements: Measurements) -> Any:
-    """A problem with other measurements of its bag means."""
-    values, noise = map(jnp.asarray, measurements)
-    return replace(problem, z=values, known_noise=noise)
 
 
 def _posed(seen: Data, z: np.ndarray, options: MediatedGP, solver: Exact | Variational) -> Posed:

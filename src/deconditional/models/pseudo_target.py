@@ -14,11 +14,10 @@ from sklearn.exceptions import NotFittedError
 from deconditional.bags import Bags
 from deconditional.errors import tell_of
 from deconditional.fitting.interrupts import stoppable
-from deconditional.fitting.report import FitReport
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.models.bagg import BaggGP
 from deconditional.models.cautions import of_pseudo_targets
-from deconditional.models.regression import Unmatched
+from deconditional.models.regression import Unmatched, of_two_stages
 from deconditional.saving.api import Savable
 from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
 
@@ -116,14 +115,10 @@ class PseudoTarget(Savable, BaseEstimator):
         )
         first, second = self.regressor_.fit_report_, self.model_.fit_report_
         found = of_pseudo_targets(bags, data.mediator, data.z, data.has_own)
-        self.fit_report_ = replace(
-            second,
-            converged=first.converged and second.converged,
-            seconds=first.seconds + second.seconds,
-            compile_seconds=first.compile_seconds + second.compile_seconds,
-            details={**second.details, **_both_resumed(first, second)},
-            notes=(*first.notes, *second.notes, *(caution.text for caution in found)),
+        second = replace(
+            second, seconds=first.seconds + second.seconds, notes=(*first.notes, *second.notes)
         )
+        self.fit_report_ = of_two_stages(first, second, found)
         tell_of(found)
         return self
 
@@ -158,9 +153,3 @@ class PseudoTarget(Savable, BaseEstimator):
         if not hasattr(self, "model_"):
             raise NotFittedError("this PseudoTarget is not fitted; call fit first.")
         return self.model_
-
-
-def _both_resumed(*reports: FitReport) -> dict[str, str]:
-    """What both stages took from a checkpoint."""
-    found = [each.details["resumed"] for each in reports if "resumed" in each.details]
-    return {"resumed": ", ".join(found)} if found else {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,6 +14,8 @@ import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.bags import Bags
+from deconditional.errors import Caution
+from deconditional.fitting.report import FitReport
 from deconditional.kernels.radial import prior_variance
 from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
@@ -230,3 +234,18 @@ def bag_gap(regressor: BaggGP, mediator: npt.ArrayLike, means: np.ndarray) -> fl
     expected = regressor.predict(mediator)
     variance = expected.variance + float(regressor.parameters_["noise_std"]) ** 2
     return float(np.sqrt(np.mean((means - expected.mean) ** 2 / variance)))
+
+
+def of_two_stages(
+    first: FitReport, second: FitReport, found: list[Caution], more: Mapping[str, str] | None = None
+) -> FitReport:
+    """The report of a fit to what a regression on mediators says, and what was found of these."""
+    resumed = [each.details["resumed"] for each in (first, second) if "resumed" in each.details]
+    also = {"resumed": ", ".join(resumed)} if resumed else {}
+    return replace(
+        second,
+        converged=first.converged and second.converged,
+        compile_seconds=first.compile_seconds + second.compile_seconds,
+        details={**second.details, **(more or {}), **also},
+        notes=(*second.notes, *(caution.text for caution in found)),
+    )

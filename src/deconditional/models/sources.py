@@ -10,12 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.bags import Bags
-from deconditional.models.checks import (
-    check_bags,
-    known_covariance,
-    mediators,
-    observations,
-)
+from deconditional.models.checks import check_bags, known_covariance, mediators, observations
 from deconditional.observations.families import Family, Normal, check_observed
 
 
@@ -29,13 +24,14 @@ class Source:
     Parameters
     ----------
     where
-        Bags, or an array of points that were observed one by one, such as stations.
+        Bags, or an array of points that were observed one by one, such as stations. For
+        :class:`~deconditional.Downscaler`, a GeoDataFrame or an xarray Dataset.
     z
-        The observations.
+        The observations; of a table or dataset, the name of its target.
     family
         :class:`~deconditional.Normal` by default.
     noise_std
-        Of normal observations, where it is known: one number, or one for each.
+        Of normal observations, where it is known: one number, or one for each, or a column.
     exposure, trials
         What rates are multiplied by; ``bags.exposure`` by default where bags have one.
     mediator
@@ -46,6 +42,8 @@ class Source:
         Another source without bias says what the field is.
     task
         Which of several targets is observed, from 0.
+    kind
+        Of a table or dataset of normal observations, ``"mean"`` or ``"sum"``.
 
     Examples
     --------
@@ -64,8 +62,8 @@ class Source:
     True
     """
 
-    where: Bags | npt.ArrayLike
-    z: npt.ArrayLike
+    where: Any
+    z: Any
     family: Family | None = None
     noise_std: npt.ArrayLike | None = None
     exposure: npt.ArrayLike | None = None
@@ -73,6 +71,7 @@ class Source:
     mediator: npt.ArrayLike | None = None
     bias: str = "none"
     task: int | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -201,6 +200,8 @@ def _given(source: Source, prefix: str) -> Given:
             f"family must be a family such as dc.Poisson(), not {family!r}; write dc.Poisson() "
             "with its brackets."
         )
+    if source.kind is not None:
+        raise ValueError("kind is for tables and datasets; leave it out.")
     if source.bias not in ("none", "offset", "affine"):
         raise ValueError(f"bias must be none, offset or affine, not {source.bias!r}.")
     if source.task is not None and (

@@ -37,7 +37,7 @@ LEAST_EFFECT = 1e-6
 """Of bag effects, in units of v: keeps T - V regular where observations repeat themselves."""
 
 COMMON = 7
-"""Mediators whose g is drawn: eight draws give these their mean and covariance exactly."""
+"""Mediators whose g is drawn: eight draws or more give them mean and covariance exactly."""
 
 
 class Population(NamedTuple):

@@ -1,9 +1,13 @@
-r"""Elements of a reproducing kernel Hilbert space: finite sums of kernel features.
+r"""Elements of a reproducing kernel Hilbert space, and operators of finite rank between two.
+
+Everything an estimator of this subject produces is a finite sum. A function is
 
 .. math:: f = \sum_j c_j\,\bar k_j, \qquad \bar k_j = \sum_i w_j^{(i)} k_{x_j^{(i)}},
 
-with features averaged over bags of points (bags of one point where nothing is averaged).
-Evaluations, inner products and norms are then small matrix products, exact up to rounding.
+over kernel features averaged over bags of points (bags of one point where nothing is averaged), and
+an operator is :math:`T = \Phi B \Psi^\top`, with features :math:`\Phi` of the space it maps into,
+features :math:`\Psi` of the space it maps from, and a matrix B. Evaluations, inner products and
+norms are then small matrix products, exact up to rounding.
 """
 
 from __future__ import annotations
@@ -98,6 +102,22 @@ class Features:
             return self.gram
         return np.asarray(_between(self.kernel, self.bags.layout, other.bags.layout))
 
+    def joined(self, other: Features) -> Features:
+        """Features of both, one after the other."""
+        self._check_space(other)
+        a, b = self.bags, other.bags
+        return Features(
+            self.kernel,
+            Bags(
+                points=np.concatenate([a.points, b.points]),
+                bag=np.concatenate([a.bag, a.n_bags + b.bag]),
+                weights=np.concatenate([a.weights, b.weights]),
+                ids=tuple(range(a.n_bags + b.n_bags)),
+                mediator=None,
+                point=np.arange(a.n_points + b.n_points),
+            ),
+        )
+
     def _checked_points(self, points: npt.ArrayLike) -> Floats:
         x = points_array(points)
         if x.shape[1] != self.n_inputs:
@@ -125,7 +145,35 @@ class Features:
         )
 
 
-class Function:
+class Vector:
+    """Arithmetic of what can be added and scaled: `__add__` and `scaled` give the rest."""
+
+    def __add__(self, other: Any) -> Any:
+        raise NotImplementedError
+
+    __array_ufunc__ = None  # so that NumPy's numbers leave the product to __rmul__
+
+    def scaled(self, factor: float) -> Self:
+        """Product of this vector with a number."""
+        raise NotImplementedError
+
+    def __mul__(self, factor: Any) -> Self:
+        number = np.ndim(factor) == 0 and not isinstance(factor, Vector)
+        return self.scaled(float(factor)) if number else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, factor: float) -> Self:
+        return self * (1.0 / factor)
+
+    def __neg__(self) -> Self:
+        return self * -1.0
+
+    def __sub__(self, other: Any) -> Any:
+        return self + (-other) if isinstance(other, Vector) else NotImplemented
+
+
+class Function(Vector):
     r"""An element of a reproducing kernel Hilbert space, or a family of them side by side.
 
     Parameters
@@ -148,8 +196,8 @@ class Function:
     >>> k_x = Function.canonical(kernel, [0.0])
     >>> k_x.inner(f).round(4).tolist()
     [1.3935]
-    >>> round(f.norm**2, 4)
-    2.5739
+    >>> round(f.norm**2, 4), round((f - f).norm, 4)
+    (2.5739, 0.0)
     """
 
     def __init__(self, features: Features, coefficients: npt.ArrayLike):
@@ -193,10 +241,132 @@ class Function:
     @cached_property
     def norm(self) -> Any:
         """Norm in the space; of a family, that of each member."""
-        squares = np.sum(self.coefficients * (self.features.gram @ self.coefficients), axis=0)
-        root = np.sqrt(np.maximum(squares, 0.0))
+        root = np.sqrt(np.maximum(self.squares, 0.0))
         return float(root) if np.ndim(root) == 0 else root
+
+    @property
+    def squares(self) -> Any:
+        """Inner product with itself; of a family, that of each member."""
+        return np.sum(self.coefficients * (self.features.gram @ self.coefficients), axis=0)
+
+    def __add__(self, other: Any) -> Function:
+        if not isinstance(other, Function):
+            return NotImplemented
+        if self.coefficients.shape[1:] != other.coefficients.shape[1:]:
+            raise ValueError(
+                f"a family of shape {self.coefficients.shape[1:]} cannot be added to one of shape "
+                f"{other.coefficients.shape[1:]}; give both the same number of functions."
+            )
+        if self.features is other.features:
+            return Function(self.features, self.coefficients + other.coefficients)
+        both = self.features.joined(other.features)
+        return Function(both, np.concatenate([self.coefficients, other.coefficients]))
+
+    def scaled(self, factor: float) -> Function:
+        """Product of the function with a number."""
+        return Function(self.features, factor * self.coefficients)
 
     def __repr__(self) -> str:
         members = "" if self.coefficients.ndim == 1 else f", family of {self.coefficients.shape[1]}"
         return f"Function({self.features._space()}, {len(self.features)} features{members})"
+
+
+class FiniteRankOperator(Vector):
+    r"""An operator :math:`T = \Phi B \Psi^\top` between two spaces.
+
+    Operators are applied to functions, added, scaled, composed with ``@``, and have an adjoint and
+    a Hilbert-Schmidt inner product.
+
+    Parameters
+    ----------
+    into
+        :math:`\Phi`, features of the space that is mapped into.
+    matrix
+        B, one row per feature of `into` and one column per feature of `out_of`.
+    out_of
+        :math:`\Psi`, features of the space that is mapped from.
+
+    Examples
+    --------
+    The projection onto one feature, applied twice, is itself:
+
+    >>> import gpjax as gpx
+    >>> one = Features.of_points(gpx.kernels.RBF(), [0.0])
+    >>> projection = FiniteRankOperator(one, [[1.0]], one)
+    >>> f = Function.from_points(gpx.kernels.RBF(), [0.0, 1.0], [2.0, -1.0])
+    >>> round((projection(f) - (projection @ projection)(f)).norm, 12), round(projection.norm, 12)
+    (0.0, 1.0)
+    """
+
+    def __init__(self, into: Features, matrix: npt.ArrayLike, out_of: Features):
+        b = np.asarray(matrix, dtype=float)
+        if b.shape != (len(into), len(out_of)):
+            raise ValueError(
+                f"matrix must have a row for each of the {len(into)} features of `into` and a "
+                f"column for each of the {len(out_of)} of `out_of`; its shape is {b.shape}."
+            )
+        self.into = into
+        self.out_of = out_of
+        self._matrix = b
+
+    @property
+    def matrix(self) -> Floats:
+        """The matrix B between the two sets of features."""
+        return self._matrix
+
+    def _times(self, b: Floats) -> Floats:
+        """B times b; operators with a factorised B solve instead."""
+        return self.matrix @ b
+
+    def __call__(self, function: Function) -> Function:
+        """The image of a function, or of each of a family."""
+        if not isinstance(function, Function):
+            raise TypeError(f"an operator maps a Function, not {type(function).__name__}.")
+        seen = self.out_of.cross(function.features) @ function.coefficients
+        return Function(self.into, self._times(seen))
+
+    @property
+    def adjoint(self) -> FiniteRankOperator:
+        """The operator with ⟨T f, g⟩ = ⟨f, T* g⟩."""
+        return FiniteRankOperator(self.out_of, self.matrix.T, self.into)
+
+    def inner(self, other: FiniteRankOperator) -> float:
+        r"""Hilbert-Schmidt inner product, :math:`\operatorname{tr}(T^\top T')`."""
+        left = self.into.cross(other.into) @ other.matrix
+        return float(np.sum(self.matrix * (left @ other.out_of.cross(self.out_of))))
+
+    @property
+    def norm(self) -> float:
+        """Hilbert-Schmidt norm."""
+        return float(np.sqrt(max(self.inner(self), 0.0)))
+
+    def __matmul__(self, other: FiniteRankOperator) -> FiniteRankOperator:
+        if not isinstance(other, FiniteRankOperator):
+            return NotImplemented
+        middle = self._times(self.out_of.cross(other.into) @ other.matrix)
+        return FiniteRankOperator(self.into, middle, other.out_of)
+
+    def __add__(self, other: Any) -> FiniteRankOperator:
+        if not isinstance(other, FiniteRankOperator):
+            return NotImplemented
+        if self.into is other.into and self.out_of is other.out_of:
+            return FiniteRankOperator(self.into, self.matrix + other.matrix, self.out_of)
+        (a, b), (c, d) = self.matrix.shape, other.matrix.shape
+        matrix = np.zeros((a + c, b + d))
+        matrix[:a, :b], matrix[a:, b:] = self.matrix, other.matrix
+        return FiniteRankOperator(
+            self.into.joined(other.into), matrix, self.out_of.joined(other.out_of)
+        )
+
+    def scaled(self, factor: float) -> FiniteRankOperator:
+        """Product of the operator with a number."""
+        return FiniteRankOperator(self.into, factor * self.matrix, self.out_of)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.out_of._space()} -> {self.into._space()})"
+
+    def squared_errors(self, targets: Features, inputs: Function) -> Floats:
+        r""":math:`\lVert t_j - T u_j\rVert^2` for features :math:`t_j` and a family :math:`u_j`."""
+        images = self(inputs)
+        overlaps = targets.cross(images.features).T * images.coefficients
+        return np.diag(targets.gram) - 2.0 * np.sum(overlaps, axis=0) + images.squares

@@ -42,15 +42,8 @@ from deconditional.bags.inputs import Floats, points_array
 from deconditional.fitting.kernel_parameters import kernel_template
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations
 from deconditional.observations.mediation import ridge_shape
-from deconditional.operators.functions import Features, Function
-from deconditional.operators.ridge import (
-    LEAVE_ONE_OUT,
-    LeaveOneOut,
-    RidgeOperator,
-    RidgeSearch,
-    check_positive,
-    search_ridge,
-)
+from deconditional.operators.functions import Features, FiniteRankOperator, Function
+from deconditional.operators.ridge import LEAVE_ONE_OUT, RidgeOperator, check_bounds
 
 
 def median_kernel(inputs: npt.ArrayLike, family: type[AbstractKernel] = gk.RBF) -> AbstractKernel:
@@ -89,6 +82,9 @@ class ConditionalMeanOperator(RidgeOperator):
     ridge
         λ, or ``"leave-one-out"`` for the one that best predicts the embedding of a bag from the
         other bags; see :meth:`leave_one_out` and :func:`~deconditional.operators.search_ridge`.
+    ridge_bounds
+        Where to search for it: by default 1e-10 to 1e3 times the largest eigenvalue of
+        :math:`\Pi^{1/2} L\,\Pi^{1/2}`.
 
     Attributes
     ----------
@@ -117,6 +113,7 @@ class ConditionalMeanOperator(RidgeOperator):
         *,
         cmo: str = "standard",
         ridge: float | str = LEAVE_ONE_OUT,
+        ridge_bounds: tuple[float, float] | None = None,
     ):
         check_bags(bags)
         if bags.mediator is None:
@@ -128,21 +125,13 @@ class ConditionalMeanOperator(RidgeOperator):
         ell = median_kernel(bags.mediator) if mediator_kernel is None else mediator_kernel
         check_kernel("kernel", k, bags.points)
         check_kernel("mediator_kernel", ell, bags.mediator)
+        check_bounds("ridge", ridge, ridge_bounds)
         self.bags = bags
         self.cmo = cmo
         shares = 1.0 / ridge_shape(cmo, bags.effective_sizes)
-        targets, given = Features(k, bags), Features.of_points(ell, bags.mediator)
-        self.search: RidgeSearch | None = None
-        if ridge == LEAVE_ONE_OUT:
-            if len(bags) < 2:
-                raise ValueError(
-                    "leaving one out needs two bags or more; give ridge a value instead."
-                )
-            held_out = LeaveOneOut(given.gram, targets.gram, shares)
-            self.search = search_ridge(held_out.score, held_out.largest)
-            ridge = self.search.best
-        self.ridge = check_positive("ridge", ridge, LEAVE_ONE_OUT)
-        super().__init__(targets, given, None, shares, "ridge", self.ridge)
+        given = Features.of_points(ell, bags.mediator)
+        super().__init__(Features(k, bags), given, None, shares, "ridge", ridge, ridge_bounds)
+        self.ridge = self._ridge
 
     @classmethod
     def from_samples(
@@ -153,7 +142,7 @@ class ConditionalMeanOperator(RidgeOperator):
         Samples that share a value of y are better given as bags: to leave out one of them is then
         to leave out all, and the system is smaller.
         """
-        return cls(Bags.from_points(x, np.arange(len(np.asarray(x))), mediator=y), *args, **options)
+        return cls(bags_of_samples(x, y), *args, **options)
 
     @property
     def kernel(self) -> AbstractKernel:
@@ -197,6 +186,18 @@ class ConditionalMeanOperator(RidgeOperator):
             means = self.bags.means(values)
         return Function(self.out_of, self._solve(means))
 
+    def risk(self, operator: FiniteRankOperator | None = None, ridge: float | None = None) -> float:
+        r"""The empirical risk :math:`\hat{\mathcal E}_c`, eq. (11), of any operator.
+
+        Parameters
+        ----------
+        operator
+            From the space of ℓ to that of k; this one by default.
+        ridge
+            λ; that of the estimate by default.
+        """
+        return self._risk(operator, ridge) + float(self.shares @ self._spread())
+
     def leave_one_out(self, ridge: float | None = None) -> Floats:
         r"""Squared error of every bag under the operator of the other bags, in closed form.
 
@@ -206,9 +207,15 @@ class ConditionalMeanOperator(RidgeOperator):
         own. The search for λ minimises the mean with weights :attr:`shares`, less the spread within
         bags, which no λ changes.
         """
-        ridge = self.ridge if ridge is None else check_positive("ridge", ridge)
-        errors = LeaveOneOut(self.out_of.gram, self.into.gram, self.shares).errors(ridge)
-        return errors + self.into.scatter if self.cmo == "standard" else errors
+        return self._left_out(ridge, self.into.gram) + self._spread()
+
+    def _spread(self) -> Floats:
+        return self.into.scatter if self.cmo == "standard" else np.zeros(len(self.into))
+
+
+def bags_of_samples(x: npt.ArrayLike, y: npt.ArrayLike) -> Bags:
+    """Bags of one point each, made of pairs (x, y)."""
+    return Bags.from_points(x, np.arange(len(np.asarray(x))), mediator=y)
 
 
 class DeconditionalMeanOperator(RidgeOperator):
@@ -221,8 +228,19 @@ class DeconditionalMeanOperator(RidgeOperator):
     mediator : (M, p) or (M,)
         The mediators :math:`\tilde y` of the observations.
     epsilon
-        ε; :class:`~deconditional.DeconditionalRegressor` chooses it by the evidence of
-        observations.
+        ε, or ``"leave-one-out"`` for the one that best reconstructs the feature of a mediator from
+        the other mediators; see :meth:`leave_one_out` and
+        :func:`~deconditional.operators.search_ridge`. Features of mediators have no noise, so with
+        a smooth ℓ that is too small an ε for noisy observations:
+        :class:`~deconditional.DeconditionalRegressor` chooses by the evidence of z.
+    epsilon_bounds
+        Where to search for it: by default 1e-10 to 1e3 times the largest eigenvalue of
+        :math:`\hat Q / M`.
+
+    Attributes
+    ----------
+    search
+        How ε was chosen, or None where it was given.
 
     Examples
     --------
@@ -244,20 +262,24 @@ class DeconditionalMeanOperator(RidgeOperator):
         conditional: ConditionalMeanOperator,
         mediator: npt.ArrayLike,
         *,
-        epsilon: float,
+        epsilon: float | str,
+        epsilon_bounds: tuple[float, float] | None = None,
     ):
         if not isinstance(conditional, ConditionalMeanOperator):
             raise TypeError(
                 "conditional must be a ConditionalMeanOperator, not "
                 f"{type(conditional).__name__}; make one of bags or samples."
             )
+        check_bounds("epsilon", epsilon, epsilon_bounds)
         self.conditional = conditional
         self.mediator = mediators(mediator, conditional.out_of.n_inputs)
         targets = Features.of_points(conditional.mediator_kernel, self.mediator)
         self._weights = conditional.weights(self.mediator)
         shares = np.full(len(targets), 1.0 / len(targets))
-        self.epsilon = check_positive("epsilon", epsilon)
-        super().__init__(targets, conditional.into, self._weights, shares, "epsilon", self.epsilon)
+        super().__init__(
+            targets, conditional.into, self._weights, shares, "epsilon", epsilon, epsilon_bounds
+        )
+        self.epsilon = self._ridge
 
     def embedding(self, x: npt.ArrayLike) -> Function:
         r"""The deconditional mean embeddings :math:`\hat\mu_{X=x|Y} = \hat D k_x`, one per point.
@@ -266,15 +288,21 @@ class DeconditionalMeanOperator(RidgeOperator):
         """
         return Function(self.into, self._times(self.out_of.at(x).T))
 
-    def recover(self, z: npt.ArrayLike) -> Function:
-        r"""The fine function :math:`\hat D^\top z` behind conditional means, eq. (2).
+    def recover(self, z: npt.ArrayLike, mean: Function | None = None) -> Function:
+        r"""The fine function behind conditional means, eq. (2) and, with a prior mean, eq. (8).
 
         Parameters
         ----------
         z : (M,)
             Observed conditional means at the mediators of this operator.
+        mean
+            Prior mean m, an element of the space of k: :math:`m + \hat D^\top(z - \hat C^\top m)`.
         """
-        return Function(self.out_of, self._weights @ self._solve(self._observations(z)))
+        z = self._observations(z)
+        if mean is not None:
+            z = z - self.conditional.conditional_mean(mean)(self.mediator)
+        correction = Function(self.out_of, self._weights @ self._solve(z))
+        return correction if mean is None else mean + correction
 
     def drift_of(self, z: Floats, drift: Floats) -> float:
         """Coefficient of a drift in observations z, by generalised least squares."""
@@ -291,6 +319,32 @@ class DeconditionalMeanOperator(RidgeOperator):
         others = features if other is None else Features.of_points(self.out_of.kernel, other)
         left = self.out_of.cross(features).T @ self._weights
         return features.cross(others) - left @ self._times(self.out_of.cross(others))
+
+    def risk(
+        self, operator: FiniteRankOperator | None = None, epsilon: float | None = None
+    ) -> float:
+        r"""The empirical reconstruction risk :math:`\hat{\mathcal E}_d`, eq. (12), of any operator.
+
+        Parameters
+        ----------
+        operator
+            From the space of k to that of ℓ; this one by default.
+        epsilon
+            ε; that of the estimate by default.
+        """
+        return self._risk(operator, epsilon)
+
+    def leave_one_out(self, epsilon: float | None = None, z: npt.ArrayLike | None = None) -> Floats:
+        r"""Squared error of every mediator under the operator of the others, in closed form.
+
+        It is :math:`\lVert\ell_{\tilde y_m} - \hat D_{-m}\hat C\ell_{\tilde y_m}\rVert^2` or, with
+        observations z, the squared error of :math:`z_m` as predicted from the other observations.
+        The conditional mean operator stays as it is, and so does ε.
+        """
+        if z is None:
+            return self._left_out(epsilon, self.into.gram)
+        values = self._observations(z)
+        return self._left_out(epsilon, np.outer(values, values))
 
     def _observations(self, z: npt.ArrayLike) -> Floats:
         array = observations(z)

@@ -21,14 +21,16 @@ from deconditional.operators.functions import Function
 from deconditional.operators.means import (
     ConditionalMeanOperator,
     DeconditionalMeanOperator,
+    bags_of_samples,
     median_kernel,
 )
 from deconditional.operators.ridge import (
     LEAVE_ONE_OUT,
     Evidence,
+    LeaveOneOut,
     RidgeSearch,
+    check_bounds,
     check_positive,
-    search_ridge,
 )
 
 EVIDENCE = "evidence"
@@ -49,15 +51,19 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         k and ℓ, GPJax kernels with their parameters. By default a Gaussian kernel of the points and
         a Matérn-3/2 of all mediators, with length scales by the median heuristic,
         :func:`~deconditional.operators.median_kernel`.
-    cmo, ridge
+    cmo, ridge, ridge_bounds
         Of the first stage; see
         :class:`~deconditional.operators.ConditionalMeanOperator`.
     epsilon
         ε of the second stage. ``"evidence"``: the one with the greatest restricted likelihood of
-        the observations, given the first stage.
+        the observations, given the first stage. ``"leave-one-out"``: the one that best predicts an
+        observation from the others. That need not be one that recovers the field, since errors
+        which hardly change conditional means may be large in the field.
     trend
         ``"constant"``: a constant is added to the field and fitted by generalised least squares,
         without a penalty. ``"none"``: the field is shrunk towards zero.
+    epsilon_bounds
+        Where to search; see :func:`~deconditional.operators.search_ridge`.
 
     Attributes
     ----------
@@ -91,6 +97,8 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         ridge: float | str = LEAVE_ONE_OUT,
         epsilon: float | str = EVIDENCE,
         trend: str = "constant",
+        ridge_bounds: tuple[float, float] | None = None,
+        epsilon_bounds: tuple[float, float] | None = None,
     ):
         self.kernel = kernel
         self.mediator_kernel = mediator_kernel
@@ -98,10 +106,12 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         self.ridge = ridge
         self.epsilon = epsilon
         self.trend = trend
+        self.ridge_bounds = ridge_bounds
+        self.epsilon_bounds = epsilon_bounds
 
     def fit(
         self,
-        bags: Bags,
+        bags: Bags | tuple[npt.ArrayLike, npt.ArrayLike],
         z: npt.ArrayLike,
         mediator: npt.ArrayLike | None = None,
     ) -> Self:
@@ -110,7 +120,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         Parameters
         ----------
         bags
-            Bags with a mediator each.
+            Bags with a mediator each, or a pair (x, y) of fine points and the mediator of each.
         z : (M,)
             Coarse observations.
         mediator : (M, p) or (M,), optional
@@ -118,7 +128,8 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         """
         if self.trend not in ("none", "constant"):
             raise ValueError(f"trend must be 'none' or 'constant', not {self.trend!r}.")
-        data = Data.of(bags, z, None, None, BagOptions()).linked(mediator, None)
+        check_bounds("epsilon", self.epsilon, self.epsilon_bounds)
+        data = Data.of(_as_bags(bags), z, None, None, BagOptions()).linked(mediator, None)
         bags, z, observed = data.bags, data.z, np.asarray(data.mediator)
         mediator_kernel = self.mediator_kernel
         if mediator_kernel is None:
@@ -130,6 +141,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
             mediator_kernel,
             cmo=self.cmo,
             ridge=self.ridge,
+            ridge_bounds=self.ridge_bounds,
         )
         embeddings = conditional.embedding(observed)
         drift = embeddings.coefficients.sum(0) if self.trend == "constant" else None
@@ -141,7 +153,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
             )
         self.epsilon_search_ = self._search(embeddings.inner(embeddings), z, drift)
         epsilon = self.epsilon if self.epsilon_search_ is None else self.epsilon_search_.best
-        epsilon = check_positive("epsilon", epsilon, EVIDENCE)
+        epsilon = check_positive("epsilon", epsilon, EVIDENCE, LEAVE_ONE_OUT)
         self.conditional_ = conditional
         self.deconditional_ = DeconditionalMeanOperator(conditional, observed, epsilon=epsilon)
         self.intercept_ = 0.0
@@ -156,7 +168,7 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         return self
 
     def _search(self, q: Floats, z: Floats, drift: Floats | None) -> RidgeSearch | None:
-        if self.epsilon != EVIDENCE:
+        if self.epsilon not in (EVIDENCE, LEAVE_ONE_OUT):
             return None
         if len(z) < 2 + (drift is not None):
             raise ValueError(
@@ -166,8 +178,10 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(
                 "all observations are equal: nothing to choose epsilon by; give it a value."
             )
-        evidence = Evidence(q, z, drift)
-        return search_ridge(evidence.score, evidence.largest, "epsilon")
+        if self.epsilon == EVIDENCE:
+            return Evidence(q, z, drift).search("epsilon", self.epsilon_bounds)
+        shares = np.full(len(z), 1.0 / len(z))
+        return LeaveOneOut(q, np.outer(z, z), shares, drift).search("epsilon", self.epsilon_bounds)
 
     def predict(self, x: npt.ArrayLike) -> Floats:
         """The field at points x, (m,)."""
@@ -188,3 +202,14 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
     def _check_fitted(self) -> None:
         if not hasattr(self, "function_"):
             raise NotFittedError("this DeconditionalRegressor is not fitted; call fit first.")
+
+
+def _as_bags(bags: Any) -> Bags:
+    if isinstance(bags, Bags):
+        return bags
+    if isinstance(bags, tuple) and len(bags) == 2:
+        return bags_of_samples(*bags)
+    raise TypeError(
+        "bags must be a deconditional.Bags or a pair (x, y) of points and mediators, not "
+        f"{type(bags).__name__}."
+    )

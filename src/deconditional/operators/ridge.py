@@ -27,7 +27,7 @@ from scipy.optimize import minimize_scalar
 from deconditional.bags.inputs import Floats
 from deconditional.errors import FitWarning
 from deconditional.kernels.linalg import stable_cholesky
-from deconditional.operators.functions import Features
+from deconditional.operators.functions import Features, FiniteRankOperator, Function
 
 LEAVE_ONE_OUT = "leave-one-out"
 
@@ -41,7 +41,24 @@ PER_DECADE = 4
 """Ridges tried per decade before the best is refined."""
 
 
-class LeaveOneOut:
+class RidgeScore:
+    """A number for every ridge, the less the better, and the search for its least value."""
+
+    largest: float
+    """The largest eigenvalue, on whose scale ridges are to be seen."""
+
+    def score(self, ridge: float) -> float:
+        """Score of a ridge, the less the better."""
+        raise NotImplementedError
+
+    def search(self, name: str, bounds: tuple[float, float] | None = None) -> RidgeSearch:
+        """The ridge with the least score; see :func:`search_ridge`."""
+        if bounds is None:
+            bounds = (REACH[0] * self.largest, REACH[1] * self.largest)
+        return search_ridge(self.score, bounds, name)
+
+
+class LeaveOneOut(RidgeScore):
     """Held-out squared errors of a kernel ridge regression, for any ridge.
 
     Parameters
@@ -52,11 +69,9 @@ class LeaveOneOut:
         Gram matrix of the outputs; the outer product of z with itself for numbers.
     shares : (N,)
         Weight of every example in the loss; they sum to one.
-
-    Attributes
-    ----------
-    largest
-        The largest eigenvalue of the inputs, on whose scale ridges are to be seen.
+    drift : (N,), optional
+        What a constant adds to every output. The constant is then fitted anew, without a penalty,
+        each time an example is left out. Outputs must be numbers.
 
     Examples
     --------
@@ -67,7 +82,9 @@ class LeaveOneOut:
     [1.0, 4.0]
     """
 
-    def __init__(self, inputs: Floats, outputs: Floats, shares: Floats):
+    def __init__(
+        self, inputs: Floats, outputs: Floats, shares: Floats, drift: Floats | None = None
+    ):
         root = np.sqrt(shares)
         values, vectors = np.linalg.eigh(root[:, None] * inputs * root)
         self.shares = shares
@@ -77,6 +94,7 @@ class LeaveOneOut:
         sizes, directions = np.linalg.eigh(outputs)
         kept = sizes > NEGLIGIBLE * max(sizes[-1], 0.0)
         self._outputs = vectors.T @ (root[:, None] * directions[:, kept] * np.sqrt(sizes[kept]))
+        self._drift = None if drift is None else vectors.T @ (root * drift)
 
     def errors(self, ridge: float) -> Floats:
         """Squared norm of the held-out error of every example."""
@@ -84,6 +102,12 @@ class LeaveOneOut:
         damped = 1.0 / (self._values + ridge * (1.0 - self.shares)[:, None])
         rows = u * damped
         diagonal = np.sum(u * rows, axis=1)
+        if self._drift is not None:
+            drift = self._drift * damped
+            at_own = np.sum(u * drift, axis=1)
+            strength = drift @ self._drift
+            rows = rows - (at_own / strength)[:, None] * drift
+            diagonal = diagonal - at_own**2 / strength
         squares = np.sum((rows @ self._outputs) ** 2, axis=1)
         return squares / (self.shares * diagonal**2)
 
@@ -92,7 +116,7 @@ class LeaveOneOut:
         return float(self.shares @ self.errors(ridge))
 
 
-class Evidence:
+class Evidence(RidgeScore):
     r"""Evidence of a ridge: numbers z are a Gaussian vector with covariance τ²(G + MλI).
 
     The scale τ² takes its best value for every ridge. A constant with a flat prior is integrated
@@ -106,11 +130,6 @@ class Evidence:
         Outputs.
     drift : (M,), optional
         What a constant adds to every output.
-
-    Attributes
-    ----------
-    largest
-        The largest eigenvalue of the inputs over their number.
 
     Examples
     --------
@@ -166,9 +185,9 @@ class RidgeSearch:
 
 
 def search_ridge(
-    score: Callable[[float], float], largest: float, name: str = "ridge"
+    score: Callable[[float], float], bounds: tuple[float, float], name: str = "ridge"
 ) -> RidgeSearch:
-    """The ridge with the least score, from 1e-10 to 1e3 times a largest eigenvalue.
+    """The ridge with the least score between two bounds.
 
     Ridges are tried at four per decade from one bound to the other; the neighbourhood of the best
     is then searched by Brent's method in the logarithm, to a relative precision of 0.1%. A best
@@ -176,12 +195,16 @@ def search_ridge(
 
     Examples
     --------
-    >>> chosen = search_ridge(lambda r: (np.log10(r) + 2.3) ** 2, 1.0)
-    >>> round(chosen.best, 4), chosen.at_edge, len(chosen.ridges) > 24
+    >>> found = search_ridge(lambda r: (np.log10(r) + 2.3) ** 2, (1e-6, 1.0))
+    >>> round(found.best, 4), found.at_edge, len(found.ridges) > 24
     (0.005, '', True)
     """
-    low, high = REACH[0] * largest, REACH[1] * largest
-    steps = int(np.ceil(PER_DECADE * np.log10(high / low))) + 1
+    low, high = bounds
+    if not (0.0 < low < high < np.inf):
+        raise ValueError(
+            f"the bounds of {name} must be two positive numbers in increasing order, not {bounds}."
+        )
+    steps = max(2, int(np.ceil(PER_DECADE * np.log10(high / low))) + 1)
     grid = np.log(np.geomspace(low, high, steps))
     tried: dict[float, float] = {}
 
@@ -206,8 +229,8 @@ def search_ridge(
     if at_edge:
         warnings.warn(
             f"{name} = {best_ridge:.3g} lies on the {at_edge} edge of the ridges searched "
-            f"({low:.3g} to {high:.3g}): {meaning}. Give {name} a value, or the kernels other "
-            "length scales.",
+            f"({low:.3g} to {high:.3g}): {meaning}. Give {name} a value, other bounds, or the "
+            "kernels other length scales.",
             FitWarning,
             stacklevel=3,
         )
@@ -223,8 +246,26 @@ def check_positive(name: str, value: Any, *ways: str) -> float:
     return float(value)
 
 
-class RidgeOperator:
-    r"""Operator :math:`\Phi B \Psi^\top` that regresses features on elements of another space.
+def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> None:
+    """Raise where bounds were given for a ridge that is not searched for."""
+    if bounds is not None and not isinstance(value, str):
+        raise ValueError(
+            f"{name}_bounds are for a {name} that is searched for, but {name} is {value!r}."
+        )
+
+
+def factorised(matrix: Floats, name: str) -> Floats:
+    """Lower Cholesky factor of a Gram matrix with its ridge."""
+    root = np.asarray(stable_cholesky(jnp.asarray(matrix)))
+    if not np.isfinite(root).all():
+        raise ValueError(
+            f"the regularised Gram matrix is singular in double precision; raise {name}."
+        )
+    return root
+
+
+class RidgeOperator(FiniteRankOperator):
+    r"""The operator that regresses features on elements of another space, with a ridge.
 
     Parameters
     ----------
@@ -235,8 +276,10 @@ class RidgeOperator:
         matrix, :math:`\Psi` times its columns.
     shares
         The weights :math:`\pi_j` of the examples, which sum to one.
-    name, ridge
-        What the ridge is called, and its value.
+    name
+        What the ridge is called.
+    ridge, bounds
+        The ridge, or ``"leave-one-out"`` and where to search for it.
     """
 
     def __init__(
@@ -246,23 +289,25 @@ class RidgeOperator:
         mix: Floats | None,
         shares: Floats,
         name: str,
-        ridge: float,
+        ridge: float | str,
+        bounds: tuple[float, float] | None,
     ):
         self.into = targets
         self.out_of = out_of
         self.shares = shares
+        self.search: RidgeSearch | None = None
+        self._name = name
         self._mix = mix
-        gram = out_of.gram if mix is None else mix.T @ out_of.gram @ mix
-        root = np.asarray(stable_cholesky(jnp.asarray(gram + np.diag(ridge / shares))))
-        if not np.isfinite(root).all():
-            raise ValueError(
-                f"the regularised Gram matrix is singular in double precision; raise {name}."
-            )
-        self._root = root
+        self._gram = out_of.gram if mix is None else mix.T @ out_of.gram @ mix
+        if ridge == LEAVE_ONE_OUT:
+            self.search = self._held_out(targets.gram).search(name, bounds)
+            ridge = self.search.best
+        self._ridge = check_positive(name, ridge, LEAVE_ONE_OUT)
+        self._root = factorised(self._gram + np.diag(self._ridge / shares), name)
 
     @property
     def matrix(self) -> Floats:
-        """The matrix B between the features of the two spaces."""
+        """The matrix between the features of the two spaces."""
         return self._times(np.eye(len(self.out_of)))
 
     def _solve(self, b: Floats) -> Floats:
@@ -270,3 +315,24 @@ class RidgeOperator:
 
     def _times(self, b: Floats) -> Floats:
         return self._solve(b if self._mix is None else self._mix.T @ b)
+
+    def _risk(self, operator: FiniteRankOperator | None, ridge: float | None) -> float:
+        """What the estimate minimises, for any operator."""
+        operator = self if operator is None else operator
+        ridge = self._ridge if ridge is None else ridge
+        mix = np.eye(len(self.out_of)) if self._mix is None else self._mix
+        errors = operator.squared_errors(self.into, Function(self.out_of, mix))
+        return float(self.shares @ errors) + ridge * operator.norm**2
+
+    def _left_out(self, ridge: float | None, outputs: Floats) -> Floats:
+        """Squared error of every example under the operator of the others."""
+        ridge = self._ridge if ridge is None else check_positive(self._name, ridge)
+        return self._held_out(outputs).errors(ridge)
+
+    def _held_out(self, outputs: Floats) -> LeaveOneOut:
+        if len(self.shares) < 2:
+            raise ValueError(
+                f"leaving one out needs two bags or more, or two observations; give {self._name} "
+                "a value instead."
+            )
+        return LeaveOneOut(self._gram, outputs, self.shares)

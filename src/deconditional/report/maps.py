@@ -232,14 +232,14 @@ def _limits(planes: Sequence[Plane], kind: Kind) -> tuple[float, float]:
         return (-1.0, 1.0) if kind == "difference" else (0.0, 1.0)
     low, high = float(known.min()), float(known.max())
     if kind == "difference":
-        reach = _without_outliers(np.abs(known)) or 1.0
+        reach = without_outliers(np.abs(known)) or 1.0
         return -reach, reach
     if kind == "spread":
-        low, high = min(low, 0.0), _without_outliers(known)
+        low, high = min(low, 0.0), without_outliers(known)
     return (low, high) if high > low else (low - 0.5, low + 0.5)
 
 
-def _without_outliers(values: np.ndarray) -> float:
+def without_outliers(values: np.ndarray) -> float:
     """The largest value, or one that half a per cent exceed if the largest is far beyond it."""
     largest, most = float(values.max()), float(np.quantile(values, 0.995))
     return most if 0 < 1.5 * most < largest else largest

@@ -21,14 +21,9 @@ MOST_LINES = 200_000
 
 @dataclass(frozen=True)
 class Outlines:
-    """Borders of zones.
+    """Borders of zones: corners `x` and `y`, ring after ring, and whose each ring is.
 
-    Attributes
-    ----------
-    x, y
-        Corners, ring after ring.
-    start, zone
-        Where each ring begins, and whose it is.
+    `start` says where each ring begins, `zone` whose it is.
     """
 
     x: Floats

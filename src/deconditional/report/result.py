@@ -14,6 +14,7 @@ from deconditional.fields import result as written
 from deconditional.fields.axes import Floats
 from deconditional.fields.zones.grid import DIM
 from deconditional.report.grids import plane, time_dim
+from deconditional.report.maps import without_outliers
 from deconditional.report.outlines import Outlines
 from deconditional.report.page import number
 from deconditional.scores.marginals import Marginals
@@ -175,7 +176,8 @@ class Result:
         values = values[np.isfinite(values)]
         if not values.size or values.min() == values.max():
             return None
-        return float(values.min()), float(values.max())
+        high = without_outliers(values) if self.is_of_counts else values.max()
+        return float(values.min()), float(high)
 
     def roles(self) -> list[int] | None:
         """Number of coarse cells of each of the :data:`ROLES`, where that is stored."""

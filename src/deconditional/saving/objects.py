@@ -5,8 +5,9 @@ fields: those of a dataclass, of a module of Equinox or of a named tuple, and th
 estimator. What its fields hold is saved in the same way, down to the values of
 :mod:`~deconditional.saving.kinds`; an object that is met twice is saved once. Kernels of other
 classes are saved by their fields too, and whoever reads them gives the classes. Reading goes the
-same way back, and no constructor runs but those of distributions, which only store. A class whose
-objects depend on the machine has a method ``__loaded__``, which returns the object to use here.
+same way back, and no constructor runs but those of distributions, which only store. Fields must fit
+their annotations (:mod:`~deconditional.saving.hints`), and a class that knows more of what its
+objects must be says so in a method ``__loaded__``, which returns the object to use, or raises.
 
 Metadata of a dataclass's field may say that it is not saved: ``{"saved": False}`` gives it its
 default again, ``{"left_behind": "the chunked data"}`` something that raises when it is used.
@@ -27,6 +28,7 @@ from jax import Array
 
 from deconditional.errors import SavedModelError
 from deconditional.saving.container import Archive, ArrayWriter, refuse
+from deconditional.saving.hints import misfit
 from deconditional.saving.kinds import KINDS, LeftBehind
 from deconditional.saving.registry import class_of, name_of_class
 
@@ -178,6 +180,9 @@ class ObjectReader:
         made = _built(kind, values)
         if made is None:
             refuse(f"{self._here} does not have the fields of a {kind.__name__}")
+        wrong = misfit(kind, values)
+        if wrong is not None:
+            refuse(f"{self._here}.{wrong} is not what a {kind.__name__} has there")
         if hasattr(made, "__loaded__"):
             made = made.__loaded__()
         self._made.append(made)

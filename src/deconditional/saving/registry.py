@@ -69,6 +69,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.fields.clock": ("Clock",),
     "deconditional.fields.problem": ("FitData", "Problem"),
     "deconditional.fields.question": ("Question",),
+    "deconditional.fields.several": ("Told",),
     "deconditional.fields.scaling": ("InputScaling", "Spread", "TargetScaling"),
     "deconditional.fields.default_kernels": ("Inputs",),
     "deconditional.fields.recipes": ("Recipe",),

@@ -30,14 +30,8 @@ NOTHING = 1e-12
 class Rings:
     """Closed borders of zones: outer ones against the clock, holes with it.
 
-    Attributes
-    ----------
-    xy : (v, 2)
-        Vertices, ring after ring; the last of a ring is its first.
-    start : (r + 1,)
-        Where each ring begins, and the end of all.
-    owner : (r,)
-        The zone of every ring.
+    Vertices `xy`, (v, 2), ring after ring, the last of a ring its first; where each ring begins,
+    `start`, and the end of all; and the zone of every ring, `owner`.
     """
 
     xy: Floats
@@ -108,15 +102,6 @@ def coverage(rings: Rings, n_zones: int, y: Axis, x: Axis) -> csr_array:
     """The share of every cell (rows, y by y) that each zone (columns) covers.
 
     Longitudes go round. Of a zone whose rings lie upon each other the shares add up.
-
-    Examples
-    --------
-    >>> square = np.array([[0.5, 0.0], [2.0, 0.0], [2.0, 1.0], [0.5, 1.0], [0.5, 0.0]])
-    >>> edges = np.array([[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]])
-    >>> x = Axis("x", "x", "plane", edges.mean(1), edges)
-    >>> rings = Rings(square, np.array([0, 5]), np.array([0]))
-    >>> coverage(rings, 1, x.cut(slice(1)), x).toarray().ravel().tolist()
-    [0.5, 1.0, 0.0]
     """
     y_edges, y_cell = _edges(y)
     x_edges, x_cell = _edges(x)

@@ -46,14 +46,8 @@ def crs_of(frame: Frame) -> Any:
 class Meeting:
     """How coordinates of a table become those of fine cells.
 
-    Attributes
-    ----------
-    own, other
-        Coordinate reference systems of the table and of the cells; None where neither has one.
-    same
-        Whether coordinates stay as they are.
-    spherical
-        Whether those of the cells are degrees.
+    `own` and `other` are their reference systems, None where neither has one; `same` says that
+    coordinates stay as they are, `spherical` that those of the cells are degrees.
     """
 
     own: Any

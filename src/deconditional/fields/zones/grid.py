@@ -25,16 +25,10 @@ DIM = "zone"
 
 @dataclass(frozen=True)
 class Zones(Grid):
-    """Polygons, or points, in the frame of the fine cells that they are to be seen with.
+    """Polygons and points in the frame of the fine cells that they are to be seen with.
 
-    Attributes
-    ----------
-    n : int
-        Number of zones.
-    rings
-        Borders of polygons; of points a ring each, of one vertex.
-    points : (n,)
-        Which zones are points.
+    There are `n` zones; `rings` are the borders of polygons, and of points a ring each, of one
+    vertex; `points` says which are points.
     """
 
     n: int
@@ -190,26 +184,6 @@ class Zones(Grid):
         found = np.full(len(yx), self.n)
         np.minimum.at(found, place, zone)
         return np.where(found < self.n, found, -1)
-
-    def cut(self, times: slice, y: slice, x: slice) -> Zones:
-        """Some of the zones."""
-        chosen = np.arange(self.n)[x]
-        place = np.full(self.n, -1)
-        place[chosen] = np.arange(len(chosen))
-        rings = self.rings.take(place[self.rings.owner] >= 0)
-        rings = replace(rings, owner=place[rings.owner])
-        return replace(self, n=len(chosen), rings=rings, points=self.points[chosen])
-
-    def same_as(self, other: Grid) -> bool:
-        """Whether these are the same zones."""
-        return isinstance(other, Zones) and all(
-            np.array_equal(one, two)
-            for one, two in (
-                (self.rings.xy, other.rings.xy),
-                (self.rings.start, other.rings.start),
-                (self.rings.owner, other.rings.owner),
-            )
-        )
 
     def describe_cells(self) -> str:
         """The zones in words."""

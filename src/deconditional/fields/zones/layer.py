@@ -31,13 +31,7 @@ def is_table(data: Any) -> bool:
 
 
 def named_rows(index: Any, which: Flags) -> str:
-    """Some rows by the names that the table has for them.
-
-    Examples
-    --------
-    >>> named_rows(["a", "b", "c"], np.array([True, False, True]))
-    "'a', 'c'"
-    """
+    """Some rows by the names that the table has for them."""
     rows = np.flatnonzero(which)
     names = [_plain(index[int(k)]) for k in rows[:MOST_NAMED]]
     more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
@@ -52,14 +46,8 @@ def _plain(value: Any) -> Any:
 class Layer:
     """A table of zones, checked.
 
-    Attributes
-    ----------
-    values
-        Columns that were asked for, and where the zones are, along the dimension of zones.
-    grid
-        The zones in the frame of the fine cells.
-    understood
-        What was found and done, in words: pairs of label and text.
+    `values` has the columns that were asked for and where the zones are, `grid` the zones in the
+    frame of the fine cells, and `understood` what was found and done, pairs of label and text.
     """
 
     values: xr.Dataset
@@ -75,20 +63,10 @@ class Layer:
         what: str = "zones",
         fine_crs: Any = None,
     ) -> Layer:
-        """The layer of a table; raises where it is none, and says which rows are wrong.
+        """The layer of a GeoDataFrame; raises where it is none, and says which rows are wrong.
 
-        Parameters
-        ----------
-        table
-            A GeoDataFrame.
-        columns
-            Those that must be there, as numbers.
-        fine
-            The grid of the cells that the zones are seen with.
-        what
-            What to call the zones in errors.
-        fine_crs
-            The coordinate reference system of these cells, where the data says one.
+        `columns` must be there, as numbers; `fine` is the grid of the cells that the zones are seen
+        with and `fine_crs` what their data says of it; `what` is what errors call the zones.
         """
         check_table(table, what)
         check_rows(table, what)
@@ -111,19 +89,13 @@ class Layer:
         }
         data = xr.Dataset(values, coords, dict(table.attrs))
         kind = "points" if is_point else "polygons"
-        said = [(what, f"{len(table)} {kind}{_extras(grid, is_point)}"), *meeting.understood]
+        said = [(what, f"{len(table)} {kind}"), *meeting.understood]
+        if twice := int(table.geometry.to_wkb().duplicated().sum()):
+            many = (
+                f"{twice} {kind} lie on others, and all count, as of one time; downscale times one"
+            )
+            said.append(("twice", f"{many} one by one, as in gdf[gdf['month'] == 1]"))
         return cls(data, grid, tuple(said))
-
-
-def _extras(grid: Zones, is_point: bool) -> str:
-    parts, holes = np.bincount(grid.rings.owner, minlength=grid.n), 0
-    if not is_point:
-        is_hole = grid.rings.moments[0] < 0
-        holes = int(is_hole.sum())
-        parts = np.bincount(grid.rings.owner[~is_hole], minlength=grid.n)
-    several = int((parts > 1).sum())
-    said = [f"{several} of several parts"] * (several > 0) + [f"{holes} holes"] * (holes > 0)
-    return f" ({', '.join(said)})" if said else ""
 
 
 def labels(table: Any) -> np.ndarray:
@@ -158,18 +130,14 @@ def check_table(table: Any, what: str) -> None:
 
 def check_rows(table: Any, what: str) -> None:
     """Raise where two rows have one name."""
-    twice = np.asarray(table.index.duplicated(keep=False))
-    if twice.any():
+    again = table.index[table.index.duplicated()].unique()
+    if len(again):
         raise UsageError(
-            f"the {what} {named_rows(table.index.unique(), _repeated(table.index))} come more than "
-            "once, so results could not be told apart; join their parts with gdf.dissolve, or "
-            "number the rows with gdf.reset_index(drop=True)."
+            f"the {what} {named_rows(again, np.ones(len(again), dtype=bool))} come more than once, "
+            "so results could not be told apart; join their parts with gdf.dissolve, number the "
+            "rows with gdf.reset_index(drop=True), or, of a table of several times, downscale one "
+            "after the other, as in gdf[gdf['month'] == 1]."
         )
-
-
-def _repeated(index: Any) -> Flags:
-    counts = index.value_counts(sort=False, dropna=False)
-    return np.asarray(counts.loc[index.unique()].to_numpy() > 1)
 
 
 def check_geometry(table: Any, is_point: bool, geographic: bool, what: str) -> None:
