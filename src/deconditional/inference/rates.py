@@ -77,10 +77,10 @@ class FinePoints(eqx.Module):
     def squares(self, directions: Float[Array, "D k"]) -> Float[Array, " n"]:
         r""":math:`\lVert E^\top\gamma\rVert^2` at every point, E the directions."""
         at = self.basis.of_values(directions[: self.basis.size])
-        trend = self.trend_values @ directions[self.basis.size : self._size]
-        if self.kept is not None:
-            return jnp.sum((self.kept @ at + trend) ** 2, 1)
-        return self._mapped(lambda block, t: jnp.sum((block @ at + t) ** 2, 1), trend)
+        of_trend = directions[self.basis.size : self._size]
+        return self._mapped(
+            lambda block, trend: jnp.sum((block @ at + trend @ of_trend) ** 2, 1), self.trend_values
+        )
 
     def prior_variance(self) -> Float[Array, " n"]:
         """Prior variance of f at every point, trend included."""
