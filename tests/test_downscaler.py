@@ -779,11 +779,11 @@ def test_pseudo_targets_say_what_their_parameters_mean(auto):
     assert row["value"] == pytest.approx(spread, abs=1e-6) and row["unit"] == "K"
 
 
-def test_too_few_observations_to_compare(matched):
-    alone = fitted("bagg-gp", matched.data, folds=17)
-    assert alone.comparison_ is None
-    facts = json.loads(alone.predict(matched.data.fine).attrs["deconditional"])
-    assert facts["comparison"] is None
+def test_few_observations_are_compared_in_fewer_folds(matched):
+    learner = prepared(matched.data, "bagg-gp", folds=17)
+    n = len(learner.problem.pairing.z)
+    assert n < 34 and learner.n_folds == n // 2
+    assert learner.folds.how.startswith(f"{n // 2} folds") and learner.folds.fold.max() < n // 2
 
 
 def test_one_place_at_many_times_has_nothing_to_hold_out():

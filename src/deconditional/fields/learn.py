@@ -130,7 +130,8 @@ class Learner:
         """The learner of a problem."""
         pairing, folds = problem.pairing, None
         n_places = len(np.unique(pairing.observed_cell))
-        if len(pairing.z) >= 2 * n_folds and n_places > 1:
+        n_folds = min(n_folds, len(pairing.z) // 2)
+        if n_folds > 1 and n_places > 1:
             folds = folds_of(pairing, "space", n_folds, recipe.seed)
             folds = replace(folds, how=f"{folds.how}, parameters held")
         return cls(problem, recipe, folds, n_folds, bags, matched=bool(pairing.sources))
