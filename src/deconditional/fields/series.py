@@ -187,7 +187,7 @@ class Conditioner:
             return wanted.nothing(shape), np.full((shape[0], coarse.grid.n_cells), np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeconditionalWarning)
-            learner, model = self._conditioned(fine, coarse)
+            learner, model = self.conditioned(fine, coarse)
             parts = parts_of(where, learner.problem)
             stack, means = predicted(parts, model, learner.problem, wanted, lambda _: None)
         times = learner.problem.pairing.times
@@ -196,7 +196,7 @@ class Conditioner:
         by_time = means.reshape(len(times), -1)
         return stack, np.where(place[:, None] >= 0, by_time[place], np.nan)
 
-    def _conditioned(self, fine: FineSide, coarse: CoarseSide) -> tuple[Learner, Any]:
+    def conditioned(self, fine: FineSide, coarse: CoarseSide) -> tuple[Learner, Any]:
         """The model of a window, and the learner it comes from."""
         pairing, bags = pair(fine, coarse, few=True)
         problem = replace(self.learner.problem, pairing=pairing)

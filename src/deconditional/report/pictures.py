@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from deconditional.fields.zones.grid import DIM
 from deconditional.report import curves, maps
 from deconditional.report.grids import area_weights, grid_of, plane, time_dim
 from deconditional.report.page import Picture, number, share
-from deconditional.report.result import ROLES, Result, floats
+from deconditional.report.result import ROLES, Result, floats, zone_values
 from deconditional.scores import pit_coverage
 
 SAMPLES_DRAWN = 20
@@ -25,9 +24,8 @@ def field(
     """A field as a map; an array stands for all fine cells."""
     if not isinstance(values, xr.DataArray):
         values = result.mean.copy(data=values)
-    zones = None
-    if result.outlines is not None and f"coarse_{DIM}" in values.dims:
-        values, zones = result.mean, floats(values)
+    zones = None if result.outlines is None else zone_values(values)
+    values = values if zones is None else result.mean
     drawn = plane(values).values if zones is None else zones
     known = drawn[np.isfinite(drawn)]
     alt = "no cell has a value."

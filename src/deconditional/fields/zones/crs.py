@@ -57,9 +57,9 @@ class Meeting:
     understood: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, frame: Frame, given: Any, table: Any, what: str) -> Meeting:
+    def of(cls, frame: Frame, table: Any, what: str) -> Meeting:
         """The meeting of a table with cells; raises where it is not known how they lie."""
-        other = crs_of(frame) if given is None else given
+        other = crs_of(frame)
         own = table.crs
         if own is None and other is None:
             said = "neither the table nor the fine data has one: taken for one plane, in metres"
