@@ -8,7 +8,7 @@ features give an approximation of k itself, with nothing left over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -49,6 +49,9 @@ class InducingBasis(eqx.Module):
     jitter: Float[Array, ""]
     dtype: Any = eqx.field(static=True)
 
+    leaves_rest: ClassVar[bool] = True
+    """Whether f has a part that the basis leaves out, which has its prior."""
+
     @classmethod
     def at(cls, kernel: AbstractKernel, locations: Array, dtype: Any) -> InducingBasis:
         """The basis of inducing points."""
@@ -86,10 +89,6 @@ class InducingBasis(eqx.Module):
     def features_of(self, values: Float[Array, "N d"]) -> Float[Array, "d N"]:
         """Means of φ from means of the values."""
         return whiten(self.root, values.T)
-
-    def residual(self, prior: Array, explained: Array) -> Array:
-        """Prior (co)variance that the basis leaves out, given what it explains."""
-        return prior - explained
 
     def path(
         self,
@@ -172,6 +171,8 @@ class FourierBasis(eqx.Module):
     n_inputs: int = eqx.field(static=True)
     dtype: Any = eqx.field(static=True)
 
+    leaves_rest: ClassVar[bool] = False
+
     @property
     def size(self) -> int:
         """Number of basis functions."""
@@ -209,10 +210,6 @@ class FourierBasis(eqx.Module):
     def features_of(self, values: Float[Array, "N F"]) -> Float[Array, "F N"]:
         """Means of φ from means of the values."""
         return values.T
-
-    def residual(self, prior: Array, explained: Array) -> Array:
-        """Nothing: the features are the prior."""
-        return jnp.zeros_like(explained)
 
     def path(
         self,

@@ -12,7 +12,7 @@ for values of f with :math:`R(x, x') = k(x, x') - \phi(x)^\top\phi(x')`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -24,16 +24,10 @@ from jaxtyping import Array, Float
 from deconditional.inference.basis import Basis, FourierPath, InducingPath
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.field import Field, Moments, PointMoments
+from deconditional.inference.moments import Functionals
 from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot
-
-
-class InBasis(NamedTuple):
-    """Linear functionals of the field: γ, and the part of it that the basis has, φ."""
-
-    features: Float[Array, "m d"]
-    every: Float[Array, "m D"]
 
 
 class BasisField(Field):
@@ -67,27 +61,22 @@ class BasisField(Field):
         """The type of kernel tiles."""
         return self.basis.dtype
 
-    def _at(self, x: Array) -> InBasis:
-        features = self.basis.features(x)
-        trend = self.trend.whitened(self.trend.features(x))
-        return InBasis(features, jnp.concatenate([features, trend], axis=1))
+    def at(self, x: Array) -> Functionals:
+        """The values of f at every row of x."""
+        return self._known(self.basis.features(x), self.trend.features(x))
 
-    def _over(self, new: Layout, h: Array) -> InBasis:
-        means = self.basis.bag_means(new).T
-        return InBasis(means, jnp.concatenate([means, self.trend.whitened(h)], axis=1))
+    def over(self, new: Layout, h: Array) -> Functionals:
+        """The means of f over new bags, those of the trend functions being h."""
+        return self._known(self.basis.bag_means(new).T, h)
 
-    def _mean(self, g: InBasis) -> Array:
-        return g.every @ self.coefficients.mean
+    def _known(self, features: Array, trend: Array) -> Functionals:
+        every = jnp.concatenate([features, self.trend.whitened(trend)], axis=1)
+        less, more = self.coefficients.apart(every)
+        has_prior = self.basis.leaves_rest
+        less = jnp.concatenate([features, less], axis=1) if has_prior else less
+        return Functionals(every @ self.coefficients.mean, less, more, has_prior)
 
-    def _variance(self, prior: Array, g: InBasis) -> Array:
-        rest = self.basis.residual(prior, jnp.sum(g.features**2, axis=1))
-        return jnp.maximum(rest, 0.0) + self.coefficients.variance(g.every)
-
-    def _covariance(self, prior: Array, g: InBasis, other: InBasis) -> Array:
-        rest = self.basis.residual(prior, g.features @ other.features.T)
-        return rest + self.coefficients.covariance(g.every, other.every)
-
-    def quick(self) -> PointMoments:
+    def quick(self, x: np.ndarray, may_round: bool) -> PointMoments:
         r"""The moments by one matrix product.
 
         With :math:`I - \mathrm{Cov}(v) = EE^\top` the variance is the prior's less

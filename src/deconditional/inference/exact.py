@@ -35,6 +35,15 @@ from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.repeats import Repeats
 from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
 
+MANY = 2**32
+"""Kernel values of a prediction from which on it is worth compiling it once more: seconds."""
+
+CHECKED = 256
+"""Points that are predicted in both precisions."""
+
+AS_GOOD = 1e-3
+"""Most that mean and standard deviation may differ there, in standard deviations."""
+
 
 class SpreadPrior(eqx.Module):
     r"""How much bag means vary is known from the observations, before any link between them.
@@ -206,7 +215,8 @@ class ExactField(Field):
         """Log evidence, log p(z)."""
         return self.conditioned.log_evidence
 
-    def _at(self, x: Array) -> Functionals:
+    def at(self, x: Array) -> Functionals:
+        """The values of f at every row of x."""
         return self.conditioned.seen_by_bags(self._cross(x), self.trend.features(x))
 
     def _cross(self, x: Array) -> Array:
@@ -215,26 +225,35 @@ class ExactField(Field):
             return bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
         return self.repeats.cross(self.kernel, x, self.dtype)
 
-    def _over(self, new: Layout, h: Array) -> Functionals:
+    def over(self, new: Layout, h: Array) -> Functionals:
+        """The means of f over new bags, those of the trend functions being h."""
         cross = between_bags(self.kernel, new, self.layout, dtype=self.dtype)
         return self.conditioned.seen_by_bags(cross, h)
 
-    def _mean(self, g: Functionals) -> Array:
-        return self.conditioned.mean(g)
+    def quick(self, x: np.ndarray, may_round: bool) -> Field:
+        """The posterior in float32 tiles, where x are many points and a check finds that as good.
 
-    def _variance(self, prior: Array, g: Functionals) -> Array:
-        return self.conditioned.variance(prior, g)
-
-    def _covariance(self, prior: Array, g: Functionals, other: Functionals) -> Array:
-        return self.conditioned.covariance(prior, g, other)
+        A tile takes two fifths of the time then. What it costs depends on how much the weights of
+        bags magnify rounding: hardly anything by most posteriors, all digits where observations
+        have next to no noise.
+        """
+        layout = self.layout if self.repeats is None else self.repeats.base
+        few = len(x) * len(layout.points) < MANY
+        if few or not may_round or self.dtype == jnp.float32:
+            return self
+        some = jnp.asarray(x[np.linspace(0, len(x) - 1, min(CHECKED, len(x))).astype(int)])
+        single = replace(self, dtype=jnp.float32)
+        (mean, variance), (quick_mean, quick_variance) = self.moments(some), single.moments(some)
+        std = jnp.sqrt(variance)
+        off = jnp.maximum(jnp.abs(quick_mean - mean), jnp.abs(jnp.sqrt(quick_variance) - std))
+        return single if bool((off <= AS_GOOD * std).all()) else self
 
     def combined(self, pieces: Pieces, weights: Array, shared: Array, own: Array) -> Moments:
         """Mean and covariance of combinations of the bag means, with noise of their own."""
         with_bags = weights.T @ pieces.gram
         cross = with_bags if pieces.weights is None else with_bags @ pieces.weights
         g = self.conditioned.seen(cross + shared, weights.T @ self.trend_means)
-        prior = with_bags @ weights + own
-        return self.conditioned.mean(g), self.conditioned.covariance(prior, g)
+        return g.mean, g.covariance(with_bags @ weights + own)
 
     def left_over(self, pieces: Pieces) -> Float[np.ndarray, " M"]:
         """Observations less their posterior means."""
@@ -286,12 +305,12 @@ class ExactField(Field):
     @eqx.filter_jit
     def _seen(self, x: Array) -> Seen:
         """What paths are corrected by at x: t(x) = k̄(x) W A⁻¹ Wᵀ."""
-        c, at = self.conditioned, self._at(x)
+        c, at = self.conditioned, self.at(x)
         prior = prior_variance(self.kernel, x)
-        gain = jsl.solve_triangular(c.root, at.explained.T, lower=True, trans=1)
-        variance = jnp.maximum(c.variance(prior, at), LEAST_VARIANCE * prior)
-        rest = prior - jnp.sum(at.explained**2, 1) - jnp.sum(gain * (self.noise @ gain), 0)
-        return Seen(self.layout, x, at.explained @ c.projection.T, variance, rest)
+        gain = jsl.solve_triangular(c.root, at.less.T, lower=True, trans=1)
+        variance = jnp.maximum(at.variance(prior), LEAST_VARIANCE * prior)
+        rest = prior - jnp.sum(at.less**2, 1) - jnp.sum(gain * (self.noise @ gain), 0)
+        return Seen(self.layout, x, at.less @ c.projection.T, variance, rest)
 
 
 class ExactPath(eqx.Module):
