@@ -548,7 +548,7 @@ def _without_mediator():
             "needs two bags",
         ),
         (lambda: conditional(EQUAL).conditional_mean(np.ones(3)), ValueError, "each of the 22"),
-        (lambda: conditional(EQUAL).embedding(np.ones((2, 3))), ValueError, "do not match"),
+        (lambda: conditional(EQUAL).embedding(np.ones((2, 3))), ValueError, "a row of as many"),
         (
             lambda: DeconditionalMeanOperator(KERNEL, OBSERVED, epsilon=1.0),
             TypeError,

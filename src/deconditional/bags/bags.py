@@ -133,7 +133,7 @@ class Bags:
         names, bag = bags_of_labels(np.asarray(bag_of), len(x), ids, mediator)
         amounts = None
         if exposure is not None:
-            weights, amounts = amounts_within(len(x), bag, weights, exposure, names)
+            weights, amounts = amounts_within(bag, weights, exposure, names)
         made = cls._checked(x, bag, weights, names, mediator, np.arange(len(x)))
         return replace(made, exposure=amounts)
 

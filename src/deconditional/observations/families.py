@@ -3,8 +3,8 @@ r"""Families: how an observation scatters about the mean that the field gives it
 Observation m has the mean :math:`\mu_m = E_m r_m`: its exposure (population, trials, area), or one,
 times its rate, the mean of :math:`g^{-1}(f(x_i))` over its bag. A :class:`Family` is the link g and
 the density of y given :math:`\mu` and E. Families are compared by value, so that two fits with
-equal ones share what is compiled. :mod:`~deconditional.observations.counts` and
-:mod:`~deconditional.observations.amounts` have those that come with the package.
+equal ones share what is compiled. :mod:`~deconditional.observations.counts` has those that come
+with the package.
 """
 
 from __future__ import annotations

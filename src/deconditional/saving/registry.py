@@ -44,9 +44,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "deconditional.observations.kinds": ("Matched", "Mediated"),
     "deconditional.observations.measurements": ("Measurements",),
     "deconditional.inference.residual": ("AllPairs", "Residual", "SampledPairs"),
-    "deconditional.observations.amounts": ("Tweedie",),
     "deconditional.observations.counts": (
-        *("BetaBinomial", "Binomial", "NegativeBinomial", "Poisson"),
+        *("BetaBinomial", "Binomial", "NegativeBinomial", "Poisson", "Tweedie"),
     ),
     "deconditional.observations.families": ("Normal", "OfLink"),
     "deconditional.inference.trend": ("Trend",),
