@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,81 +25,44 @@ def library(*arrays: Any) -> Any:
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
 
 
-class Transform(Protocol):
-    """A bijection between a parameter and the unconstrained number that is optimised."""
-
-    def forward(self, u: Any) -> Any:
-        """Parameter from its unconstrained number."""
-
-    def inverse(self, v: Any) -> Any:
-        """Unconstrained number of a parameter."""
-
-    def log_slope(self, u: Any) -> Any:
-        """Log |d forward / d u|."""
-
-
-@dataclass(frozen=True)
-class Log:
-    """Positive parameters by their logarithm."""
-
-    def forward(self, u: Any) -> Any:
-        """Parameter from its unconstrained number."""
-        return library(u).exp(u)
-
-    def inverse(self, v: Any) -> Any:
-        """Logarithm of the parameter."""
-        return library(v).log(v)
-
-    def log_slope(self, u: Any) -> Any:
-        """Log slope of exp: u itself."""
-        return u
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Parameters of either sign as they are."""
-
-    def forward(self, u: Any) -> Any:
-        """Parameter from its unconstrained number."""
-        return u
-
-    def inverse(self, v: Any) -> Any:
-        """Unconstrained number of a parameter, which is itself."""
-        return v
-
-    def log_slope(self, u: Any) -> Any:
-        """Log slope of the identity: zero."""
-        return jnp.zeros_like(u)
-
-
 @dataclass(frozen=True)
 class Interval:
-    """The logistic map onto (low, high)."""
+    """Where a parameter may be, and how an unconstrained number u becomes one.
+
+    Between two ends by the logistic map, above zero (:data:`LOG`) by the exponential, and as it is
+    where there are no ends (:data:`IDENTITY`).
+    """
 
     low: float
     high: float
 
     def __loaded__(self) -> Interval:
         """The interval itself, once it is known to be one."""
-        if not -np.inf < self.low < self.high < np.inf:
+        if self not in (LOG, IDENTITY) and not -np.inf < self.low < self.high < np.inf:
             raise ValueError("an interval has no ends")
         return self
 
     def forward(self, u: Any) -> Any:
-        """The parameter."""
+        """Parameter from its unconstrained number."""
+        if self in (LOG, IDENTITY):
+            return u if self == IDENTITY else library(u).exp(u)
         return self.low + (self.high - self.low) * jax.nn.sigmoid(u)
 
     def inverse(self, v: Any) -> Any:
-        """The logit of its share of the interval."""
+        """Unconstrained number of a parameter."""
+        if self in (LOG, IDENTITY):
+            return v if self == IDENTITY else library(v).log(v)
         share = (v - self.low) / (self.high - self.low)
         return library(v).log(share) - library(v).log1p(-share)
 
     def log_slope(self, u: Any) -> Any:
-        """The logarithm of the logistic map's slope."""
+        """Log |d forward / d u|."""
+        if self in (LOG, IDENTITY):
+            return jnp.zeros_like(u) if self == IDENTITY else u
         return jnp.log(self.high - self.low) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
 
 
-LOG, IDENTITY = Log(), Identity()
+LOG, IDENTITY = Interval(0.0, np.inf), Interval(-np.inf, np.inf)
 
 
 @partial(
@@ -122,7 +85,7 @@ class Parameter:
     name: str
     start: np.ndarray
     prior: Prior
-    transform: Transform = LOG
+    transform: Interval = LOG
     reach: float = 9.0
 
     @property
@@ -315,13 +278,13 @@ def _fixed_value(parameter: Parameter, value: Any) -> np.ndarray:
             f"{parameter.shape}."
         ) from None
     ends = parameter.transform
-    if isinstance(ends, Interval) and not ((ends.low < array) & (array < ends.high)).all():
-        raise ValueError(
-            f"fixed[{parameter.name!r}] = {value!r} lies outside the interval of the parameter."
-        )
-    if not np.isfinite(array).all() or (parameter.transform == LOG and (array < 0).any()):
+    if not np.isfinite(array).all() or (ends == LOG and (array < 0).any()):
         raise ValueError(
             f"fixed[{parameter.name!r}] = {value!r}: it must be finite"
-            + (" and not negative." if parameter.transform == LOG else ".")
+            + (" and not negative." if ends == LOG else ".")
+        )
+    if ends != LOG and not ((ends.low < array) & (array < ends.high)).all():
+        raise ValueError(
+            f"fixed[{parameter.name!r}] = {value!r} lies outside the interval of the parameter."
         )
     return array

@@ -21,9 +21,9 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.inference.basis import Basis, FourierPath, InducingPath
+from deconditional.inference.basis import Basis
 from deconditional.inference.collapsed import Coefficients
-from deconditional.inference.field import Field, Moments, PointMoments
+from deconditional.inference.field import Field, Moments, Path, PointMoments
 from deconditional.inference.moments import Functionals
 from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
@@ -91,7 +91,11 @@ class BasisField(Field):
         size = len(every) - len(self.trend.prior_std)
         return QuickField(self.basis, self.trend, self.basis.of_values(every[:size]), every[size:])
 
-    def path(self, key: Any, n_paths: int, n_features: int | None) -> BasisPath:
+    def regressors(self, x: Array) -> Array:
+        """The basis functions."""
+        return self.basis.features(x)
+
+    def path(self, key: Any, n_paths: int, n_features: int | None) -> Path:
         """Draw functions from the posterior: coefficients first, what the basis lacks second."""
         draw_key, path_key = jr.split(key)
         draws = self.coefficients.sample(draw_key, n_paths)
@@ -100,8 +104,11 @@ class BasisField(Field):
         def variance(x: Array) -> Array:
             return self.moments(x)[1]
 
-        path = self.basis.path(path_key, draws[:size], n_features, variance)
-        return BasisPath(path, self.trend, draws[size:], path.error)
+        waves, loadings, own, error = self.basis.completed(
+            path_key, draws[:size], n_features, variance
+        )
+        of_trend = self.trend.prior_std[:, None] * draws[size:]
+        return Path(self, waves, loadings, of_trend, own, jnp.asarray(error))
 
     def combined(self, pieces: Any, weights: Array, shared: Array, own: Array) -> Moments:
         r"""Mean and covariance of combinations of the bag means, with noise of their own.
@@ -128,20 +135,6 @@ class BasisField(Field):
     def jitter(self, pieces: Any) -> float:
         """Jitter of the covariance of the inducing points."""
         return float(self.basis.jitter)
-
-
-class BasisPath(eqx.Module):
-    """Functions drawn from a :class:`BasisField`."""
-
-    path: InducingPath | FourierPath
-    trend: Trend
-    trend_draws: Float[Array, "q S"]
-    error: Float[Array, ""]
-
-    @eqx.filter_jit
-    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
-        """The functions at every row of x."""
-        return self.path(x) + self.trend.whitened(self.trend.features(x)) @ self.trend_draws
 
 
 class QuickField(eqx.Module):

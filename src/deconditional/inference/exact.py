@@ -22,9 +22,9 @@ from gpjax.kernels.base import AbstractKernel
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from deconditional.inference.field import Field, Moments, square_root
+from deconditional.inference.field import Field, Moments, Path, square_root
 from deconditional.inference.moments import Conditioned, Functionals, condition
-from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
+from deconditional.inference.paths import LEAST_VARIANCE, References, chosen_waves
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.trend import Trend
 from deconditional.inference.waves import Waves, feature_means
@@ -217,9 +217,9 @@ class ExactField(Field):
 
     def at(self, x: Array) -> Functionals:
         """The values of f at every row of x."""
-        return self.conditioned.seen_by_bags(self._cross(x), self.trend.features(x))
+        return self.conditioned.seen_by_bags(self.regressors(x), self.trend.features(x))
 
-    def _cross(self, x: Array) -> Array:
+    def regressors(self, x: Array) -> Array:
         """Prior covariance of f with the bag means."""
         if self.repeats is None:
             return bag_cross(self.kernel, x, self.layout, dtype=self.dtype)
@@ -279,7 +279,7 @@ class ExactField(Field):
 
     # ------------------------------------------------------------------ paths
 
-    def path(self, key: Any, n_paths: int, n_features: int | None) -> ExactPath:
+    def path(self, key: Any, n_paths: int, n_features: int | None) -> Path:
         r"""Draw functions from the posterior, to be evaluated anywhere.
 
         Matheron's rule: a prior draw from random frequencies, corrected by the cross-
@@ -289,7 +289,7 @@ class ExactField(Field):
         keys = jr.split(key, 4)
         points = np.asarray(self.layout.points)[np.asarray(self.layout.weights) > 0]
         waves, error = chosen_waves(
-            self.kernel, points.shape[1], self._seen, points, n_features, keys[0]
+            self.kernel, points.shape[1], self._references, points, n_features, keys[0]
         )
         loadings = waves.loadings(keys[1], n_paths)
         c = self.conditioned
@@ -300,35 +300,17 @@ class ExactField(Field):
         bag_means = _bag_draws(waves, loadings, self.layout) + self.trend_means @ beta
         predicted = (bag_means if self.weights is None else self.weights.T @ bag_means) + noise
         correction = c.projection @ whiten(c.root, self.z[:, None] - predicted)
-        return ExactPath(self, waves, loadings, beta, correction, jnp.asarray(error))
+        return Path(self, waves, loadings, beta, correction, jnp.asarray(error))
 
     @eqx.filter_jit
-    def _seen(self, x: Array) -> Seen:
+    def _references(self, x: Array) -> References:
         """What paths are corrected by at x: t(x) = k̄(x) W A⁻¹ Wᵀ."""
         c, at = self.conditioned, self.at(x)
         prior = prior_variance(self.kernel, x)
         gain = jsl.solve_triangular(c.root, at.less.T, lower=True, trans=1)
         variance = jnp.maximum(at.variance(prior), LEAST_VARIANCE * prior)
         rest = prior - jnp.sum(at.less**2, 1) - jnp.sum(gain * (self.noise @ gain), 0)
-        return Seen(self.layout, x, at.less @ c.projection.T, variance, rest)
-
-
-class ExactPath(eqx.Module):
-    """Functions drawn from an :class:`ExactField`."""
-
-    field: ExactField
-    waves: Waves
-    loadings: tuple[Array, ...]
-    beta: Float[Array, "q S"]
-    correction: Float[Array, "N S"]
-    error: Float[Array, ""]
-
-    @eqx.filter_jit
-    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
-        """The functions at every row of x."""
-        cross = self.field._cross(x)
-        trend = self.field.trend.features(x) @ self.beta
-        return self.waves.draws(self.loadings, x) + trend + cross @ self.correction
+        return References(self.layout, x, at.less @ c.projection.T, variance, rest)
 
 
 @eqx.filter_jit

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from deconditional.bags import Bags
 from deconditional.inference.moments import Functionals
 from deconditional.inference.trend import Trend
+from deconditional.inference.waves import Waves
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.sweeps import bag_cross, bag_gram
@@ -34,21 +35,6 @@ class PointMoments(Protocol):
 
     def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
         """Mean and variance of f at every row of x."""
-
-
-class Path(Protocol):
-    """Functions drawn from a posterior.
-
-    Attributes
-    ----------
-    error
-        Root mean square of the relative error of their variances, near the bags.
-    """
-
-    error: Array
-
-    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m n"]:
-        """The functions at every row of x."""
 
 
 class Field(eqx.Module):
@@ -125,6 +111,10 @@ class Field(eqx.Module):
         return self.at(x).covariance(bag_cross(self.kernel, x, new, dtype=self.dtype), over)
 
     @abstractmethod
+    def regressors(self, x: Float[Array, "m d"]) -> Float[Array, "m k"]:
+        """What corrections of paths are linear in, at every row of x."""
+
+    @abstractmethod
     def path(self, key: Any, n_paths: int, n_features: int | None) -> Path:
         """Functions drawn from the posterior, from `n_features` features or as many as it takes."""
 
@@ -149,6 +139,38 @@ class Field(eqx.Module):
     @abstractmethod
     def jitter(self, pieces: Any) -> float:
         """Jitter that a factorisation needed, relative to the mean of the diagonal."""
+
+
+class Path(eqx.Module):
+    """Functions drawn from a posterior: draws of the prior, corrected by what was observed.
+
+    Attributes
+    ----------
+    field
+        The posterior.
+    waves, loadings
+        The draws of the prior; None where the correction is all.
+    trend_draws
+        Coefficients of the trend functions.
+    correction
+        Coefficients of the field's `regressors`.
+    error
+        Root mean square of the relative error of variances, near the bags.
+    """
+
+    field: Field
+    waves: Waves | None
+    loadings: tuple[Array, ...]
+    trend_draws: Float[Array, "q S"]
+    correction: Float[Array, "k S"]
+    error: Float[Array, ""]
+
+    @eqx.filter_jit
+    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
+        """The functions at every row of x."""
+        drawn = self.field.trend.features(x) @ self.trend_draws
+        drawn += self.field.regressors(x) @ self.correction
+        return drawn if self.waves is None else drawn + self.waves.draws(self.loadings, x)
 
 
 def square_root(covariance: Array) -> Array:

@@ -20,7 +20,6 @@ from deconditional.inference.laplace import SETTLED, FamilyProblem, settle, solu
 from deconditional.inference.learn import (
     Fitted,
     Learning,
-    Stages,
     averaged,
     learn,
     sampled,
@@ -107,7 +106,7 @@ def fit_sources(
     problem = whole if solver.climb else _condensed(whole, sources, model.seed)
     bags = sources[0].bags if len(sources) == 1 else _together([each.bags for each in sources])
 
-    def at(number: int) -> Stages:
+    def at(number: int) -> CheckpointPart:
         part = within(kept, f"round {number}").get("checkpoint")
         return stages(model, bags, whole, part)
 
@@ -136,7 +135,7 @@ def _points(model: Any, each: Given) -> Bags:
 
 
 def _in_rounds(
-    problem: Any, how: Learning, at: Callable[[int], Stages], others: Sequence[Measurements]
+    problem: Any, how: Learning, at: Callable[[int], CheckpointPart], others: Sequence[Measurements]
 ) -> tuple[Fitted, int]:
     """What was learnt, and in how many fits."""
     first = replace(how, method="map", method_options=None)

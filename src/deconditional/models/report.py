@@ -12,9 +12,10 @@ from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, tell_of
 from deconditional.fitting.report import FitReport
 from deconditional.inference.basis import InducingBasis
-from deconditional.inference.learn import NO_HYPER, Fitted, Stages
+from deconditional.inference.learn import NO_HYPER, Fitted
 from deconditional.models.cautions import check_finite, of_fit
 from deconditional.observations.kinds import Mediated
+from deconditional.saving.resume import CheckpointPart
 
 
 def learnt_attributes(
@@ -54,7 +55,7 @@ def reported(
     details: Mapping[str, str],
     notes: Sequence[str],
     effort: str,
-    stages: Stages,
+    stages: CheckpointPart,
     seconds: float,
 ) -> FitReport:
     """The report of a fit, whose warnings are given.
