@@ -358,6 +358,20 @@ class Bags:
         """
         return self._reduced(points_per_bag, seed, representatives)
 
+    def joined(self, *others: Bags) -> Bags:
+        """These bags and others, without their mediators; a bag's name is a pair with its place."""
+        every = (self, *others)
+        firsts = np.cumsum([0, *(bags.n_bags for bags in every)])
+        points = np.cumsum([0, *(int(bags.point.max()) + 1 for bags in every)])
+        return Bags(
+            np.concatenate([bags.points for bags in every]),
+            np.concatenate([bags.bag + k for bags, k in zip(every, firsts, strict=False)]),
+            np.concatenate([bags.weights for bags in every]),
+            tuple((k, name) for k, bags in enumerate(every) for name in bags.ids),
+            None,
+            np.concatenate([bags.point + k for bags, k in zip(every, points, strict=False)]),
+        )
+
     def _reduced(self, points_per_bag: int, seed: int, choose: Callable[..., Any]) -> Bags:
         """The same bags with some points of those that have more than `points_per_bag`."""
         if points_per_bag < 1:

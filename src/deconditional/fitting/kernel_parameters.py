@@ -97,11 +97,8 @@ def _values(leaves: list[Any]) -> dict[int, np.ndarray]:
 
 def _is_held(leaf: Any) -> bool:
     """Whether ``paramax.non_trainable`` was applied, to a parameter or to what is inside it."""
-
-    def is_wrapped(node: Any) -> bool:
-        return isinstance(node, NonTrainable)
-
-    return any(map(is_wrapped, jax.tree_util.tree_leaves(leaf, is_leaf=is_wrapped)))
+    nodes = jax.tree_util.tree_leaves(leaf, is_leaf=lambda node: isinstance(node, NonTrainable))
+    return any(isinstance(node, NonTrainable) for node in nodes)
 
 
 def _is_parameter(leaf: Any) -> bool:
@@ -150,7 +147,8 @@ def kernel_template(
     for position, (path, leaf) in enumerate(pairs):
         if _is_held(leaf) or not (_is_parameter(leaf) or eqx.is_array(leaf)):
             continue
-        keys = _readable(path)
+        words = re.findall(r"[A-Za-z_]\w*|\d+", jax.tree_util.keystr(path))
+        keys = [word for word in words if word != "kernels"]
         if skip_variance and keys == ["variance"]:
             continue
         name = ".".join([prefix, *keys])
@@ -186,11 +184,6 @@ def _kernel_parameter(
         f"{name} is a {type(leaf).__name__}, which cannot be learnt here. Wrap it in "
         "paramax.non_trainable to keep it fixed."
     )
-
-
-def _readable(path: tuple[Any, ...]) -> list[str]:
-    text = re.findall(r"[A-Za-z_]\w*|\d+", jax.tree_util.keystr(path))
-    return [word for word in text if word != "kernels"]
 
 
 def _typical_values(

@@ -294,10 +294,6 @@ class FamilyProblem(eqx.Module):
         )
         return evidence + self.parameters.log_prior(vector), (solution, field)
 
-    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
-        """The log posterior of the unconstrained parameters alone."""
-        return self.evaluate(vector)[0]
-
     def solve(self, vector: Float[Array, " size"]) -> tuple[Solution, BasisField]:
         """What the posterior is made of at one value of the hyper-parameters, and the posterior."""
         return evaluated(self, vector)[2]

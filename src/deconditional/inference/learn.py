@@ -142,18 +142,6 @@ def learn(
         return sampled(fitted, how, stages, stop, others) if how.method == "nuts" else fitted
 
 
-def most_probable(problem: BagProblem, how: Learning, stages: CheckpointPart) -> Optimum:
-    """The most probable hyper-parameters, by L-BFGS."""
-    return maximise(
-        problem,
-        n_restarts=how.n_restarts,
-        max_iter=how.max_iter,
-        seed=how.seed,
-        starts=how.starts,
-        section=_section(stages, "map", problem),
-    )
-
-
 def _section(stages: CheckpointPart, name: str, problem: Any) -> CheckpointSection:
     """The section of a stage, in the precision of the problem."""
     return stages.section(f"{name} in {jnp.dtype(problem.dtype).name}")
@@ -166,7 +154,14 @@ def _learnt_by_map(problem: BagProblem, how: Learning, stages: CheckpointPart) -
         value = float(field.log_evidence)
         best = Optimum(np.zeros(0), value, True, 0, 0, (value,), 0.0)
     else:
-        best = most_probable(problem, how, stages)
+        best = maximise(
+            problem,
+            n_restarts=how.n_restarts,
+            max_iter=how.max_iter,
+            seed=how.seed,
+            starts=how.starts,
+            section=_section(stages, "map", problem),
+        )
         pieces, field = problem.solve(jnp.asarray(best.vector))
     return Fitted((problem,), best.vector[None], (pieces,), (field,), best)
 

@@ -22,8 +22,8 @@ from deconditional.errors import SampleWarning
 from deconditional.fitting.progress import tell
 from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
+from deconditional.kernels.layout import is_accelerator
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
-from deconditional.kernels.tile_sizes import is_accelerator
 from deconditional.scores import mixture_cdf, mixture_quantile
 
 BLOCK = 4096

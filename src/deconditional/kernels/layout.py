@@ -1,11 +1,16 @@
-"""Ragged bags in arrays of fixed shape: chunks that never cross a bag, tiles of whole chunks."""
+"""Ragged bags in arrays of fixed shape: chunks that never cross a bag, tiles of whole chunks.
+
+A tile is what :mod:`deconditional.kernels.sweeps` works on at a time. Two cores want tiles that
+stay in their caches and distances by matrix product; an accelerator wants tiles large enough to
+fill it, and distances by differences, which it makes and reduces without writing them.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +20,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 import deconditional.kernels.jax_setup  # noqa: F401
-from deconditional.kernels.tile_sizes import FORMS, Tiles, tiles_for
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Points of a chunk where bags differ in size."""
@@ -28,6 +32,50 @@ LONGEST_CHUNK = {"product": 128, "differences": 1024}
 
 ALIGNMENT = 32
 """Tiles of such chunks are multiples of this."""
+
+
+FORMS = ("product", "differences")
+
+
+class Tiles(NamedTuple):
+    """Points per tile of rows and of columns, powers of two, and the form that distances take.
+
+    The form is ``"product"`` or ``"differences"``; see :mod:`deconditional.kernels.tiles`.
+    """
+
+    rows: int
+    columns: int
+    form: str
+
+
+def _device() -> Any:
+    """The device that a computation goes to by default."""
+    chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if chosen is None:
+        return jax.local_devices()[0]
+    return jax.local_devices(backend=chosen)[0] if isinstance(chosen, str) else chosen
+
+
+def is_accelerator() -> bool:
+    """Whether computations go to something other than the processor."""
+    return _device().platform != "cpu"
+
+
+def tiles_for(n: int, accelerator: bool | None = None) -> Tiles:
+    """Tiles that suit a number of points.
+
+    Examples
+    --------
+    >>> tiles_for(5_000, accelerator=False)
+    Tiles(rows=64, columns=128, form='product')
+    >>> tiles_for(100_000, accelerator=True).form
+    'differences'
+    """
+    if is_accelerator() if accelerator is None else accelerator:
+        return Tiles(8192, 8192, "differences")
+    # 64 KiB in the precision that such problems have by default, and next to no padding: all that
+    # is made of a tile stays in the cache of one core. Larger tiles take a third longer.
+    return Tiles(64, 128 if n <= 8192 else 256, "product")
 
 
 class Ragged(Protocol):
@@ -237,9 +285,9 @@ def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | Non
     """
     m = x.shape[0]
     tiles = tiles_for(m)
-    tiles = tiles if form is None else replace(tiles, form=form)
+    tiles = tiles if form is None else tiles._replace(form=form)
     while tiles.rows > 64 and -(-m // tiles.rows) < row_tiles:
-        tiles = replace(tiles, rows=tiles.rows // 2)
+        tiles = tiles._replace(rows=tiles.rows // 2)
     row_tile, tile, total = _whole_tiles(m, 1, tiles)
     padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (total - m, x.shape[1]))])
     return Layout(
@@ -278,12 +326,13 @@ def _whole_tiles(n: int, chunk: int, tiles: Tiles) -> tuple[int, int, int]:
 
     Tiles shrink to what divides the points with little left over.
     """
-    parts = tiles.block // min(tiles.rows, tiles.columns)
-    count = -(-n // tiles.block)
+    larger = max(tiles.rows, tiles.columns)
+    parts = larger // min(tiles.rows, tiles.columns)
+    count = -(-n // larger)
     unit = parts * (math.lcm(chunk, ALIGNMENT) if chunk in PRODUCT_CHUNKS else chunk)
     block = -(-n // (count * unit)) * unit
     return (
-        block if tiles.rows == tiles.block else block // parts,
-        block if tiles.columns == tiles.block else block // parts,
+        block if tiles.rows == larger else block // parts,
+        block if tiles.columns == larger else block // parts,
         -(-n // block) * block,
     )

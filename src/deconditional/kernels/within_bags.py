@@ -19,9 +19,8 @@ from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.kernels.layout import CHUNK_SIZES, Layout, Ragged, layout_bags
+from deconditional.kernels.layout import CHUNK_SIZES, Layout, Ragged, is_accelerator, layout_bags
 from deconditional.kernels.radial import GenericTerm, sum_of_products
-from deconditional.kernels.tile_sizes import is_accelerator
 from deconditional.kernels.tiles import (
     Scaled,
     Term,

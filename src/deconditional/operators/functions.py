@@ -107,18 +107,7 @@ class Features:
     def joined(self, other: Features) -> Features:
         """Features of both, one after the other."""
         self._check_space(other)
-        a, b = self.bags, other.bags
-        return Features(
-            self.kernel,
-            Bags(
-                points=np.concatenate([a.points, b.points]),
-                bag=np.concatenate([a.bag, a.n_bags + b.bag]),
-                weights=np.concatenate([a.weights, b.weights]),
-                ids=tuple(range(a.n_bags + b.n_bags)),
-                mediator=None,
-                point=np.arange(a.n_points + b.n_points),
-            ),
-        )
+        return Features(self.kernel, self.bags.joined(other.bags))
 
     def _check_space(self, other: Features) -> None:
         same = self.kernel is other.kernel or bool(eqx.tree_equal(self.kernel, other.kernel))
