@@ -56,11 +56,6 @@ class Batches:
             bag = np.asarray(residual.pairs.bag)
             self._pairs = _Table(bag, np.ones(len(bag), bool), layout.n_bags, self.size)
 
-    @property
-    def generator(self) -> np.random.Generator:
-        """Generator of random numbers behind all draws."""
-        return self._rng
-
     def draw(self) -> Batch:
         """A uniform minibatch without replacement."""
         return self._batch(
