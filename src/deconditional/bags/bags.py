@@ -373,7 +373,7 @@ class Bags:
         )
 
     def _reduced(self, points_per_bag: int, seed: int, choose: Callable[..., Any]) -> Bags:
-        """The same bags with some points of those that have more than `points_per_bag`."""
+        """These bags with fewer points in those that have more than `points_per_bag`."""
         if points_per_bag < 1:
             raise ValueError(f"points_per_bag must be at least 1, not {points_per_bag}.")
         rng = np.random.default_rng(seed)

@@ -150,7 +150,7 @@ class FourierBasis(eqx.Module):
 
     @property
     def jitter(self) -> Float[Array, ""]:
-        """None: nothing is factorised."""
+        """Jitter of a factorisation; there is none."""
         return jnp.zeros(())
 
     def _map(self) -> Any:

@@ -36,7 +36,7 @@ LEAST_EXPLAINED = 1e-9
 """Share of the prior variance of a direction that counts as none."""
 
 LEAST_JITTER = 1e-16
-"""Of the precision of coefficients, no more than its rounding; higher where that is not enough."""
+"""Jitter of the precision of coefficients, no more than its rounding; higher where it must be."""
 
 ROUNDING = 1e-3
 """Below zero, such a share is the rounding of a precision that spans ten orders of magnitude."""

@@ -166,11 +166,11 @@ class FamilyProblem(eqx.Module):
         return jnp.concatenate([seen.known for seen in self.sources])
 
     def rounding(self, vector: Array) -> float:
-        """Nothing: all is in the precision that was asked for."""
+        """Nats by which precision puts the objective off: all is in the one asked for."""
         return 0.0
 
     def fine_noise_variance(self, values: Mapping[str, Any]) -> Array:
-        """None."""
+        """Variance of single fine values beside f: there is none."""
         return jnp.zeros(())
 
     @property

@@ -62,7 +62,7 @@ STRETCHES = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0, 32.0)
 """Factors by which candidates are stretched."""
 
 LEAST_SHARE = 0.02
-"""Of the pool, for every stretch and every term."""
+"""Least share of the pool that every stretch and every term has."""
 
 PILOT = 2048
 POOL = 8

@@ -30,7 +30,7 @@ BLOCK = 4096
 """Query points per block: what bounds memory, whatever the number of query points."""
 
 BLOCK_ON_ACCELERATOR = 16384
-"""The same where it takes many to be busy."""
+"""Query points per block of an accelerator, which takes many to be busy."""
 
 JOINT_LIMIT = 2000
 """Most query points for which samples are drawn from the full covariance by default."""
@@ -39,7 +39,7 @@ MARGIN = 0.1
 """Share of the range of a covariate that counts as within it, on either side."""
 
 ROUNDING = 1e-9
-"""The same, relative to its largest value, where the range is none."""
+"""Margin relative to the largest value of a covariate whose range is none."""
 
 UNTOLD = 0.95
 """Share of the prior variance from which on the data have said nothing of a point."""

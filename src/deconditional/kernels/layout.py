@@ -25,7 +25,7 @@ CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Points of a chunk where bags differ in size."""
 
 PRODUCT_CHUNKS = (*CHUNK_SIZES, 24, 48, 96)
-"""The same where distances come from products, which can do with sizes between powers of two."""
+"""Points of a chunk where distances come from products, which need no powers of two."""
 
 LONGEST_CHUNK = {"product": 128, "differences": 1024}
 """Points of the largest bag that is one chunk."""

@@ -36,7 +36,7 @@ VALUES_PER_BATCH = 1 << 17
 """Kernel values worked on at a time: what stays in cache."""
 
 VALUES_ON_ACCELERATOR = 1 << 25
-"""The same where it takes many to be busy: 128 MiB in float32."""
+"""Kernel values worked on at a time by an accelerator: 128 MiB in float32."""
 
 
 class BagPairs(eqx.Module):

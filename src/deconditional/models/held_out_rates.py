@@ -16,7 +16,7 @@ from deconditional.models.rates import observed
 from deconditional.observations.families import Family
 
 DRAWS = 1_000
-"""Of every observation."""
+"""Draws of every observation."""
 
 
 def held_out_draws(

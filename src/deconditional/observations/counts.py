@@ -28,7 +28,7 @@ from deconditional.fitting.priors import Normal as NormalPrior
 from deconditional.observations.families import Family, log_factorial
 
 TERMS = 128
-"""Of the sum, over eight standard deviations of j on either side of its maximum."""
+"""Terms of the sum, eight standard deviations of j to either side of its maximum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +52,11 @@ class Poisson(Family):
         return xlogy(y, mean) - mean - log_factorial(y)
 
     def variance(self, mean: Any, exposure: Any) -> Array:
-        """The mean."""
+        """Variance of a Poisson count: its mean."""
         return mean
 
     def simulate(self, key: Any, mean: Any, exposure: Any) -> Array:
-        """Counts."""
+        """Poisson counts, drawn with a key."""
         return jr.poisson(key, mean).astype(float)
 
 
@@ -130,11 +130,11 @@ class Binomial(OfTrials):
         return choose + xlogy(y, share) + xlog1py(exposure - y, -share)
 
     def variance(self, mean: Any, exposure: Any) -> Array:
-        """N p (1 - p)."""
+        """Variance of a binomial count, N p (1 - p)."""
         return mean * (1.0 - mean / exposure)
 
     def simulate(self, key: Any, mean: Any, exposure: Any) -> Array:
-        """Successes."""
+        """Numbers of successes, drawn with a key."""
         return jr.binomial(key, exposure, mean / exposure, jnp.shape(mean)).astype(float)
 
 

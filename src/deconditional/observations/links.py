@@ -15,7 +15,7 @@ import deconditional.kernels.jax_setup  # noqa: F401
 
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(20)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
-"""Of Gauss and Hermite: expectations under a standard normal distribution."""
+"""Rule of Gauss and Hermite for expectations under a standard normal distribution."""
 
 LEAST_SHARE = 1e-12
 """How near to zero or one a probability may come before its logit is taken."""

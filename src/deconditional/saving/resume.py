@@ -38,7 +38,7 @@ INTERVAL = 30.0
 """Seconds between two writes."""
 
 SHARE = 0.01
-"""Of the time goes into writing, at most."""
+"""Share of the time that goes into writing, at most."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class _File:
         self._due = time.monotonic() + settings.interval
         self._lock = threading.Lock()
         self._identities: dict[str, str] = {}
-        """Of the stages that have begun."""
+        """Identities of the stages that have begun."""
         remove_leftovers(self.path)
         self._states = _read(self.path)
         """Identity and state of every section."""
