@@ -25,8 +25,7 @@ from jaxtyping import Array, Float
 
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.laplace import FamilyProblem
-from deconditional.inference.minibatches import Batch, Batches, restricted
-from deconditional.inference.rate_batches import rate_batch
+from deconditional.inference.minibatches import Batch, Batches, rate_batch, restricted
 from deconditional.kernels.linalg import NoiseRoot, log_determinant, whiten
 
 PASSES = (0.5, 0.5, 1.0, 1.0)

@@ -26,10 +26,15 @@ from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.checks import check_bags, check_count
 from deconditional.models.data import Data
-from deconditional.models.held_out_rates import held_out_draws
 from deconditional.models.options import BagOptions
 from deconditional.models.problems import own_starts, problem_parts
-from deconditional.models.rates import asked_bags, asked_points, over_bags, rates_of
+from deconditional.models.rates import (
+    asked_bags,
+    asked_points,
+    held_out_draws,
+    over_bags,
+    rates_of,
+)
 from deconditional.models.report import learnt_attributes, reported
 from deconditional.models.solvers import Exact, Variational, solver_of
 from deconditional.observations.kinds import Observation
