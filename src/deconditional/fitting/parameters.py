@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,13 +66,7 @@ class Interval:
 LOG, IDENTITY = Interval(0.0, np.inf), Interval(-np.inf, np.inf)
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["start", "prior"],
-    meta_fields=["name", "transform", "reach"],
-)
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(eqx.Module):
     """One hyper-parameter, scalar or array.
 
     Attributes
@@ -82,11 +77,11 @@ class Parameter:
         How far from `start`, in unconstrained units, the optimiser may go: the bounds.
     """
 
-    name: str
+    name: str = eqx.field(static=True)
     start: np.ndarray
     prior: Prior
-    transform: Interval = LOG
-    reach: float = 9.0
+    transform: Interval = eqx.field(static=True, default=LOG)
+    reach: float = eqx.field(static=True, default=9.0)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,9 +118,7 @@ def variance_of_part(name: str, mode: Any) -> Parameter:
     return Parameter(name, start, SplitLogNormal(start, below=3.0, above=1.0), LOG)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["learnt", "fixed"], meta_fields=[])
-@dataclass(frozen=True)
-class ParameterSet:
+class ParameterSet(eqx.Module):
     """The parameters of a model: which are learnt, which are fixed, and the vector between.
 
     The optimiser works in unconstrained coordinates (logarithms of positive parameters), where

@@ -8,10 +8,10 @@ fill it, and distances by differences, which it makes and reduces without writin
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, Self
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -98,13 +98,7 @@ class Ragged(Protocol):
         """The number of bags."""
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["points", "weights", "bag"],
-    meta_fields=["n_bags", "chunk", "row_tile", "tile", "one_chunk_per_bag", "form", "mesh"],
-)
-@dataclass(frozen=True)
-class Layout:
+class Layout(eqx.Module):
     """Points of ragged bags, cut into chunks that never cross a bag.
 
     Attributes
@@ -130,13 +124,13 @@ class Layout:
     points: Float[Array, "n d"]
     weights: Float[Array, " n"]
     bag: Array
-    n_bags: int
-    chunk: int
-    row_tile: int
-    tile: int
-    one_chunk_per_bag: bool
-    form: str = "product"
-    mesh: Mesh | None = field(default=None, metadata={"saved": False})
+    n_bags: int = eqx.field(static=True)
+    chunk: int = eqx.field(static=True)
+    row_tile: int = eqx.field(static=True)
+    tile: int = eqx.field(static=True)
+    one_chunk_per_bag: bool = eqx.field(static=True)
+    form: str = eqx.field(static=True, default="product")
+    mesh: Mesh | None = eqx.field(static=True, default=None, metadata={"saved": False})
 
     def __loaded__(self) -> Layout:
         """The layout itself, once its chunks and tiles are known to fit its points."""
@@ -214,13 +208,7 @@ def layout_bags(
     return layout, source
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["points", "cumulative", "bag", "first", "last"],
-    meta_fields=[],
-)
-@dataclass(frozen=True)
-class BagSampler:
+class BagSampler(eqx.Module):
     """Draws points of bags with replacement, in proportion to their weights.
 
     Attributes
