@@ -162,13 +162,9 @@ class ParameterSet(eqx.Module):
         )
 
     @property
-    def _sizes(self) -> list[int]:
-        return [p.size for p in self.learnt]
-
-    @property
     def size(self) -> int:
         """Length of the vector."""
-        return sum(self._sizes)
+        return sum(p.size for p in self.learnt)
 
     @property
     def priors(self) -> dict[str, Prior]:
@@ -185,18 +181,18 @@ class ParameterSet(eqx.Module):
         """Named values, the fixed ones included."""
         values: dict[str, Array] = {k: jnp.asarray(v) for k, v in self.fixed.items()}
         start = 0
-        for p, size in zip(self.learnt, self._sizes, strict=True):
-            values[p.name] = p.transform.forward(vector[start : start + size].reshape(p.shape))
-            start += size
+        for p in self.learnt:
+            values[p.name] = p.transform.forward(vector[start : start + p.size].reshape(p.shape))
+            start += p.size
         return values
 
     def log_prior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
         """Log prior density of the unconstrained vector."""
         total, start = jnp.zeros(()), 0
-        for p, size in zip(self.learnt, self._sizes, strict=True):
-            u = vector[start : start + size].reshape(p.shape)
+        for p in self.learnt:
+            u = vector[start : start + p.size].reshape(p.shape)
             total += jnp.sum(p.prior.log_prob(p.transform.forward(u)) + p.transform.log_slope(u))
-            start += size
+            start += p.size
         return total
 
     def start(self) -> np.ndarray:
@@ -212,10 +208,8 @@ class ParameterSet(eqx.Module):
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of the unconstrained vector."""
         centre = self.start()
-        reach = np.concatenate(
-            [np.full(s, p.reach) for p, s in zip(self.learnt, self._sizes, strict=True)]
-            or [np.zeros(0)]
-        )
+        sizes = np.array([p.size for p in self.learnt], dtype=int)
+        reach = np.repeat([p.reach for p in self.learnt], sizes)
         return centre - reach, centre + reach
 
     def at_bounds(self, vector: np.ndarray) -> tuple[str, ...]:
@@ -228,8 +222,8 @@ class ParameterSet(eqx.Module):
         """One name per entry of the vector, with an index for arrays."""
         return [
             p.name if p.shape == () else f"{p.name}[{i}]"
-            for p, size in zip(self.learnt, self._sizes, strict=True)
-            for i in range(size)
+            for p in self.learnt
+            for i in range(p.size)
         ]
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.scipy.linalg as jsl
 import numpy as np
+import scipy.linalg as sl
 from gpjax.kernels.base import AbstractKernel
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
@@ -256,8 +257,9 @@ class ExactField(Field):
         return g.mean, g.covariance(with_bags @ weights + own)
 
     def left_over(self, pieces: Pieces) -> Float[np.ndarray, " M"]:
-        """Observations less their posterior means."""
-        return self.conditioned.left_over(pieces.noise)
+        r"""What the posterior mean leaves of z, :math:`S A^{-1}(z - B\hat\beta)`."""
+        root, misfit = np.asarray(self.conditioned.root), np.asarray(self.conditioned.misfit)
+        return np.asarray(pieces.noise) @ sl.solve_triangular(root, misfit, lower=True, trans=1)
 
     def jitter(self, pieces: Pieces, most: int = 150) -> float:
         r"""Jitter that the factorisation needed, relative to the mean of the diagonal.

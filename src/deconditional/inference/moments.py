@@ -34,8 +34,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
-import numpy as np
-import scipy.linalg as sl
 from jaxtyping import Array, Float
 
 from deconditional.kernels.linalg import (
@@ -119,11 +117,6 @@ class Conditioned(NamedTuple):
         mean = explained @ self.misfit + trend @ self.trend
         of_trend = whiten(self.trend_root, (trend - explained @ self.whitened_trend).T)
         return Functionals(mean, explained, of_trend.T)
-
-    def left_over(self, noise: Float[Array, "M M"]) -> Float[np.ndarray, " M"]:
-        r"""What the posterior mean leaves of z: :math:`S A^{-1}(z - B\hat\beta)`."""
-        root, misfit = np.asarray(self.root), np.asarray(self.misfit)
-        return np.asarray(noise) @ sl.solve_triangular(root, misfit, lower=True, trans=1)
 
 
 def condition(

@@ -48,17 +48,12 @@ class Tiles(NamedTuple):
     form: str
 
 
-def _device() -> Any:
-    """The device that a computation goes to by default."""
-    chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
-    if chosen is None:
-        return jax.local_devices()[0]
-    return jax.local_devices(backend=chosen)[0] if isinstance(chosen, str) else chosen
-
-
 def is_accelerator() -> bool:
     """Whether computations go to something other than the processor."""
-    return _device().platform != "cpu"
+    chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if chosen is None or isinstance(chosen, str):
+        chosen = jax.local_devices(backend=chosen)[0]
+    return bool(chosen.platform != "cpu")
 
 
 def tiles_for(n: int, accelerator: bool | None = None) -> Tiles:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
 
-from deconditional.bags import Bags
 from deconditional.fitting.kernel_parameters import KernelTemplate, kernel_template
 from deconditional.fitting.parameters import Parameter, ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
@@ -66,6 +65,7 @@ def problem_parts(
     trend, overlap = prior_trend(options.trend, bags.points, z), None
     if options.fine_noise:  # what unit noise of single fine values gives to bag means
         overlap = jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
+    many = options.precision == "auto" and bags.n_points >= FLOAT32_FROM
     return {
         "layout": bags.layout,
         "overlap": overlap,
@@ -76,7 +76,7 @@ def problem_parts(
         "kernel": template,
         "mediation": mediation,
         "parameters": ParameterSet.of(parameters, options.fixed, options.priors),
-        "dtype": tile_dtype(options.precision, bags),
+        "dtype": jnp.float32 if many or options.precision == "float32" else jnp.float64,
     }
 
 
@@ -137,13 +137,6 @@ def own_starts(problem: BagProblem, options: Any) -> tuple[np.ndarray, ...]:
 def with_length_scales(family: Any, d: int) -> AbstractKernel:
     """A kernel with a length scale for each of d inputs."""
     return family(lengthscale=jnp.ones(d)) if d > 1 else family()
-
-
-def tile_dtype(precision: str, bags: Bags) -> Any:
-    """The type of kernel tiles."""
-    if precision == "auto":
-        return jnp.float32 if bags.n_points >= FLOAT32_FROM else jnp.float64
-    return jnp.dtype(precision).type
 
 
 def spread(z: np.ndarray) -> float:
