@@ -525,7 +525,11 @@ def _without_mediator():
             "same number of functions",
         ),
         (lambda: Function.canonical(KERNEL, X)(np.ones((3, 1))), ValueError, "have 2 variable"),
-        (lambda: Function.canonical(KERNEL, X)([[np.nan, 1.0]]), ValueError, "point 0 is missing"),
+        (
+            lambda: Function.canonical(KERNEL, X)([[np.nan, 1.0]]),
+            ValueError,
+            "point 0 has",
+        ),
         (
             lambda: FiniteRankOperator(Features(KERNEL, EQUAL), np.eye(5), Features(KERNEL, EQUAL)),
             ValueError,
