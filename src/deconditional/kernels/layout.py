@@ -242,22 +242,9 @@ class BagSampler(eqx.Module):
         level = self.bag[:, None] + jr.uniform(key, (n_bags, points_per_bag))
         found = jnp.searchsorted(self.cumulative, level, side="right")
         rows = jnp.clip(found, self.first[:, None], self.last[:, None]).ravel()
-        tiles = tiles_for(n_bags * points_per_bag)
-        row_tile, tile, total = _whole_tiles(len(rows), points_per_bag, tiles)
-        padding = total - len(rows)
-        n_chunks = total // points_per_bag
         weights = jnp.full(len(rows), 1.0 / points_per_bag)
-        return Layout(
-            points=self.points[jnp.pad(rows, (0, padding))],
-            weights=jnp.pad(weights, (0, padding)),
-            bag=jnp.arange(n_chunks, dtype=jnp.int32),
-            n_bags=n_bags,
-            chunk=points_per_bag,
-            row_tile=row_tile,
-            tile=tile,
-            one_chunk_per_bag=True,
-            form=tiles.form,
-        )
+        tiles = tiles_for(len(rows))
+        return _in_chunks(self.points[rows], weights, points_per_bag, tiles)
 
 
 def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | None = None) -> Layout:
@@ -271,14 +258,22 @@ def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | Non
     tiles = tiles if form is None else tiles._replace(form=form)
     while tiles.rows > 64 and -(-m // tiles.rows) < row_tiles:
         tiles = tiles._replace(rows=tiles.rows // 2)
-    row_tile, tile, total = _whole_tiles(m, 1, tiles)
-    padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (total - m, x.shape[1]))])
+    return _in_chunks(x, jnp.ones(m), 1, tiles)
+
+
+def _in_chunks(
+    points: Float[Array, "n d"], weights: Float[Array, " n"], chunk: int, tiles: Tiles
+) -> Layout:
+    """Bags of one chunk each, one after another, padded to a whole number of tiles."""
+    row_tile, tile, total = _whole_tiles(len(points), chunk, tiles)
+    missing = total - len(points)
+    padding = jnp.broadcast_to(points[:1], (missing, points.shape[1]))
     return Layout(
-        points=padded,
-        weights=jnp.where(jnp.arange(total) < m, 1.0, 0.0),
-        bag=jnp.arange(total, dtype=jnp.int32),
-        n_bags=m,
-        chunk=1,
+        points=jnp.concatenate([points, padding]),
+        weights=jnp.pad(weights, (0, missing)),
+        bag=jnp.arange(total // chunk, dtype=jnp.int32),
+        n_bags=len(points) // chunk,
+        chunk=chunk,
         row_tile=row_tile,
         tile=tile,
         one_chunk_per_bag=True,
