@@ -116,7 +116,7 @@ def bag_cross(
 def between_bags(
     kernel: AbstractKernel, rows: Layout, cols: Layout | None, *, dtype: Any = None
 ) -> Float[Array, "N N2"]:
-    """Covariance of the means of bags with those of others, or of each other where `cols` is None."""
+    """Covariance of the means of bags with those of others, or of each other without `cols`."""
     other = rows if cols is None else cols
     total = jnp.zeros((rows.n_bags, other.n_bags), rows.points.dtype)
     radial = []
