@@ -42,9 +42,9 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.inference.waves import GROUP, Waves, feature_means, wave_features
+from deconditional.inference.waves import GROUP, Waves, feature_means
 from deconditional.kernels.layout import Layout
-from deconditional.kernels.radial import RadialTerm, radial_terms
+from deconditional.kernels.radial import RadialTerm, radial_terms, wave_features
 
 FEATURES = 2000
 """Cosines and sines to begin with."""
