@@ -51,7 +51,7 @@ class InducingBasis(eqx.Module):
     locations: Float[Array, "d D"]
     root: Float[Array, "d d"]
     jitter: Float[Array, ""]
-    dtype: Any = eqx.field(static=True)
+    dtype: type = eqx.field(static=True)
 
     leaves_rest: ClassVar[bool] = True
     """Whether f has a part that the basis leaves out, which has its prior."""
@@ -138,7 +138,7 @@ class FourierBasis(eqx.Module):
     key: Any
     n_features: int = eqx.field(static=True)
     n_inputs: int = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
+    dtype: type = eqx.field(static=True)
 
     leaves_rest: ClassVar[bool] = False
 

@@ -202,7 +202,7 @@ class ExactField(Field):
     trend: Trend
     trend_means: Float[Array, "N q"]
     fine_noise_variance: Float[Array, ""]
-    dtype: Any = eqx.field(static=True)
+    dtype: type = eqx.field(static=True)
     repeats: Repeats | None = eqx.field(default=None, kw_only=True)
 
     def __loaded__(self) -> ExactField:

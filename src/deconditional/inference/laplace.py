@@ -141,7 +141,7 @@ class FamilyProblem(eqx.Module):
     key: Any
     n_features: int = eqx.field(static=True)
     variational: bool = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
+    dtype: type = eqx.field(static=True)
 
     # ------------------------------------------------------------------ as other problems have it
 

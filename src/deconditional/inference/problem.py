@@ -53,7 +53,7 @@ class BagProblem(eqx.Module):
     kernel: KernelTemplate
     mediation: Observation
     parameters: ParameterSet
-    dtype: Any = eqx.field(static=True)
+    dtype: type = eqx.field(static=True)
 
     @property
     def is_small(self) -> bool:
