@@ -202,7 +202,7 @@ def test_mismatched_lengths_say_what_came():
         Bags.from_list([np.zeros((2, 1)), np.zeros((2, 2))], ids=["a", "b"])
     with pytest.raises(ValueError, match="2 rows for 3 points"):
         Bags.from_membership(x, np.eye(2))
-    with pytest.raises(ValueError, match="2 columns came with 1 ids"):
+    with pytest.raises(ValueError, match="2 bags came with 1 ids"):
         Bags.from_membership(x, np.ones((3, 2)), ids=["a"])
     with pytest.raises(ValueError, match="3 points came with 2 values"):
         Bags.from_points(x, [0, 0, 1]).means([1.0, 2.0])

@@ -41,6 +41,14 @@ def unique_names(ids: Any) -> tuple[Hashable, ...]:
     return names
 
 
+def names_of(ids: Sequence[Hashable] | None, n_bags: int) -> tuple[Hashable, ...]:
+    """Names of bags that are counted already: their ids, or 0 to N-1."""
+    names = unique_names(range(n_bags) if ids is None else ids)
+    if len(names) != n_bags:
+        raise ValueError(f"{n_bags} bags came with {len(names)} ids; give one id per bag.")
+    return names
+
+
 def bags_of_labels(
     labels: npt.NDArray[Any], n_points: int, ids: Sequence[Hashable] | None, mediator: Any
 ) -> tuple[tuple[Hashable, ...], Ints]:
