@@ -18,7 +18,7 @@ from deconditional.fields.grids import check_names, find_grid, values_on
 from deconditional.fields.overlap import check_cells
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
-from deconditional.fields.question import Question, resolved
+from deconditional.fields.question import Question, check_dims, resolved
 from deconditional.fields.regridding import together
 from deconditional.fields.several import AMOUNTS, Told, as_table, joined, questions
 from deconditional.fields.units import Units, make_units
@@ -321,16 +321,8 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
     """Both sides; raises where a dataset lacks what is asked for, or they are of two worlds."""
     several = questions(coarse, question, fine) if isinstance(coarse, list | tuple) else None
     question = several[0][1] if several else resolved(question, fine, coarse)
-    given = [*(fine if isinstance(fine, list | tuple) else [fine])]
-    given += [each.where for each, _ in several] if several else [coarse]
-    there = {str(c) for data in given if is_table(data) for c in data.columns}
-    there |= {str(n) for d in given if isinstance(d, xr.Dataset) for n in (*d.variables, *d.dims)}
-    for role, name in (question.dims or {}).items():
-        if name not in there:
-            raise UsageError(
-                f"dims names {name!r} as {role}, but neither dataset has it; correct it (--dims "
-                f"{role}=...), or leave it out."
-            )
+    given = [each.where for each, _ in several] if several else [coarse]
+    check_dims(question, [*(fine if isinstance(fine, list | tuple) else [fine]), *given])
     met = FineSide.of(fine, question)
     if several or is_table(coarse):
         of = CoarseSide
