@@ -63,7 +63,7 @@ def above(result: Result) -> list[Picture]:
 
 def share_of_zones(result: Result, shares: xr.DataArray, title: str, caption: str) -> Picture:
     """Zones by a share between zero and one."""
-    values = floats(shares)
+    values = np.minimum(floats(shares), 1.0)  # borders that were reprojected round
     panel = maps.Panel(result.mean, title, "", "value", (0.0, 1.0), result.outlines, values)
     whole = int((values > 0.999).sum())
     alt = f"Map of {result.noun} by {title}: {number(whole)} of {number(values.size)} whole."
@@ -106,6 +106,18 @@ def held_out(pit: npt.NDArray[np.float64]) -> Picture:
         curves.coverage_curve(pit),
         f"Actual against nominal coverage of central intervals: {held}.",
         "Above the line intervals are too wide, below it too narrow.",
+    )
+
+
+def histogram(pit: npt.NDArray[np.float64]) -> Picture:
+    """A figure of where truth lies in its distributions."""
+    low, high = (number(int((side < 0.1).sum())) for side in (pit, 1.0 - pit))
+    return Picture.of(
+        curves.pit_histogram(pit),
+        f"Histogram of {number(pit.size)} probabilities of less than the truth (PIT): {low} in "
+        f"the lowest tenth, {high} in the highest.",
+        "Flat within the band where calibrated; a hump says intervals are too wide, two horns too "
+        "narrow, a slope that predictions are too low or too high.",
     )
 
 
