@@ -313,6 +313,23 @@ def test_chunks_give_the_same_bags(example):
     np.testing.assert_allclose(of_chunks.means(), bags.means(), atol=1e-12)
 
 
+@pytest.mark.parametrize("chunks", [{}, {"lat": 5, "lon": 7}])
+def test_weights_can_be_looked_at(example, chunks):
+    """A row for each zone and cell in it: the shares of the overlap, times areas."""
+    data, zones = example
+    fine = data.fine.chunk(chunks) if chunks else data.fine
+    question = Question("tas", ("altitude",), (), kind="mean")
+    found = pair(*two_sides(fine, zones, question))[1].cells()
+    shared = overlap(*_grids(data.fine, zones)).toarray()
+    filled = np.zeros_like(shared)
+    filled[found["cell"], found["unit"]] = found["amount"]
+    np.testing.assert_allclose(filled, shared, atol=1e-14)
+    np.testing.assert_allclose(found.groupby("unit")["weight"].sum(), 1.0)
+    boxes = zones.geometry.to_numpy()[found["unit"]]
+    inside = shapely.contains_xy(boxes, found["lon"], found["lat"])
+    assert inside.all()
+
+
 def test_overlapping_zones_both_count(example):
     data, zones = example
     both = pd.concat([zones, zones.iloc[:3]], ignore_index=True)
