@@ -330,6 +330,24 @@ def test_weights_can_be_looked_at(example, chunks):
     assert inside.all()
 
 
+def test_mediators_are_columns_of_zones(example):
+    """Covariates in the west, observations in the east: the pairing is that of the same cells."""
+    data, zones = example
+    grid = find_grid(data.coarse, ["tas"], "coarse")
+    west = grid.centres[:, 1] < 15
+    cloud = data.coarse["cloud"].transpose(grid.y.name, grid.x.name)
+    fine = data.fine.where(data.fine["lon"] < 15)
+    tas = data.coarse["tas"].where(data.coarse["lon"] > 15)
+    question = Question("tas", ("altitude",), ("cloud",), kind="mean")
+    table = zones.assign(cloud=cloud.values.ravel(), tas=zones["tas"].where(~west))
+    by_cells, _ = pair(*two_sides(fine, data.coarse.assign(tas=tas), question))
+    by_zones, _ = pair(*two_sides(fine, table, question))
+    assert by_zones.matching == by_cells.matching == "unmatched"
+    for name in ("z", "mediator", "bag_mediator", "amount"):
+        one, two = (getattr(p, name) for p in (by_cells, by_zones))
+        np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9)
+
+
 def test_overlapping_zones_both_count(example):
     data, zones = example
     both = pd.concat([zones, zones.iloc[:3]], ignore_index=True)
