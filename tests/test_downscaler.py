@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 import deconditional as dc
 from deconditional.bags import Bags
 from deconditional.datasets import coarsen, split_cells, synthetic_fields
-from deconditional.datasets.waves import smooth
+from deconditional.datasets.made_up import smooth
 from deconditional.errors import UsageError
 from deconditional.models import BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
 

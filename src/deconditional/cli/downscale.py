@@ -39,7 +39,7 @@ from deconditional.fields.io import (
     shown_bytes,
     write_fields,
 )
-from deconditional.fields.predict import levels_of, parts_of, quantile_levels
+from deconditional.fields.predict import exceedance_levels, parts_of, quantile_levels
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.models.sources import Source
@@ -74,7 +74,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     downscaler = estimator(args)
     downscaler.question()
     quantile_levels(args.quantiles)
-    levels_of(args.exceedance)
+    exceedance_levels(args.exceedance)
     check_size_options(args)
     request = Request(args, command, console, downscaler, *read(args, extra))
     if args.aggregate is not None:

@@ -13,21 +13,26 @@ from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.polygons import Polygons
 from deconditional.fields.surface import Surface
 
-# What the CF conventions say of an axis, by its name.
-_AXES = {
-    "lat": {"standard_name": "latitude", "long_name": "latitude", "units": "degrees_north"},
-    "lon": {"standard_name": "longitude", "long_name": "longitude", "units": "degrees_east"},
-    "y": {
-        "standard_name": "projection_y_coordinate",
-        "long_name": "y coordinate of projection",
-        "units": "m",
-    },
-    "x": {
-        "standard_name": "projection_x_coordinate",
-        "long_name": "x coordinate of projection",
-        "units": "m",
-    },
+QUANTITIES = {
+    "lat": ("latitude", "degrees_north"),
+    "lon": ("longitude", "degrees_east"),
+    "y": ("projection_y_coordinate", "m"),
+    "x": ("projection_x_coordinate", "m"),
+    "tas": ("air_temperature", "K"),
+    "altitude": ("surface_altitude", "m"),
+    "cloud": ("cloud_area_fraction", "1"),
+    "rain": ("rainfall_rate", "mm month-1"),
+    "water_vapour": ("atmosphere_mass_content_of_water_vapor", "kg m-2"),
+    "freezing_height": ("freezing_level_altitude", "m"),
 }
+"""Standard name and units of what datasets have, by the name of the variable."""
+
+
+def cf_attributes(name: str, long_name: str = "", **more: str) -> dict[str, str]:
+    """What the CF conventions say of a variable."""
+    standard, units = QUANTITIES[name]
+    long_name = long_name or standard.replace("_", " ")
+    return {"standard_name": standard, "long_name": long_name, "units": units, **more}
 
 
 class FieldsExample(NamedTuple):
@@ -62,7 +67,7 @@ def cell_axis(
     >>> sorted(axis), axis["lat"].attrs["bounds"], axis["lat"].attrs["units"]
     (['lat', 'lat_bnds'], 'lat_bnds', 'degrees_north')
     """
-    about = dict(_AXES.get(name, {}) if attrs is None else attrs, bounds=f"{name}_bnds")
+    about = dict(cf_attributes(name) if attrs is None else attrs, bounds=f"{name}_bnds")
     return {
         name: xr.Variable((name,), np.asarray(centres, dtype=float), about),
         f"{name}_bnds": xr.Variable((name, "bnds"), np.asarray(bounds, dtype=float)),

@@ -14,7 +14,6 @@ import xarray as xr
 from sklearn.exceptions import NotFittedError
 
 from deconditional.errors import UsageError, tell_of
-from deconditional.fields.answer import answer, written_answer
 from deconditional.fields.description import Account
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.io import check_output
@@ -22,8 +21,15 @@ from deconditional.fields.learn import Learner, interrupted
 from deconditional.fields.meanings import meanings_of
 from deconditional.fields.options import Options
 from deconditional.fields.pair import Pairing, pair
-from deconditional.fields.predict import Together, Wanted, levels_of, parts_of, quantile_levels
+from deconditional.fields.predict import (
+    Together,
+    Wanted,
+    exceedance_levels,
+    parts_of,
+    quantile_levels,
+)
 from deconditional.fields.problem import Problem
+from deconditional.fields.result import Answer
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.series import Series, Windows
 from deconditional.fields.sides import CoarseSide, FineSide, two_sides
@@ -292,11 +298,11 @@ class Downscaler(Savable, Options):
             residuals, and what was learnt as attributes.
         """
         wanted = self._wanted(quantiles, samples, features, exceedance)
-        return answer(*self._asked(FineSide.of(fine, self.pairing_.question), wanted, command))
+        return self._answer(self._side(fine), wanted, command).dataset()
 
     def predict_side(self, side: FineSide, command: str, **wanted: Any) -> xr.Dataset:
         """Posterior on fine data whose grid was found; see :meth:`predict`."""
-        return answer(*self._asked(side, self._wanted(**wanted), command))
+        return self._answer(side, self._wanted(**wanted), command).dataset()
 
     def predict_to(
         self,
@@ -330,8 +336,7 @@ class Downscaler(Savable, Options):
         self._check_fitted()
         out = check_output(path, overwrite)
         wanted = self._wanted(quantiles, samples, features, exceedance)
-        asked = self._asked(FineSide.of(fine, self.pairing_.question), wanted, command)
-        return written_answer(out, *asked, resume=resume)
+        return self._answer(self._side(fine), wanted, command).write(out, resume)
 
     def _account(self) -> Account:
         """All that results say of the fit."""
@@ -367,26 +372,28 @@ class Downscaler(Savable, Options):
             fine_noise=self.fine_noise,
             features=features,
             consistency=self.consistency,
-            above=levels_of(exceedance),
+            above=exceedance_levels(exceedance),
         )
 
-    def _asked(
-        self, side: FineSide, wanted: Wanted, command: str
-    ) -> tuple[FineSide, Together | Windows, Wanted, Account, str, bool]:
-        """All that an answer takes, once it is known that one can predict there."""
+    def _side(self, fine: xr.Dataset) -> FineSide:
+        return FineSide.of(fine, self.pairing_.question)
+
+    def _answer(self, side: FineSide, wanted: Wanted, command: str) -> Answer:
+        """What there is to answer from, once it is known that one can predict there."""
         self.check_consistency(side)
         learner, account = self.learner_, self._account()
         problem = account.problem
         if self.pairing_.n_time:
             side = side.repeated(problem.pairing.coarse)
+        source: Together | Windows
         if learner.series is not None:
-            windows = Windows.of(learner.series, learner, self.model_name_, self.model_, side)
-            return side, windows, wanted, account, command, self.progress
-        parts, known = parts_of(side, problem), learner.bags
-        if isinstance(known, FineBags) and known.parts.same_as(parts):
-            parts = known.parts  # with all that has been found out of them since the fit
-        source = Together(parts, self.model_, problem)
-        return side, source, wanted, account, command, self.progress
+            source = Windows.of(learner.series, learner, self.model_name_, self.model_, side)
+        else:
+            parts, known = parts_of(side, problem), learner.bags
+            if isinstance(known, FineBags) and known.parts.same_as(parts):
+                parts = known.parts  # with all that has been found out of them since the fit
+            source = Together(parts, self.model_, problem)
+        return Answer(side, source, wanted, account, command, self.progress)
 
     def _summary(self) -> dict[str, Any]:
         self._check_fitted()

@@ -22,9 +22,9 @@ from rich.console import Console
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError, one_line
 from deconditional.fields.axes import time_label
 from deconditional.fields.cluster import active_client, cluster, limit_threads
+from deconditional.fields.description import as_json
 from deconditional.fields.io import write_fields
 from deconditional.fields.predict import EXTRAPOLATION, NOT_PREDICTED
-from deconditional.fields.result import as_json
 from deconditional.fitting.interrupts import aborting
 from deconditional.saving.identity import digest
 from deconditional.saving.outputs import check_folder
