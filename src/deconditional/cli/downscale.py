@@ -18,7 +18,7 @@ from rich.console import Console
 import deconditional
 from deconditional.cli.console import complaints, new_console, say
 from deconditional.cli.options import require
-from deconditional.cli.report import check_report, write_page
+from deconditional.cli.report import PAGES, check_file, write_page
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
 from deconditional.fields.aggregation import aggregate
 from deconditional.fields.cluster import cluster
@@ -43,7 +43,7 @@ from deconditional.fields.predict import exceedance_levels, parts_of, quantile_l
 from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.models.sources import Source
-from deconditional.saving.outputs import check_place, replacing
+from deconditional.saving.outputs import replacing
 from deconditional.saving.resume import Checkpoint, opened
 
 
@@ -300,11 +300,7 @@ def check_files(args: argparse.Namespace) -> None:
     others = [*inputs, args.out]
     if args.report is not None:
         require("report", "matplotlib", "jinja2")
-        check_report(args.report, others)
-        if os.path.lexists(args.report) and not args.overwrite:
-            raise UsageError(
-                f"the report {str(args.report)!r} exists; name another, or add --overwrite."
-            )
+        check_file(args.report, "report", PAGES, others, args.overwrite)
         others.append(args.report)
     if args.checkpoint is not None:
         check_checkpoint(args, others)
@@ -320,12 +316,7 @@ def check_table(args: argparse.Namespace, others: Sequence[str | Path]) -> None:
     if args.table is None:
         stem = f"{args.out.stem}_{Path(args.aggregate).stem}.csv"
         args.table = args.out.with_name(stem)
-    if args.table.suffix not in (".csv", ".gpkg"):
-        raise UsageError(f"the table {str(args.table)!r} must end in .csv or .gpkg; name another.")
-    protect_inputs(args.table, others, "table")
-    check_place(args.table, "table")
-    if os.path.lexists(args.table) and not args.overwrite:
-        raise UsageError(f"the table {str(args.table)!r} exists; name another, or add --overwrite.")
+    check_file(args.table, "table", (".csv", ".gpkg"), others, args.overwrite)
 
 
 def check_checkpoint(args: argparse.Namespace, others: Sequence[str | Path]) -> None:

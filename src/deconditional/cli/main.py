@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from deconditional import __version__, importing
-from deconditional.cli import downscale_options
-from deconditional.cli.options import require, whole
+from deconditional.cli.options import EXAMPLES, Add, add_options, require, whole
 from deconditional.errors import UsageError, shortened, visible
 from deconditional.fitting.interrupts import aborting
 
@@ -182,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Downscale a coarse target with fine covariates. Coarse cells with fine "
         "covariates and coarse cells with a target need not be the same, in place or in time: "
         "mediators, known in both, link them.",
-        epilog=downscale_options.EXAMPLES,
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     report = commands.add_parser(
@@ -196,12 +195,12 @@ def _parser() -> argparse.ArgumentParser:
     for sub, command in ((demo, _demo), (downscale, _downscale), (report, _report)):
         sub.set_defaults(command=command)
     _demo_options(demo.add_argument)
-    downscale_options.add_options(downscale)
+    add_options(downscale)
     _report_options(report.add_argument)
     return parser
 
 
-def _demo_options(add: downscale_options.Add) -> None:
+def _demo_options(add: Add) -> None:
     add("--out", required=True, metavar="DIR", help="folder for what is written")
     months = {"type": int, "default": 1, "choices": range(1, 13), "metavar": "1..12"}
     add("--month", help="default: 1", **months)
@@ -211,7 +210,7 @@ def _demo_options(add: downscale_options.Add) -> None:
     add("--synthetic", action="store_true", help="made-up fields, which need no data package")
 
 
-def _report_options(add: downscale_options.Add) -> None:
+def _report_options(add: Add) -> None:
     add("result", metavar="OUT.nc", help="what deconditional downscale wrote")
     add("--truth", nargs="+", metavar="FILE", help="the fine field, if it is known")
     add("--out", type=Path, metavar="FILE.html", help="default: OUT.html beside the result")

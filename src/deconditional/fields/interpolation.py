@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator, griddata
 from scipy.spatial import QhullError
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Axis, Grid, Lattice
+from deconditional.fields.axes import Axis, Floats, Grid, Lattice
 from deconditional.fields.grids import find_grid, values_on
-
-Floats = npt.NDArray[np.float64]
 
 
 def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:

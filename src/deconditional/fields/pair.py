@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid, span
+from deconditional.fields.axes import Floats, Grid, Ints, span
 from deconditional.fields.clock import Clock
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.overlap import check_overlap
@@ -26,9 +25,6 @@ from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.fields.survey import UnitTable
 from deconditional.fields.units import Units
 from deconditional.observations.families import check_observed
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 LEAST_OBSERVATIONS = 5
 

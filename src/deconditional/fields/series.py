@@ -19,10 +19,10 @@ from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import DeconditionalWarning
+from deconditional.fields.axes import Floats, Ints
 from deconditional.fields.clock import Clock, years
 from deconditional.fields.grids import values_on
 from deconditional.fields.learn import Learner
@@ -31,9 +31,6 @@ from deconditional.fields.predict import Together, Wanted, parts_of
 from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.fitting.progress import tell
 from deconditional.saving.kinds import LeftBehind
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 LEARNT = 600
 """Observations that hyper-parameters are learnt from: a minute or so of exact inference."""

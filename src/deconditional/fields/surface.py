@@ -9,12 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Floats, Grid, Ints
 from deconditional.fields.frames import Frame
 from deconditional.fields.polygons import Polygons, shorter_steps
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError, one_line
-from deconditional.fields.axes import FULL_CIRCLE
+from deconditional.fields.axes import FULL_CIRCLE, Floats
 from deconditional.fields.frames import Frame
 from deconditional.fields.zones.coverage import Rings
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 PIECES = 200
 """Sides are cut to at most this share of the extent of a zone before they are bent."""

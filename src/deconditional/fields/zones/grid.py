@@ -10,14 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from deconditional.fields.axes import FULL_CIRCLE, Grid, Lattice
+from deconditional.fields.axes import FULL_CIRCLE, Flags, Floats, Grid, Ints, Lattice
 from deconditional.fields.frames import Frame
 from deconditional.fields.polygons import shorter_steps
 from deconditional.fields.zones.coverage import Rings, coverage
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 DIM = "zone"
 """The dimension of zones."""

@@ -14,11 +14,9 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Flags, Grid
 from deconditional.fields.zones.crs import Meeting
 from deconditional.fields.zones.grid import DIM, Zones
-
-Flags = npt.NDArray[np.bool_]
 
 POLYGONS, POINTS = ("Polygon", "MultiPolygon"), ("Point", "MultiPoint")
 MOST_NAMED = 5
