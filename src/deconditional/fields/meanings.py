@@ -93,7 +93,7 @@ class Units:
                 row = self._of_kernel(array, rest, kernels[family], family)
                 if family == "mediator_kernel":
                     text = f"mediation: {row[2].replace('covariates', 'mediators')}"
-                    # An operator leaves the scale of its kernel to the ridge; a regression does not.
+                    # An operator leaves the scale of its kernel to the ridge, a regression none.
                     relative = "ridge" in parameters and rest.endswith("variance")
                     row = (array, "1", f"{text} (relative)") if relative else (row[0], row[1], text)
             elif name == "ridge":
@@ -123,11 +123,8 @@ class Units:
         kind = SHAPES.get(type(part).__name__, type(part).__name__)
         if rest.endswith("variance"):
             every = " and ".join(dict.fromkeys(_seen(each, n_places) for each in factors or [part]))
-            return (
-                np.sqrt(value) * self.target.scale,
-                self.of_process,
-                f"spread of the {kind} part in {every}",
-            )
+            text = f"spread of the {kind} part in {every}"
+            return np.sqrt(value) * self.target.scale, self.of_process, text
         if what == "position":
             scale = EARTH_RADIUS / 1000.0 if spherical else float(scaling.scale[0]) / 1000.0
             along = ", east, north and up" if spherical else ", along y and x"
