@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from deconditional import models
-from deconditional.cli import options as command_options
 from deconditional.cli import main as cli
+from deconditional.cli import options as command_options
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import FitWarning
 from deconditional.fields import learn, recipes
