@@ -205,7 +205,7 @@ def _demo_options(add: Add) -> None:
     months = {"type": int, "default": 1, "choices": range(1, 13), "metavar": "1..12"}
     add("--month", help="default: 1", **months)
     add("--seed", type=whole, default=0, help="of the choice of cells (default: 0)")
-    text = "deaths in counties of North Carolina, from those of larger regions (under a minute)"
+    text = "homicides in counties of the United States, from those of states (under a minute)"
     add("--counts", action="store_true", help=text)
     add("--synthetic", action="store_true", help="made-up fields, which need no data package")
 

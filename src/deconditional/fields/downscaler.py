@@ -297,12 +297,12 @@ class Downscaler(Savable, Options):
             flag for cells far from the data (see :attr:`Posterior.extrapolation`), the coarse
             residuals, and what was learnt as attributes.
         """
-        wanted = self._wanted(quantiles, samples, features, exceedance)
-        return self._answer(self._side(fine), wanted, command).dataset()
+        wanted = (quantiles, samples, exceedance, features)
+        return self._answer(fine, command, *wanted).dataset()
 
     def predict_side(self, side: FineSide, command: str, **wanted: Any) -> xr.Dataset:
         """Posterior on fine data whose grid was found; see :meth:`predict`."""
-        return self._answer(side, self._wanted(**wanted), command).dataset()
+        return self._answer(side, command, **wanted).dataset()
 
     def predict_to(
         self,
@@ -335,36 +335,21 @@ class Downscaler(Savable, Options):
         """
         self._check_fitted()
         out = check_output(path, overwrite)
-        wanted = self._wanted(quantiles, samples, features, exceedance)
-        return self._answer(self._side(fine), wanted, command).write(out, resume)
+        wanted = (quantiles, samples, exceedance, features)
+        return self._answer(fine, command, *wanted).write(out, resume)
 
-    def _account(self) -> Account:
-        """All that results say of the fit."""
-        series, problem = self.learner_.series, self.learner_.problem
-        if isinstance(series, Series):
-            problem = replace(problem, pairing=series.overview(problem.pairing))
-        return Account(
-            problem=problem,
-            options=self.get_params(deep=False),
-            model_name=self.model_name_,
-            model=self.model_,
-            is_matched=self.learner_.is_matched(self.model_name_),
-            report=self.fit_report_,
-            parameters=self.parameters_,
-            comparison=self.comparison_,
-            timings=self.timings_,
-        )
-
-    def _wanted(
+    def _answer(
         self,
+        fine: xr.Dataset | FineSide,
+        command: str,
         quantiles: Sequence[float] = (),
         samples: int = 0,
-        features: int | None = None,
         exceedance: Sequence[float] = (),
-    ) -> Wanted:
-        """What is asked of the posterior, checked."""
+        features: int | None = None,
+    ) -> Answer:
+        """What there is to answer from, once it is known that one can predict there."""
         self._check_fitted()
-        return Wanted(
+        wanted = Wanted(
             target=self.target_scaling_,
             levels=quantile_levels(quantiles),
             n_samples=samples,
@@ -374,15 +359,11 @@ class Downscaler(Savable, Options):
             consistency=self.consistency,
             above=exceedance_levels(exceedance),
         )
-
-    def _side(self, fine: xr.Dataset) -> FineSide:
-        return FineSide.of(fine, self.pairing_.question)
-
-    def _answer(self, side: FineSide, wanted: Wanted, command: str) -> Answer:
-        """What there is to answer from, once it is known that one can predict there."""
+        side = fine if isinstance(fine, FineSide) else FineSide.of(fine, self.pairing_.question)
         self.check_consistency(side)
-        learner, account = self.learner_, self._account()
-        problem = account.problem
+        learner, problem = self.learner_, self.learner_.problem
+        if isinstance(learner.series, Series):
+            problem = replace(problem, pairing=learner.series.overview(problem.pairing))
         if self.pairing_.n_time:
             side = side.repeated(problem.pairing.coarse)
         source: Together | Windows
@@ -393,6 +374,17 @@ class Downscaler(Savable, Options):
             if isinstance(known, FineBags) and known.parts.same_as(parts):
                 parts = known.parts  # with all that has been found out of them since the fit
             source = Together(parts, self.model_, problem)
+        account = Account(
+            problem=problem,
+            options=self.get_params(deep=False),
+            model_name=self.model_name_,
+            model=self.model_,
+            is_matched=learner.is_matched(self.model_name_),
+            report=self.fit_report_,
+            parameters=self.parameters_,
+            comparison=self.comparison_,
+            timings=self.timings_,
+        )
         return Answer(side, source, wanted, account, command, self.progress)
 
     def _summary(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rich.console import Console
 from deconditional.errors import UsageError
 from deconditional.fields.axes import span
 from deconditional.fields.downscaler import Downscaler
-from deconditional.fields.mapped import combined, downscale_slices, slices
+from deconditional.fields.mapped import Slices
 from deconditional.fields.predict import quantile_levels
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.saving.resume import Checkpoint, opened
@@ -145,12 +145,11 @@ def _mapped(
             for choice in choices:
                 given = downscaler.get_params(deep=False) | {name: choice}
                 new_downscaler(**given).question()
-    dim, values, cut = slices(fine, coarse, on, map_over, {**asked, "progress": False})
+    slices = Slices.of((fine, coarse, on), map_over, {**asked, "progress": False})
     console = Console(stderr=True, quiet=not downscaler.progress)
     with ExitStack() as stack:
         folder = store or stack.enter_context(TemporaryDirectory())
-        done, failed = downscale_slices(cut, folder, downscale, jobs, console)
-        return combined(dim, values, cut, done, failed)
+        return slices.carried_out(folder, downscale, jobs, console)
 
 
 def new_downscaler(*names: Any, **options: Any) -> Downscaler:
