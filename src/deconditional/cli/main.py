@@ -117,7 +117,7 @@ def _demo(args: argparse.Namespace, command: str) -> int:
     if args.counts:
         require("geo", "geopandas", "shapely")
         with importing():
-            from deconditional.cli.demo_counts import run as run_counts
+            from deconditional.cli.demo import run_counts
 
         run_counts(args.out, args.seed, command)
         return 0

@@ -15,8 +15,7 @@ from deconditional.fields.description import residual_summary
 from deconditional.fields.result import ROLES as WRITTEN_ROLES
 from deconditional.fields.zones.grid import DIM
 from deconditional.report.grids import plane, time_dim
-from deconditional.report.maps import without_outliers
-from deconditional.report.outlines import Outlines
+from deconditional.report.maps import Outlines, without_outliers
 from deconditional.report.page import number
 from deconditional.scores.marginals import Marginals
 
