@@ -7,7 +7,8 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,6 @@ from deconditional.fields.io import (
     write_fields,
 )
 from deconditional.fields.predict import exceedance_levels, parts_of, quantile_levels
-from deconditional.fields.problem import Problem
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.models.sources import Source
 from deconditional.saving.outputs import replacing
@@ -169,14 +169,18 @@ def at_once(request: Request) -> xr.Dataset:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DeconditionalWarning)
         sides = two_sides(request.fine, request.coarse, downscaler.question())
-        where = sides[0] if request.on is None else side_of(request.on, downscaler)
+        with about("--on"):
+            where = sides[0] if request.on is None else FineSide.of(request.on, sides[0].question)
         downscaler.check_consistency(where)
         with complaints("the data cannot be read", "check that the files are whole"):
             learner = downscaler.prepare(*sides)
         for label, text in learner.problem.pairing.understood:
             say(request.console, label, text)
-        if request.on is not None:
-            check_on(where, learner.problem)
+        if request.on is not None:  # now rather than after the fit
+            with about("--on"):
+                parts = parts_of(where, learner.problem)
+                if not parts.lazy:
+                    parts.only.check_known()
         check_result(request, where)
         with opened(args.checkpoint) as kept:
             downscaler.learn(learner, checkpoint=kept)
@@ -349,22 +353,13 @@ def check_size_options(args: argparse.Namespace) -> None:
         require("dask", "dask")
 
 
-def side_of(on: xr.Dataset, downscaler: Downscaler) -> FineSide:
-    """The grid to predict on, or a complaint about the option."""
+@contextmanager
+def about(option: str) -> Iterator[None]:
+    """Complaints of a block name the option that they are about."""
     try:
-        return FineSide.of(on, downscaler.question())
+        yield
     except UsageError as error:
-        raise UsageError(f"--on: {error}") from None
-
-
-def check_on(side: FineSide, problem: Problem) -> None:
-    """Raise now rather than after the fit where nothing can be predicted on a grid."""
-    try:
-        parts = parts_of(side, problem)
-        if not parts.lazy:
-            parts.only.check_known()
-    except UsageError as error:
-        raise UsageError(f"--on: {error}") from None
+        raise UsageError(f"{option}: {error}") from None
 
 
 def check_result(request: Request, side: FineSide) -> None:

@@ -84,14 +84,9 @@ class Frame:
         """Coordinates (..., 2) as those of another frame; NaN where there is no such place."""
         if self.same_as(other):
             return yx
-        there = other._from_globe(self._to_globe(yx))
+        there = yx if self.geographic else self._turned(yx, "FORWARD")
+        there = there if other.geographic else other._turned(there, "INVERSE")
         return np.where(np.isfinite(there), there, np.nan)
-
-    def _to_globe(self, yx: Floats) -> Floats:
-        return yx if self.geographic else self._turned(yx, "FORWARD")
-
-    def _from_globe(self, yx: Floats) -> Floats:
-        return yx if self.geographic else self._turned(yx, "INVERSE")
 
     def _turned(self, yx: Floats, direction: Any) -> Floats:
         x, y = self._transformer.transform(yx[..., 1], yx[..., 0], direction=direction)

@@ -134,11 +134,6 @@ class Options(BaseEstimator):
                 "predict on ds.load(), or on one region or time after the other."
             )
 
-    def _kernel(self) -> Any:
-        """Counts say little of single cells, and what they do not say is overdispersion."""
-        usual = "rough" if self.family is None else "smooth"
-        return usual if self.kernel is None else self.kernel
-
     def recipe(self, pairing: Pairing, sampled: bool = False) -> Recipe:
         """What all candidates share; of a sample of a series, one set of parameters is wanted."""
         if pairing.sources and (self.transform or self.consistency or self.fine_noise):
@@ -146,8 +141,10 @@ class Options(BaseEstimator):
                 "transform, consistency and fine_noise are for one source; leave them out, and "
                 "give positive, skewed sources family=dc.Tweedie()."
             )
+        # Counts say little of single cells, and what they do not say is overdispersion.
+        usual = "rough" if self.family is None else "smooth"
         return Recipe(
-            kernel=self._kernel(),
+            kernel=usual if self.kernel is None else self.kernel,
             mediator_kernel=self.mediator_kernel,
             inputs=_inputs(pairing, len(pairing.question.inputs)),
             mediators=_inputs(pairing, len(pairing.question.mediators)),

@@ -22,6 +22,7 @@ from deconditional.fields.description import (
     residual_summary,
 )
 from deconditional.fields.io import write_fields
+from deconditional.fields.io.writing import GEOTIFF
 from deconditional.fields.predict import EXTRAPOLATION, Together, Wanted
 from deconditional.fields.problem import Problem
 from deconditional.fields.series import Windows
@@ -164,8 +165,8 @@ class Answer:
     def write(self, out: Path, resume: bool) -> Path:
         """Write the result; where it is lazy, region by region, in the memory of a few chunks."""
         result = self.dataset()
-        if result["mean"].chunks is None:
-            return write_fields(result, out)
+        if result["mean"].chunks is None or out.suffix in GEOTIFF:
+            return write_fields(result.compute(), out)
         fields = [name for name in result.data_vars if not str(name).startswith("coarse_")]
         cautions: list[Caution] = []
 
