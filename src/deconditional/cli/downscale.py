@@ -24,8 +24,8 @@ from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
 from deconditional.fields.aggregation import aggregate
 from deconditional.fields.cluster import cluster
 from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.downscaling import at_times
 from deconditional.fields.downscaling import downscale as in_one_call
-from deconditional.fields.downscaling import select_time
 from deconditional.fields.io import (
     available_memory,
     check_output,
@@ -144,18 +144,9 @@ def read(args: argparse.Namespace, extra: Sequence[str]) -> tuple[Any, Any, xr.D
     else:
         coarse = open_fields(args.coarse, "coarse")
     on = None if args.on is None else open_fields(args.on, "prediction", chunked)
-    if args.time is None:
-        return fine, coarse, on
-    if not isinstance(fine, xr.Dataset) or not isinstance(coarse, xr.Dataset):
-        raise UsageError("--time chooses among times of gridded data; leave it out.")
-    chosen = (
-        select_time(fine, args.time, "fine"),
-        select_time(coarse, args.time, "coarse"),
-        None if on is None else select_time(on, args.time, "prediction"),
+    return (
+        (fine, coarse, on) if args.time is None else at_times(args.time, fine, coarse, on, "--time")
     )
-    if chosen[0] is fine and chosen[1] is coarse and chosen[2] is on:
-        raise UsageError(f"--time {args.time} was given, but no file has times; leave it out.")
-    return chosen
 
 
 def is_asked_for_chunks(args: argparse.Namespace) -> bool | None:

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from deconditional.fields.axes import Grid, Lattice
+from deconditional.fields.bounds import bounds_names
 from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.polygons import Polygons
 from deconditional.fields.surface import Surface
@@ -106,7 +107,7 @@ def coarsen(
     """
     grid = _grid(fields, lat, lon)
     blocks = _blocks(grid, block)
-    over, bounds = set(grid.spatial), _bounds_names(fields, grid)
+    over, bounds = set(grid.spatial), bounds_names(fields, grid.coordinates)
     coords: dict[Any, Any] = {k: v for k, v in fields.coords.items() if not over & set(v.dims)}
     coords |= _of_axes(fields, grid, blocks) if isinstance(grid, Lattice) else {}
     coords |= _of_outlines(fields, grid, blocks) if isinstance(grid, Surface) else {}
@@ -279,15 +280,8 @@ def _check_names(fields: xr.Dataset, names: Sequence[str], role: str) -> None:
         )
 
 
-def _bounds_names(fields: xr.Dataset, grid: Grid) -> set[str]:
-    """Variables that hold the bounds of the cells."""
-    about = [(name, fields[name]) for name in grid.coordinates]
-    said = {str(v.attrs.get("bounds") or v.encoding.get("bounds")) for _, v in about}
-    return said | {f"{name}_bnds" for name in grid.coordinates}
-
-
 def _pick(fields: xr.Dataset, names: Sequence[str], grid: Grid) -> xr.Dataset:
     """Dataset of some variables, with their coordinates, bounds and grid mapping."""
-    kept = {*names, *_bounds_names(fields, grid)}
+    kept = {*names, *bounds_names(fields, grid.coordinates)}
     kept |= {str(fields[name].attrs.get("grid_mapping")) for name in names}
     return fields.drop_vars([name for name in fields.data_vars if name not in kept])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -209,6 +209,12 @@ def bounds_name(dataset: xr.Dataset, name: str) -> str | None:
     named += [f"{name}_bnds", f"{name}_bounds", f"bounds_{name}"]
     named += [f"{name}_vertices", f"vertices_{name}"]
     return next((n for n in named if n in dataset.variables), None)
+
+
+def bounds_names(dataset: xr.Dataset, names: Iterable[Any]) -> set[str]:
+    """The variables with the bounds of some coordinates, of those that have any."""
+    found = (bounds_name(dataset, name) for name in names if name in dataset.variables)
+    return {str(name) for name in found if name is not None}
 
 
 def _around(centres: Floats, bounds: Floats, slack: float) -> Floats:

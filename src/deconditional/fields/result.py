@@ -14,6 +14,7 @@ import xarray as xr
 
 from deconditional.errors import Caution, tell_of
 from deconditional.fields.axes import Grid
+from deconditional.fields.bounds import bounds_names
 from deconditional.fields.description import (
     Account,
     as_json,
@@ -53,9 +54,7 @@ def _coordinates(fine: xr.Dataset, grid: Grid) -> dict[str, xr.DataArray]:
     """All coordinates of the fine data on a grid, their bounds and the grid mapping."""
     kept: dict[str, xr.DataArray] = {}
     wanted = [n for n in fine.variables if n in fine.coords and set(fine[n].dims) <= set(grid.dims)]
-    bounds = [fine[n].attrs.get("bounds") or fine[n].encoding.get("bounds") for n in wanted]
-    bounds += [f"{name}_bnds" for name in grid.coordinates]
-    for name in [*wanted, *bounds, grid.mapping]:
+    for name in [*wanted, *bounds_names(fine, wanted), grid.mapping]:
         if name is not None and name in fine.variables:
             kept[str(name)] = fine[name].reset_coords(drop=True)
     return kept

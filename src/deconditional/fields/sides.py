@@ -176,9 +176,9 @@ class FineSide(Side):
                 "several datasets, fine=[covariates, others], and they are brought together."
             )
         if own.n_times > 1 and (role == "mask" or own.time != self.grid.time):
-            why = "is the same at all" if role == "mask" else "the covariates have none"
+            why = "a mask is the same at all" if role == "mask" else "the covariates have others"
             raise UsageError(
-                f"the {role} {name!r} has {own.n_times} times and {why}; give one of them, as in "
+                f"the {role} {name!r} has {own.n_times} times; {why}: give one of them, as in "
                 f"ds[{name!r}].isel({own.time}=0)."
             )
 

@@ -131,11 +131,6 @@ class Surface(Grid):
 
     def describe_cells(self) -> str:
         """The cells in words."""
-        unit = "°" if self.frame.spherical else "m"
-        ends = [(np.nanmin(v), np.nanmax(v)) for v in np.moveaxis(self.lines, -1, 0)]
+        ends = self.extent(*(end(self.centres, axis=0) for end in (np.nanmin, np.nanmax)))
         many = " x ".join(map(str, self.shape)) if len(self.spatial) == 2 else str(self.n_cells)
-        where = " and ".join(
-            f"{name} from {low:.6g} to {high:.6g}{unit}"
-            for name, (low, high) in zip(self.coordinates, ends, strict=True)
-        )
-        return f"{many} {'points' if self.given is None else 'cells'} with {where}"
+        return f"{many} {'points' if self.given is None else 'cells'} with {ends}"

@@ -183,10 +183,5 @@ class Zones(Grid):
 
     def describe_cells(self) -> str:
         """The zones in words."""
-        unit = "°" if self.frame.spherical else "m"
         low, high = self.rings.ends[0].min(0), self.rings.ends[1].max(0)
-        where = " and ".join(
-            f"{name} from {low[k]:.6g} to {high[k]:.6g}{unit}"
-            for name, k in zip(self.coordinates, (1, 0), strict=True)
-        )
-        return f"{self.n} {self.noun} with {where}"
+        return f"{self.n} {self.noun} with {self.extent(low[::-1], high[::-1])}"
