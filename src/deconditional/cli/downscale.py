@@ -194,10 +194,10 @@ def predicted(request: Request, where: FineSide) -> xr.Dataset:
     wanted = {"quantiles": args.quantiles, "samples": args.samples, "command": request.command}
     wanted["exceedance"] = args.exceedance
     if is_raster(args.out):
-        result = downscaler.predict(where.dataset, **wanted).load()
+        result = downscaler.predict(where, **wanted).load()
         write_fields(result, args.out)
         return result
-    downscaler.predict_to(args.out, where.dataset, overwrite=args.overwrite, **wanted)
+    downscaler.predict_to(args.out, where, overwrite=args.overwrite, **wanted)
     return open_fields(args.out, "written", is_asked_for_chunks(args))
 
 

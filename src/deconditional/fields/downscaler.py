@@ -263,7 +263,7 @@ class Downscaler(Savable, Options):
 
     def predict(
         self,
-        fine: xr.Dataset,
+        fine: xr.Dataset | FineSide,
         *,
         quantiles: Sequence[float] = (),
         samples: int = 0,
@@ -300,14 +300,10 @@ class Downscaler(Savable, Options):
         wanted = (quantiles, samples, exceedance, features)
         return self._answer(fine, command, *wanted).dataset()
 
-    def predict_side(self, side: FineSide, command: str, **wanted: Any) -> xr.Dataset:
-        """Posterior on fine data whose grid was found; see :meth:`predict`."""
-        return self._answer(side, command, **wanted).dataset()
-
     def predict_to(
         self,
         path: str | Path,
-        fine: xr.Dataset,
+        fine: xr.Dataset | FineSide,
         *,
         quantiles: Sequence[float] = (),
         samples: int = 0,

@@ -120,8 +120,8 @@ def downscale(
     downscaler.check_consistency(where)
     with opened(checkpoint) as kept:
         downscaler.learn(downscaler.prepare(*sides), checkpoint=kept)
-        wanted = {"quantiles": quantiles, "samples": samples, "exceedance": exceedance}
-        return downscaler.predict_side(where, command, **wanted)
+        wanted: dict[str, Any] = {"quantiles": quantiles, "samples": samples}
+        return downscaler.predict(where, exceedance=exceedance, command=command, **wanted)
 
 
 def _mapped(
