@@ -26,7 +26,6 @@ from deconditional.fields import learn  # noqa: E402
 from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.meanings import Units  # noqa: E402
-from deconditional.fields.predict import Wanted  # noqa: E402
 from deconditional.fields.problem import FitData  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
@@ -265,7 +264,7 @@ def test_what_the_fit_knows_of_cells_serves_predictions_unless_the_data_has_chan
 
     def parts(fine):
         side = FineSide.of(fine, question)
-        return matched.downscaler._asked(side, Wanted(None), "")[1].parts
+        return matched.downscaler._answer(side, "").source.parts
 
     assert parts(matched.data.fine) is known and parts(matched.data.fine.copy(deep=True)) is known
     changed, moved = matched.data.fine.copy(deep=True), matched.data.fine
