@@ -187,7 +187,8 @@ class Posterior(Gaussians):
                 tell("points", (s + 1) * len(self.x), means.size)
                 continue
             extra = float(field.fine_noise_variance) if self.fine_noise else 0.0
-            quick = (in_single(field, self.x) if self.may_round else field).quick()
+            quick = in_single(field, self.x, len(first)) if self.may_round else field
+            quick = quick.quick()
             for rows, block in blocks(self.x):
                 mean, variance = quick.moments(block)
                 size = rows.stop - rows.start

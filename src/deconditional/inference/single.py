@@ -16,7 +16,7 @@ from deconditional.inference.exact import ExactField
 from deconditional.inference.field import Field
 
 MANY = 2**32
-"""Kernel values of a prediction from which on it is worth compiling it once more: seconds."""
+"""Kernel values of predictions from which on it is worth compiling it once more: seconds."""
 
 CHECKED = 256
 """Points that are predicted in both precisions."""
@@ -25,12 +25,15 @@ AS_GOOD = 1e-3
 """Most that mean and standard deviation may differ there, in standard deviations."""
 
 
-def in_single(field: Field, x: np.ndarray) -> Field:
-    """The field, in float32 tiles where x are many points and a check finds that as good."""
+def in_single(field: Field, x: np.ndarray, alike: int = 1) -> Field:
+    """The field, in float32 tiles where x are many points and a check finds that as good.
+
+    So many fields `alike` are predicted at x: what is compiled for one of them serves all.
+    """
     if not isinstance(field, ExactField) or field.dtype == jnp.float32:
         return field
     layout = field.layout if field.repeats is None else field.repeats.base
-    if len(x) * len(layout.points) < MANY:
+    if alike * len(x) * len(layout.points) < MANY:
         return field
     some = jnp.asarray(x[np.linspace(0, len(x) - 1, min(CHECKED, len(x))).astype(int)])
     quick = replace(field, dtype=jnp.float32)
