@@ -1116,9 +1116,8 @@ import os, resource, sys
 from test_downscale_command import Regression
 from deconditional.cli import main as cli
 from deconditional.fields import learn
-from deconditional.fields.learn import Learner
-learn.mixed = list
-Learner.fit = lambda self, name, data, z: Regression(data, z)
+learn.Learner.fit = lambda self, name, data, z: Regression(data, z)
+learn.mixed = list  # of such models there is no mixture
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 for out in ("out.nc", "out.zarr"):
     child = os.fork()
