@@ -169,9 +169,10 @@ def main(folder: str, *arguments: str) -> None:
 
 def _said(path: Path) -> str:
     """What a GeoTIFF says of how it was made."""
-    import rioxarray
+    import rasterio
 
-    return str(rioxarray.open_rasterio(path).attrs["deconditional"])
+    with rasterio.open(path) as file:
+        return str(file.tags()["deconditional"])
 
 
 if __name__ == "__main__":

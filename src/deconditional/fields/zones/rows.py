@@ -42,7 +42,7 @@ class Rows:
     times: np.ndarray | None = None
 
     @classmethod
-    def of(cls, table: Any, column: str | None, what: str) -> Rows:
+    def of(cls, table: Any, column: str | None) -> Rows:
         """The rows of a table whose times are in a column, if one is named.
 
         Rows with one name are one zone at several times; where every row has a name of its own,
@@ -50,7 +50,7 @@ class Rows:
         """
         n = np.arange(len(table))
         if column is None:
-            _check_names(table, what)
+            _check_names(table)
             return cls(n, n, np.zeros_like(n))
         borders = table.geometry.to_wkb().to_numpy()
         called = table.index if table.index.has_duplicates else borders
@@ -59,15 +59,15 @@ class Rows:
         moved = borders != borders[first][zone]
         if moved.any():
             raise UsageError(
-                f"the {what} {named_rows(table.index, moved)} have another geometry at one time "
+                f"the zones {named_rows(table.index, moved)} have another geometry at one time "
                 "than at another; give zones that change names of their own, as in "
                 "gdf.index.str.cat(gdf['year'].astype(str))."
             )
-        times, time = np.unique(_moments(table, column, what), return_inverse=True)
+        times, time = np.unique(_moments(table, column), return_inverse=True)
         again = pd.DataFrame({"zone": zone, "time": time}).duplicated().to_numpy()
         if again.any():
             raise UsageError(
-                f"the {what} {named_rows(table.index, again)} come more than once at one "
+                f"the zones {named_rows(table.index, again)} come more than once at one "
                 f"{column!r}; sum or average their rows first, as in gdf.dissolve(by=[...])."
             )
         return cls(first, zone, time.astype(np.int64), times)
@@ -81,30 +81,30 @@ class Rows:
         return (TIME, DIM), every
 
 
-def _check_names(table: Any, what: str) -> None:
+def _check_names(table: Any) -> None:
     """Raise where two rows have one name."""
     again = table.index[table.index.duplicated()].unique()
     if len(again):
         raise UsageError(
-            f"the {what} {named_rows(again, np.ones(len(again), dtype=bool))} come more than once, "
+            f"the zones {named_rows(again, np.ones(len(again), dtype=bool))} come more than once, "
             "so results could not be told apart; of a table of several times, name the column that "
             "says when, as in dims={'time': 'month'} (--dims time=month); else join their parts "
             "with gdf.dissolve, or number the rows with gdf.reset_index(drop=True)."
         )
 
 
-def _moments(table: Any, column: str, what: str) -> npt.NDArray[Any]:
+def _moments(table: Any, column: str) -> npt.NDArray[Any]:
     """A column as dates, or as numbers; raises where it is neither."""
     if column not in table.columns:
         there = ", ".join(str(c) for c in table.columns if c != table.geometry.name)
         raise UsageError(
-            f"dims names {column!r} as time, but the {what} have no such column; they have {there}."
+            f"dims names {column!r} as time, but the zones have no such column; they have {there}."
         )
     values = table[column]
     absent = values.isna().to_numpy()
     if absent.any():
         raise UsageError(
-            f"the {what} {named_rows(table.index, absent)} have no {column!r}; drop these rows, or "
+            f"the zones {named_rows(table.index, absent)} have no {column!r}; drop these rows, or "
             "say when they are of."
         )
     if values.dtype.kind in "iuf":
@@ -115,7 +115,7 @@ def _moments(table: Any, column: str, what: str) -> npt.NDArray[Any]:
         dates = pd.to_datetime(values, utc=True).dt.tz_localize(None)
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"the column {column!r} of the {what} holds no times ({one_line(error)[:80]}); write "
+            f"the column {column!r} of the zones holds no times ({one_line(error)[:80]}); write "
             "dates such as 2001-07-01, or numbers."
         ) from None
     return np.asarray(dates, dtype="datetime64[ns]")
