@@ -196,6 +196,22 @@ def test_a_covariate_of_space_and_time_is_its_mean_and_what_is_left(data):
         downscaler.predict(elsewhere)
 
 
+def test_simple_models_see_a_cell_through_the_same_points_at_all_times(data):
+    cloud = dc.datasets.synthetic_fields(8, 12, times=MONTHS, seed=1).cloud
+    asked = dc.Downscaler("tas", ["altitude", "cloud"], points_per_bag=5)
+    fine = data.fine.assign(cloud=cloud)
+    learner = asked.prepare(*two_sides(fine, data.coarse, asked.question()))
+    found = learner.data("regression-kriging").bags
+    kernel = field_kernel(replace(learner.recipe.inputs, n_others=0))
+    assert repeats_of(found, kernel).base.n_bags == 6 and found.sizes.max() == 5
+    whole = learner.bags.make(np.array(found.ids))
+    whole = replace(whole, points=learner.problem.inputs(whole.points))
+    np.testing.assert_allclose(  # what is linear in covariates: exact
+        found.means(found.points[:, -3:]), whole.means(whole.points[:, -3:]), atol=1e-12
+    )
+    np.testing.assert_allclose(bag_gram(kernel, found), bag_gram(kernel, whole), rtol=0.05)
+
+
 # --- windows ----------------------------------------------------------------------------------
 
 

@@ -161,6 +161,7 @@ class Options(BaseEstimator):
             steps=_steps(pairing),
             family=None if pairing.sources else pairing.question.family,
             width=_width(pairing),
+            grain=_grain(pairing),
             averaged=not sampled and len(pairing.z) <= MOST_AVERAGED,
         )
 
@@ -180,6 +181,18 @@ def _width(pairing: Pairing) -> float:
     std, n = pairing.spread.std[: pairing.n_position], max(pairing.n_position, 1)
     far = float(np.sqrt((std**2).sum())) or 1.0
     return far if pairing.coarse.spherical else float(np.sqrt(n))
+
+
+def _grain(pairing: Pairing) -> float | None:
+    """How far neighbouring fine cells are from each other; None of sources and families.
+
+    In a square of side L places are L/√6 from each other, and n cells have a side of L/√n.
+    """
+    if pairing.sources or pairing.question.family is not None or not pairing.n_position:
+        return None
+    n_times = len(np.unique(pairing.bag_unit // pairing.coarse.n_cells))
+    n_cells = max(float(pairing.bag_sizes.sum()) / n_times, 1.0)
+    return min(float(np.sqrt(6.0 / n_cells)), 1.0) * _width(pairing)
 
 
 def _steps(pairing: Pairing) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from deconditional.fields.default_kernels import (
     mediator_kernel,
     scale_priors,
 )
-from deconditional.fitting.priors import Prior, SplitLogNormal
+from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
 from deconditional.models.mediated import length_scale_prior
 
 CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -56,6 +56,14 @@ VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 AVERAGED = ("bagg-gp", "gpr", *SIMPLE)
 """Models of matched data whose hyper-parameters are averaged: a few coarse values leave them open,
 and intervals that take them for known are too narrow."""
+
+OF_MEANS = ("bagg-gp", *SIMPLE)
+"""Exact models of matched data that take coarse values for means over fine cells."""
+
+NOISE = LogNormal(0.02, 1.0)
+"""Prior of the errors of coarse values, in their standard deviations: they are means over what
+they cover, and what looks like errors is mostly detail within cells that neighbours do not share.
+Taken for noise it would be left out of the field, whose intervals would be too narrow."""
 
 MOST_AVERAGED = 400
 """Observations up to which they are: more leave little open, and a draw costs an evaluation."""
@@ -146,8 +154,9 @@ class Recipe:
         Inputs of the kernel and of the mediator kernel.
     steps
         The step between times and the span of all, standardised.
-    width
-        How far places are from each other, standardised.
+    width, grain
+        How far places, and neighbouring fine cells, are from each other, standardised; no `grain`
+        where observations are not means over fine cells.
     held
         Parameters that are known, of windows of a series: all of them.
     averaged
@@ -168,6 +177,7 @@ class Recipe:
     steps: tuple[float, float] = (1.0, 1.0)
     family: Any = None
     width: float = 1.0
+    grain: float | None = None
     held: Mapping[str, Any] | None = None
     averaged: bool = True
 
@@ -205,13 +215,14 @@ class Recipe:
         if self.family is not None:
             shared["family"] = self.family
         if isinstance(self.kernel, str):
-            expected = self._priors(kernel, self.inputs, name == "mediated")
+            expected = self._priors(kernel, self.inputs, name, matched)
             shared["priors"] = expected | dict(shared.get("priors") or {}) or None
         if name in BASELINES:
             shared["trend"] = self._slopes(shared["trend"], self.inputs)
         try:
             if name == "mediated":
-                return models.MediatedGP(kernel, mediator, **shared)
+                trends = self._timeless(shared.pop("trend"))
+                return models.MediatedGP(kernel, mediator, **{**trends, **shared})
             if name in CONDITIONAL_MEAN:
                 family, own = CONDITIONAL_MEAN[name]
                 return family(kernel, mediator, **{**own, **shared})
@@ -221,13 +232,31 @@ class Recipe:
         return base if matched else self._by_pseudo_targets(base, mediator, trend, self.n_restarts)
 
     def _priors(
-        self, kernel: AbstractKernel, inputs: Inputs, mediated: bool = False
+        self, kernel: AbstractKernel, inputs: Inputs, name: str, matched: bool
     ) -> dict[str, Prior]:
-        """Priors of the length scales of a default kernel."""
-        steps = (1.0, 1.0) if mediated else self.steps
-        inputs = replace(inputs, n_time=0) if mediated else inputs
-        usual = length_scale_prior if mediated else SplitLogNormal
-        return scale_priors(kernel, inputs, steps, self.width, usual, "kernel")
+        """Priors of the length scales of a default kernel, and of the noise of means."""
+        if name == "mediated":
+            inputs = replace(inputs, n_time=0)
+            return scale_priors(
+                kernel, inputs, (1.0, 1.0), self.width, length_scale_prior, "kernel"
+            )
+        exact = matched and name in OF_MEANS and self.grain is not None
+        grain = self.grain if exact else None
+        found = scale_priors(
+            kernel, inputs, self.steps, self.width, SplitLogNormal, "kernel", grain
+        )
+        learns = self.options.get("learn_noise") is not False
+        return found | ({"noise_std": NOISE} if exact and learns else {})
+
+    def _timeless(self, trend: Any) -> dict[str, Any]:
+        """Trends of the field and of its mediators: linear in all but time, which has a kernel.
+
+        A slope over the few times that were observed is anything, and so is what it says of others.
+        """
+        if self.trend != "auto" or trend != "linear" or not self.inputs.n_time:
+            return {"trend": trend}
+        found = (tuple([*of.position, *of.others]) for of in (self.inputs, self.mediators))
+        return dict(zip(("trend", "mediator_trend"), found, strict=True))
 
     def _slopes(self, trend: Any, inputs: Inputs) -> Any:
         """The linear trend of "auto": of what is known besides position and time."""
@@ -258,7 +287,7 @@ class Recipe:
             trend=self._slopes(trend, self.inputs),
             n_restarts=1,
             seed=self.seed,
-            priors=self._priors(kernel, inputs) or None,
+            priors=self._priors(kernel, inputs, name, matched) or None,
             fixed=self.held,
             **self._averaging(name, matched),
         )
@@ -270,6 +299,8 @@ class Recipe:
     def _by_pseudo_targets(
         self, base: Any, mediator: AbstractKernel, trend: str, n_restarts: int
     ) -> Any:
+        trends = self._timeless(trend)
+        trend = trends.get("mediator_trend", trends["trend"])
         return models.PseudoTarget(
             base, mediator, trend=trend, n_restarts=n_restarts, seed=self.seed
         )

@@ -28,6 +28,7 @@ from deconditional.fields.grids import values_on
 from deconditional.fields.learn import Learner
 from deconditional.fields.pair import Pairing, pair
 from deconditional.fields.predict import Wanted, parts_of, predicted
+from deconditional.fields.recipes import POINTS_IN_TIME
 from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.fitting.progress import tell
 from deconditional.saving.kinds import LeftBehind
@@ -38,8 +39,9 @@ Ints = npt.NDArray[np.int64]
 LEARNT = 600
 """Observations that hyper-parameters are learnt from: a minute or so of exact inference."""
 
-AT_ONCE = 1200
-"""Observations that a time is conditioned on, its own and those around it."""
+AT_ONCE, AT_ONCE_OF_MANY = 1200, 400
+"""Observations that a time is conditioned on, its own and those around it, and the same where a
+result is large: the variance of a fine cell costs their square."""
 
 RUNS = 3
 """Runs of neighbouring times in the sample, each in a part of the series of its own."""
@@ -49,6 +51,9 @@ FEWEST_TIMES = 6
 
 LARGE = 4_000_000
 """Fine cells at all times from which on windows are tasks, and nothing holds all of the result."""
+
+FEWEST_POINTS = 4
+"""Points that stand for a bag at least."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,9 @@ def series_of(fine: FineSide, coarse: CoarseSide) -> Series | None:
         return None
     reach = 1
     if mode == "smooth":
-        reach = min(max(AT_ONCE // int(values[common].max()), 1), int(common.sum()))
+        large = fine.grid.n_cells * fine.grid.n_times > LARGE
+        most = AT_ONCE_OF_MANY if large else AT_ONCE
+        reach = min(max(most // int(values[common].max()), 1), int(common.sum()))
         if reach < common.sum() and reach % 2 == 0:
             reach -= 1  # as many before as after
     return Series(fine, coarse, np.flatnonzero(common), values[common], int(reach))
@@ -229,8 +236,12 @@ class Windows:
         """The windows of a fit, its parameters held."""
         recipe = replace(learner.recipe, held=model.fitted_.values()[0])
         gone = LeftBehind("the bags that were learnt from", "fit again")
+        found = cls(series, Conditioner(learner, name), where)
+        if found.lazy and recipe.points_per_bag == "auto":  # as many as it was learnt from
+            size = POINTS_IN_TIME // (series.reach * int(series.known.max()))
+            recipe = replace(recipe, points_per_bag=max(size, FEWEST_POINTS))
         bare = replace(learner, recipe=recipe, bags=gone, series=None)
-        return cls(series, Conditioner(bare, name), where)
+        return replace(found, conditioner=Conditioner(bare, name))
 
     @property
     def lazy(self) -> bool:
