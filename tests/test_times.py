@@ -212,6 +212,18 @@ def test_simple_models_see_a_cell_through_the_same_points_at_all_times(data):
     np.testing.assert_allclose(bag_gram(kernel, found), bag_gram(kernel, whole), rtol=0.05)
 
 
+def test_trends_of_unmatched_fields_leave_time_to_its_kernel(data):
+    early, late = data.fine.isel(time=slice(3)), data.coarse.isel(time=[3, 4])
+    humid = data.coarse.tas.isel(time=slice(5)) + 1.0
+    coarse = late.assign(humid=humid).reindex(time=humid.time)
+    asked = dc.Downscaler("tas", ["altitude"], ["humid"])
+    learner = asked.prepare(*two_sides(early, coarse, asked.question()))
+    made = learner.recipe.estimator("mediated", matched=False)
+    n = learner.problem.pairing.n_position
+    assert made.trend == (*range(n), n + 1) and made.mediator_trend == made.trend
+    assert learner.recipe.estimator("bagg-gp", matched=False).trend == made.trend
+
+
 # --- windows ----------------------------------------------------------------------------------
 
 

@@ -153,13 +153,10 @@ def scale_priors(
     width: float,
     usual: Callable[[Any], Prior],
     name: str,
-    grain: float | None = None,
 ) -> dict[str, Prior]:
     """Priors of the length scales in a kernel that have to do with position or time, by parameter.
 
     Of position all directions have much the same: see :class:`~deconditional.fitting.priors.Alike`.
-    What is rough may be as small as a fine cell or as large as the region: means over coarse cells
-    hardly tell, and intervals have to say so.
     Of time anything between the step from one time to the next and the span of all is as likely: a
     field of weather forgets itself from one year to the next, one of climate does not. Of
     covariates whose effect changes with time it is long, so that a few observations at a time tell
@@ -173,21 +170,14 @@ def scale_priors(
         How far places are from each other, in theirs.
     usual
         The prior of a length scale, by its mode.
-    grain
-        How far neighbouring fine cells are from each other, in the units of `width`; None where
-        the rough part has the usual prior too.
     """
-    of_time = _between(steps[0], max(steps))
+    step, span = steps[0], max(steps)
+    of_time = LogNormal(float(np.sqrt(step * span)), max(0.5 * float(np.log(span / step)), 1.0))
     learnt = inputs.n_time and inputs.apart is None
     found: dict[str, Prior] = {}
-    for place, part, is_factor in _parts(kernel, name):
-        dims = part.active_dims
-        if dims == inputs.position:
-            common = usual(width)
-            if grain is not None and isinstance(part, gk.Matern12):
-                common = found[f"{place}.lengthscale"] = _between(grain, width)
-            if inputs.directed:
-                found[f"{place}.lengthscale"] = Alike(common, inputs.n_position)
+    for place, dims, is_factor in _parts(kernel, name):
+        if dims == inputs.position and inputs.directed:
+            found[f"{place}.lengthscale"] = Alike(usual(width), inputs.n_position)
         elif dims == [inputs.n_position] and learnt:
             found[f"{place}.lengthscale"] = of_time
         elif dims == inputs.others and is_factor and learnt:
@@ -196,18 +186,13 @@ def scale_priors(
     return found
 
 
-def _between(least: float, most: float) -> LogNormal:
-    """A prior to which anything between two sizes is as likely."""
-    return LogNormal(float(np.sqrt(least * most)), max(0.5 * float(np.log(most / least)), 1.0))
-
-
 def _parts(
     kernel: AbstractKernel, name: str, is_factor: bool = False
 ) -> Iterator[tuple[str, Any, bool]]:
-    """Name and kernel of every part of a kernel, and whether it is a factor of a product."""
+    """Name and inputs of every part of a kernel, and whether it is a factor of a product."""
     if isinstance(kernel, CombinationKernel):
         inside = is_factor or isinstance(kernel, ProductKernel)
         for k, child in enumerate(kernel.kernels):
             yield from _parts(child, f"{name}.{k}", inside)
     else:
-        yield name, kernel, is_factor
+        yield name, kernel.active_dims, is_factor

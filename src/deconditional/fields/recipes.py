@@ -18,7 +18,7 @@ from deconditional.fields.default_kernels import (
     mediator_kernel,
     scale_priors,
 )
-from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
+from deconditional.fitting.priors import LogNormal, SplitLogNormal
 from deconditional.models.mediated import length_scale_prior
 
 CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -63,7 +63,7 @@ OF_MEANS = ("bagg-gp", *SIMPLE)
 NOISE = LogNormal(0.02, 1.0)
 """Prior of the errors of coarse values, in their standard deviations: they are means over what
 they cover, and what looks like errors is mostly detail within cells that neighbours do not share.
-Taken for noise it would be left out of the field, whose intervals would be too narrow."""
+Taken for noise, it would be missing from the field and its intervals."""
 
 MOST_AVERAGED = 400
 """Observations up to which they are: more leave little open, and a draw costs an evaluation."""
@@ -154,13 +154,14 @@ class Recipe:
         Inputs of the kernel and of the mediator kernel.
     steps
         The step between times and the span of all, standardised.
-    width, grain
-        How far places, and neighbouring fine cells, are from each other, standardised; no `grain`
-        where observations are not means over fine cells.
+    width
+        How far places are from each other, standardised.
     held
         Parameters that are known, of windows of a series: all of them.
     averaged
         Whether hyper-parameters of the models of matched data are averaged over draws.
+    of_means
+        Whether observations are means, all of one kind, and not counts or those of several sources.
     """
 
     kernel: AbstractKernel | str
@@ -177,9 +178,9 @@ class Recipe:
     steps: tuple[float, float] = (1.0, 1.0)
     family: Any = None
     width: float = 1.0
-    grain: float | None = None
     held: Mapping[str, Any] | None = None
     averaged: bool = True
+    of_means: bool = True
 
     def takes_bags(self, name: str) -> bool:
         """Whether a model of this name, or the one that was given, can do without mediators."""
@@ -233,20 +234,17 @@ class Recipe:
 
     def _priors(
         self, kernel: AbstractKernel, inputs: Inputs, name: str, matched: bool
-    ) -> dict[str, Prior]:
-        """Priors of the length scales of a default kernel, and of the noise of means."""
-        if name == "mediated":
-            inputs = replace(inputs, n_time=0)
-            return scale_priors(
-                kernel, inputs, (1.0, 1.0), self.width, length_scale_prior, "kernel"
-            )
-        exact = matched and name in OF_MEANS and self.grain is not None
-        grain = self.grain if exact else None
-        found = scale_priors(
-            kernel, inputs, self.steps, self.width, SplitLogNormal, "kernel", grain
-        )
-        learns = self.options.get("learn_noise") is not False
-        return found | ({"noise_std": NOISE} if exact and learns else {})
+    ) -> dict[str, Any]:
+        """Priors of the length scales of a default kernel, and of the noise of means over cells."""
+        mediated = name == "mediated"
+        steps = (1.0, 1.0) if mediated else self.steps
+        inputs = replace(inputs, n_time=0) if mediated else inputs
+        usual = length_scale_prior if mediated else SplitLogNormal
+        found: dict[str, Any] = scale_priors(kernel, inputs, steps, self.width, usual, "kernel")
+        learns = self.of_means and self.options.get("learn_noise") is not False
+        if matched and learns and name in OF_MEANS:
+            found["noise_std"] = NOISE
+        return found
 
     def _timeless(self, trend: Any) -> dict[str, Any]:
         """Trends of the field and of its mediators: linear in all but time, which has a kernel.
