@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
 
-from deconditional.bags import Bags
 from deconditional.fitting.kernel_parameters import KernelTemplate, kernel_template
 from deconditional.fitting.parameters import Parameter, ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
@@ -53,7 +52,8 @@ def problem_parts(
         Parameters beside those of kernels and noises.
     """
     bags, z = data.bags, data.z
-    variance = _typical_variance(z if typical_z is None else typical_z)
+    typical = z if typical_z is None else typical_z
+    variance = spread(typical) ** 2 or float(np.mean(typical**2)) or 1.0
     template = field_kernel(
         options.kernel, data.reach, variance, length_scale_prior=length_scale_prior
     )
@@ -62,10 +62,13 @@ def problem_parts(
         parameters.append(positive("noise_std", 0.2 * np.sqrt(variance), 1.0, reach=6.0))
     if options.fine_noise:
         parameters.append(positive("fine_noise_std", 0.3 * np.sqrt(variance), 1.0, reach=6.0))
-    trend = prior_trend(options.trend, bags.points, z)
+    trend, overlap = prior_trend(options.trend, bags.points, z), None
+    if options.fine_noise:  # what unit noise of single fine values gives to bag means
+        overlap = jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
+    many = options.precision == "auto" and bags.n_points >= FLOAT32_FROM
     return {
         "layout": bags.layout,
-        "overlap": _overlap(bags) if options.fine_noise else None,
+        "overlap": overlap,
         "z": jnp.asarray(z),
         "known_noise": jnp.asarray(data.known_noise),
         "trend": trend,
@@ -73,7 +76,7 @@ def problem_parts(
         "kernel": template,
         "mediation": mediation,
         "parameters": ParameterSet.of(parameters, options.fixed, options.priors),
-        "dtype": tile_dtype(options.precision, bags),
+        "dtype": jnp.float32 if many or options.precision == "float32" else jnp.float64,
     }
 
 
@@ -136,26 +139,10 @@ def with_length_scales(family: Any, d: int) -> AbstractKernel:
     return family(lengthscale=jnp.ones(d)) if d > 1 else family()
 
 
-def tile_dtype(precision: str, bags: Bags) -> Any:
-    """The type of kernel tiles."""
-    if precision == "auto":
-        return jnp.float32 if bags.n_points >= FLOAT32_FROM else jnp.float64
-    return jnp.dtype(precision).type
-
-
 def spread(z: np.ndarray) -> float:
     """Standard deviation; zero where rounding alone tells equal observations apart."""
     found = float(np.std(z))
     return found if found > 1e-12 * float(np.abs(z).max()) else 0.0
-
-
-def _typical_variance(z: np.ndarray) -> float:
-    return spread(z) ** 2 or float(np.mean(z**2)) or 1.0
-
-
-def _overlap(bags: Bags) -> Any:
-    """What unit noise of single fine values gives to bag means."""
-    return jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
 
 
 def prior_trend(trend: str | Sequence[int], points: np.ndarray, z: np.ndarray) -> Trend:
@@ -168,11 +155,11 @@ def prior_trend(trend: str | Sequence[int], points: np.ndarray, z: np.ndarray) -
     offset = 10.0 * float(np.sqrt(np.mean(z**2))) or 1.0
     slope = 3.0 * spread(z) or offset
     d = points.shape[1]
-    kind, columns = (trend, None) if isinstance(trend, str) else ("linear", tuple(trend))
-    if columns is not None and not all(0 <= column < d for column in columns):
+    kind, columns = (trend, range(d)) if isinstance(trend, str) else ("linear", tuple(trend))
+    if not all(0 <= column < d for column in columns):
         raise ValueError(f"trend names the covariates {columns}; there are {d}, counted from 0.")
-    q = {"none": 0, "constant": 1, "linear": 1 + (d if columns is None else len(columns))}[kind]
+    q = {"none": 0, "constant": 1, "linear": 1 + d}[kind]
     scale = np.where(np.ptp(points, axis=0) > 0, points.std(0), 1.0)
+    sloped = np.isin(np.arange(d), columns).astype(float)
     prior_std = np.array([offset, *[slope] * d])[:q]
-    centre = jnp.asarray(points.mean(0))
-    return Trend(kind, centre, jnp.asarray(scale), jnp.asarray(prior_std), columns)
+    return Trend(kind, *map(jnp.asarray, (points.mean(0), scale, sloped, prior_std)))
