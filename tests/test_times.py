@@ -87,6 +87,10 @@ def test_repeated_bags_cost_what_distinct_ones_cost_and_agree():
     np.testing.assert_allclose(found.gram(kernel), bag_gram(kernel, bags), atol=1e-12)
     x = rng.normal(size=(5, 4))
     np.testing.assert_allclose(found.cross(kernel, x), bag_cross(kernel, x, bags), atol=1e-12)
+    one = dc.Bags.from_list(each[3:6])  # at one time, which x need not be at
+    found = repeats_of(one, kernel)
+    np.testing.assert_allclose(found.gram(kernel), bag_gram(kernel, one), atol=1e-12)
+    np.testing.assert_allclose(found.cross(kernel, x), bag_cross(kernel, x, one), atol=1e-12)
     assert separated(gk.RBF(), (2,)) is None and repeats_of(bags, gk.RBF()) is None
 
 

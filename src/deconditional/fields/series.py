@@ -28,7 +28,7 @@ from deconditional.fields.grids import values_on
 from deconditional.fields.learn import Learner
 from deconditional.fields.pair import Pairing, pair
 from deconditional.fields.predict import Together, Wanted, parts_of
-from deconditional.fields.recipes import POINTS_IN_TIME
+from deconditional.fields.recipes import condensed_size
 from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.fitting.progress import tell
 from deconditional.saving.kinds import LeftBehind
@@ -48,9 +48,6 @@ FEWEST_TIMES = 6
 
 LARGE = 4_000_000
 """Fine cells at all times from which on windows are tasks, and nothing holds all of the result."""
-
-FEWEST_POINTS = 4
-"""Points that stand for a bag at least."""
 
 
 @dataclass(frozen=True)
@@ -234,9 +231,10 @@ class Windows:
         recipe = replace(learner.recipe, held=model.fitted_.values()[0])
         gone = LeftBehind("the bags that were learnt from", "fit again")
         found = cls(series, Conditioner(learner, name), where)
-        if found.lazy and recipe.points_per_bag == "auto":  # as many as it was learnt from
-            size = POINTS_IN_TIME // (series.reach * int(series.known.max()))
-            recipe = replace(recipe, points_per_bag=max(size, FEWEST_POINTS))
+        if found.lazy and recipe.points_per_bag == "auto":  # no more than it was learnt from
+            sizes = learner.problem.pairing.n_bags, series.reach * int(series.known.max())
+            size = min(condensed_size(name, n, in_time=True) for n in sizes)
+            recipe = replace(recipe, points_per_bag=size)
         bare = replace(learner, recipe=recipe, bags=gone, series=None)
         return replace(found, conditioner=Conditioner(bare, name))
 
