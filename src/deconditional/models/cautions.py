@@ -68,6 +68,9 @@ HARMLESS_BASIS_JITTER = 1e-4
 LEFT_TO_CLIMB = 1e-2
 """Nats below the mode that are worth a warning."""
 
+MOST_ROWS = 64
+"""Rows of the Gram matrix of bags that are looked at."""
+
 EXTRAPOLATED_SHARE = 0.5
 """Share of predicted cells that are flagged which is worth a warning."""
 
@@ -210,9 +213,9 @@ class _Rows(NamedTuple):
     variance: Floats
 
 
-def _some_rows(problem: BagProblem, pieces: Any, most: int = 64) -> _Rows:
+def _some_rows(problem: BagProblem, pieces: Any) -> _Rows:
     n = int(problem.layout.n_bags)
-    index = np.sort(np.random.default_rng(0).permutation(n)[:most])
+    index = np.sort(np.random.default_rng(0).permutation(n)[:MOST_ROWS])
     gram, variance = pieces.gram_rows(index)
     return _Rows(gram, index, np.maximum(variance, 1e-300))
 

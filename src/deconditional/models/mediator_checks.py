@@ -76,7 +76,7 @@ class Predictability(NamedTuple):
         return self.p_value > LEVEL and self.share < CLEARLY_EXPLAINED
 
 
-def predictability(mediator: Floats, values: Floats, seed: int = 0) -> Predictability | None:
+def predictability(mediator: Floats, values: Floats) -> Predictability | None:
     """How well a mediator predicts what came with it; None where that cannot be told.
 
     Parameters
@@ -85,8 +85,6 @@ def predictability(mediator: Floats, values: Floats, seed: int = 0) -> Predictab
         One row for each case.
     values : (n, k)
         What is to be predicted; columns count equally.
-    seed
-        Of the shuffles.
 
     Examples
     --------
@@ -95,7 +93,7 @@ def predictability(mediator: Floats, values: Floats, seed: int = 0) -> Predictab
     >>> [predictability(y, v).is_none for v in (np.sin(2 * y), rng.normal(size=(40, 1)))]
     [False, True]
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     if len(mediator) > MOST_ROWS:
         kept = rng.choice(len(mediator), MOST_ROWS, replace=False)
         mediator, values = mediator[kept], values[kept]
@@ -150,19 +148,19 @@ def bag_features(bags: Any) -> Floats:
     return np.concatenate([means, np.sqrt(np.maximum(variances, 0.0))], axis=1)
 
 
-def bag_waves(bags: Any, seed: int = 0) -> Floats:
+def bag_waves(bags: Any) -> Floats:
     """Means over every bag of random waves about as long as the covariates spread, (N, waves).
 
     They see what moments miss: a mediator may follow a field that goes up and down.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     points = _standardised(bags.points)
     frequencies = rng.standard_normal((points.shape[1], WAVES)) * rng.uniform(0.5, 2.0, WAVES)
     return np.asarray(bags.means(np.cos(points @ frequencies + rng.uniform(0, 2 * np.pi, WAVES))))
 
 
 def useless_mediator(
-    bags: Any, mediator: Floats, z: Floats, seed: int = 0, outcome: str = MAY_BE_NARROW
+    bags: Any, mediator: Floats, z: Floats, outcome: str = MAY_BE_NARROW
 ) -> list[Caution]:
     """What the mediator does not tell, of the observations and of the bags."""
     remedy = (
@@ -175,9 +173,9 @@ def useless_mediator(
         ("the bags", "the variation of their covariates", bags.mediator, bag_features(bags)),
     )
     for what, variation, y, values in links:
-        told = predictability(np.asarray(y), values, seed)
+        told = predictability(np.asarray(y), values)
         if told is not None and told.is_none and what == "the bags":
-            waves = predictability(np.asarray(y), bag_waves(bags, seed), seed)
+            waves = predictability(np.asarray(y), bag_waves(bags))
             told = told if waves is None else min(told, waves, key=lambda each: each.p_value)
         if told is not None and told.is_none:
             text = (
