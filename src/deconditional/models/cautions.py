@@ -38,8 +38,7 @@ from deconditional.kernels.radial import prior_variance
 from deconditional.models.mediator_checks import (
     FEWEST,
     MAY_BE_NARROW,
-    bags_outside,
-    observations_outside,
+    shifted,
     useless_mediator,
 )
 from deconditional.observations.kinds import Mediated
@@ -87,7 +86,7 @@ def of_fit(fitted: Fitted, bags: Bags, bound: Sequence[str]) -> list[Caution]:
         useless = useless_mediator(bags, y, fitted.z)
         useless = useless or weak_weights(mediation, pieces, needs_it)
         found += useless
-        found += observations_outside(np.asarray(bags.mediator), y[needs_it])
+        found += shifted(np.asarray(bags.mediator), y[needs_it], "observations")
     if problem.parameters.size:
         found += isolated(bags, problem, pieces, field)
         if not useless:
@@ -111,7 +110,7 @@ def of_pseudo_targets(
         return []
     assert bags.mediator is not None
     found = useless_mediator(bags, mediator, z, outcome=outcome)
-    return found + bags_outside(bags.mediator[needs_one], mediator)
+    return found + shifted(mediator, bags.mediator[needs_one], "bags")
 
 
 def unsolved(fitted: Fitted) -> list[Caution]:

@@ -57,6 +57,20 @@ PRIOR_IS_LEFT = "the posterior is the prior of the field, about the mean of the 
 REACH = 1.5
 """Distances to the nearest neighbour, as far as most have theirs, that count as near."""
 
+OUTSIDE = {
+    "observations": (
+        "lie outside the mediator range of the bags, where nothing is known of the link",
+        "Drop them, add bags there, or count them as uncertain with uncertainty=True and "
+        "centred=True.",
+    ),
+    "bags": (
+        "lie outside the mediator range of the observations, so that their pseudo-targets are "
+        "extrapolated",
+        "Drop them, or add observations there.",
+    ),
+}
+"""What is said of mediators outside those that are known, and what to do, by whose they are."""
+
 SHIFT_SHARE = 0.1
 """Share of mediators outside the known ones that is worth a warning, if chance gives less."""
 
@@ -250,10 +264,10 @@ def _groups(rows: Floats) -> npt.NDArray[np.intp]:
     return np.unique(rows[:, repeats], axis=0, return_inverse=True)[1].ravel()
 
 
-def shifted(known: Floats, asked: Floats, words: str, remedy: str) -> list[Caution]:
+def shifted(known: Floats, asked: Floats, what: str) -> list[Caution]:
     """A warning where many of the mediators asked for are outside those that are known.
 
-    `words` says what lies outside what, with its share to be filled in.
+    Those asked for are of `what`, a key of :data:`OUTSIDE`.
     """
     known, asked = np.asarray(known, dtype=float), np.asarray(asked, dtype=float)
     if min(len(known), len(asked)) < FEWEST:
@@ -263,32 +277,9 @@ def shifted(known: Floats, asked: Floats, words: str, remedy: str) -> list[Cauti
         return []
     gaps = int((off & ~_beyond(known, asked)).sum()) if known.shape[1] == 1 else 0
     where = f" ({gaps} of them in a gap between these)" if gaps else ""
-    count = f"{int(off.sum())} of {len(off)}"
-    text = f"{words.format(count=count, share=f'{off.mean():.0%}')}{where}. {remedy}"
-    return [Caution(MediatorShiftWarning, text)]
-
-
-def observations_outside(bag_mediator: Floats, observed: Floats) -> list[Caution]:
-    """Observations whose mediators no bag is near to."""
-    return shifted(
-        bag_mediator,
-        observed,
-        "{count} observations ({share}) lie outside the mediator range of the bags, where nothing "
-        "is known of the link",
-        "Drop them, add bags there, or count them as uncertain with uncertainty=True and "
-        "centred=True.",
-    )
-
-
-def bags_outside(bag_mediator: Floats, observed: Floats) -> list[Caution]:
-    """Bags whose pseudo-targets are extrapolated."""
-    return shifted(
-        observed,
-        bag_mediator,
-        "{count} bags ({share}) lie outside the mediator range of the observations, so that their "
-        "pseudo-targets are extrapolated",
-        "Drop them, or add observations there.",
-    )
+    finding, remedy = OUTSIDE[what]
+    count = f"{int(off.sum())} of {len(off)} {what} ({off.mean():.0%})"
+    return [Caution(MediatorShiftWarning, f"{count} {finding}{where}. {remedy}")]
 
 
 def _some(rows: Floats, rng: np.random.Generator) -> Floats:
