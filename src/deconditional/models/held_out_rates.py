@@ -85,4 +85,5 @@ def _draws(
         mixed = [np.asarray(each)[:, rows] for each in mixing]
         rates = np.stack([rate @ mixed[j] for rate, j in zip(rates, which, strict=True)])
     amount = np.asarray(seen.amount)[rows]
-    return observed(fitted, family, k, rates, which, amount, seed, noise=True, old=rows)
+    how = amount, np.asarray(seen.shares)[rows], seed
+    return observed(fitted, family, k, rates, which, *how, noise=True, old=rows)

@@ -10,8 +10,8 @@ from sklearn.cluster import kmeans_plusplus
 from deconditional.bags import Bags
 
 DEFAULT_INDUCING = 400
-MOST_FOR_KMEANS = 50_000
-"""Points that k-means++ chooses from; more are sampled first."""
+MOST_FOR_KMEANS = 10_000
+"""Points that k-means++ chooses from; of more, these are sampled first."""
 
 
 def inducing_points(
