@@ -110,12 +110,12 @@ def test_every_term_of_a_kernel_has_its_own_matrix_between_targets():
     template = kernel_template(kernel, "kernel", np.zeros((3, 2)), 1.0)
     values = {**template.own_values(), "kernel.loadings": loadings, "kernel.own": own}
     x = np.column_stack([X[:6], np.arange(6) % 2])
-    found = template.with_values(values).gram(x).to_dense()
+    found = template.with_values(values).cross_covariance(x, x)
     t = np.arange(6) % 2
     expected = 0.25 * (t[:, None] == t)
     for term, a, k in zip((smooth, rough), loadings, own, strict=True):
         between = a @ a.T + np.diag(k)
-        expected = expected + between[t][:, t] * term.gram(X[:6, None]).to_dense()
+        expected = expected + between[t][:, t] * term.cross_covariance(X[:6, None], X[:6, None])
     assert_close(found, expected)
 
 

@@ -64,6 +64,9 @@ MOST_SPREAD = 30.0
 SMALL = 2**21
 """Values of basis functions at points, a tenth of a second of an evaluation."""
 
+MOST_ROUNDS = 8
+"""Solutions, each about the last, at given hyper-parameters."""
+
 SETTLED = 0.05
 """Nats between two rounds that end them."""
 
@@ -372,12 +375,19 @@ def settle(
     solve: Callable[..., Any] = FamilyProblem.solve,
 ) -> Any:
     """The problem about its own solution, hyper-parameters held."""
+    return settled(problem, vector, solve)[0]
+
+
+def settled(
+    problem: FamilyProblem, vector: np.ndarray, solve: Callable[..., Any]
+) -> tuple[FamilyProblem, Solution, BasisField]:
+    """The problem about its own solution, what that is made of, and the posterior."""
     before = np.inf
-    for _ in range(8):
+    for _ in range(MOST_ROUNDS):
         solution, field = solve(problem, jnp.asarray(vector))
         problem = problem.about(solution)
         now = float(field.log_evidence)
         if abs(now - before) < 0.1 * SETTLED:
             break
         before = now
-    return problem
+    return problem, solution, field

@@ -232,7 +232,7 @@ def _solved(
     size = right @ rest
     least = jnp.maximum(1e-14 * size, 1e-18)
 
-    def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def step(state: Any) -> Any:
         found, left, along, before, number = state
         image = product(along)
         far = before / (along @ image)
@@ -241,7 +241,7 @@ def _solved(
         now = left @ rest
         return found, left, rest + (now / before) * along, now, number + 1
 
-    def goes_on(state: tuple[Array, ...]) -> Array:
+    def goes_on(state: Any) -> Array:
         return (state[3] > least) & (state[4] < MOST_PRODUCTS)
 
     start = (jnp.zeros_like(right), right, rest, size, jnp.zeros((), int))

@@ -16,7 +16,7 @@ import numpy as np
 from deconditional.bags import Bags
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
-from deconditional.inference.laplace import SETTLED, FamilyProblem, settle, solution_of
+from deconditional.inference.laplace import SETTLED, FamilyProblem, settle, settled, solution_of
 from deconditional.inference.learn import (
     Fitted,
     Learning,
@@ -116,7 +116,7 @@ def fit_sources(
     if model.method == "nuts" and not fitted.interrupted:
         fitted = _sampled(fitted, how, at(ROUNDS))
     elif problem is not whole:
-        fitted = _of_all_points(fitted, whole)
+        fitted = _of_all_points(fitted, whole, model.method)
         details["learnt from"] = f"{_size(problem)} of {_size(whole)} points"
     details |= {"rounds": str(rounds)} if whole.variational else {}
     told: Any = solver, (details, notes), at(ROUNDS), began
@@ -156,10 +156,13 @@ def _in_rounds(
     return replace(fitted, optimum=optimum), rounds
 
 
-def _of_all_points(fitted: Fitted, whole: FamilyProblem) -> Fitted:
+def _of_all_points(fitted: Fitted, whole: FamilyProblem, method: str) -> Fitted:
     """The posterior of all points at hyper-parameters that were learnt from some."""
     if whole.variational:
-        whole = settle(whole, fitted.optimum.vector, solution_of)
+        whole, *found = settled(whole, fitted.optimum.vector, solution_of)
+        if method == "map":
+            pieces, field = found
+            return replace(fitted, problems=(whole,), pieces=(pieces,), fields=(field,))
     drawn = [p.sources[0] for p in fitted.problems]
     every = {id(seen): _seeing(whole, seen.y, seen.known) for seen in drawn}
     owners = tuple(every[id(seen)] for seen in drawn)
