@@ -214,7 +214,7 @@ class Posterior(Joint):
                 means[s], variances[s] = means[same], variances[same]
                 tell("points", (s + 1) * len(self.x), means.size)
                 continue
-            quick = field.quick(self.x, self.may_round)
+            quick = field.quick(self.x, len(first) if self.may_round else 0)
             for rows, block in blocks(self.x):
                 mean, variance = quick.moments(block)
                 size = rows.stop - rows.start

@@ -35,6 +35,7 @@ from deconditional.models.data import Data
 from deconditional.models.families import families_asked
 from deconditional.models.mediated_rates import check_linked, fit_rates
 from deconditional.models.mediator_checks import PRIOR_IS_LEFT
+from deconditional.models.options import BasisOptions
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share, of_two_stages
 from deconditional.models.solvers import Exact, Posed, Variational
@@ -75,8 +76,9 @@ class MediatedGP(BagModel):
         default.
     mediator_kernel
         ℓ, of the regression; a Matérn-3/2 with a length scale per variable by default.
-    trend
-        Of the field and of the regression: ``"none"``, ``"constant"`` or ``"linear"``.
+    trend, mediator_trend
+        Of the field and of the regression: ``"none"``, ``"constant"`` or ``"linear"``, or linear in
+        some inputs, by their numbers; without a `mediator_trend` both have the same.
     method
         ``"draws"``: predictions are averaged over a few draws of the hyper-parameters of the field,
         weighed by their posterior. ``"map"`` takes the most probable ones, ``"nuts"`` samples.
@@ -119,6 +121,7 @@ class MediatedGP(BagModel):
     """
 
     mediator_kernel: AbstractKernel | None = field(default=None, kw_only=False)
+    mediator_trend: str | tuple[int, ...] | None = None
     method: str = "draws"
     n_restarts: int = 2
     n_inducing: int | None = None
@@ -177,7 +180,7 @@ class MediatedGP(BagModel):
                 noise_std,
                 within(kept, "regressor"),
                 learn_noise=True,  # bag effects, whatever the noise of observations
-                trend=self.trend,
+                trend=self.trend_of_mediators,
                 n_restarts=self.n_restarts,
                 max_iter=self.max_iter,
                 seed=self.seed,
@@ -192,7 +195,7 @@ class MediatedGP(BagModel):
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
         learns = self.learn_noise is not False
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
-        solver = Exact() if exact else Variational.of_size(self.n_inducing)
+        solver = Exact() if exact else Variational(BasisOptions(n_inducing=self.n_inducing))
         posed = _posed(seen, data.z, of_field, solver)
         others = [
             replace(posed.problem, z=jnp.asarray(each.values), known_noise=jnp.asarray(each.noise))
@@ -249,6 +252,11 @@ class MediatedGP(BagModel):
         """
         self.check_fitted()
         return self.regressor_.predict_held_out(folds)
+
+    @property
+    def trend_of_mediators(self) -> str | tuple[int, ...]:
+        """The trend of the regression."""
+        return self.trend if self.mediator_trend is None else self.mediator_trend
 
     @property
     def model_(self) -> Self:

@@ -91,8 +91,9 @@ def _regression(
     parameters: dict[str, Any],
 ) -> BaggGP:
     """Observations on their mediators under their family, with effects that bags have."""
-    names = ("trend", "n_restarts", "max_iter", "seed", "method", "method_options")
+    names = ("n_restarts", "max_iter", "seed", "method", "method_options")
     options = {name: getattr(model, name) for name in names} | parameters
+    options["trend"] = model.trend_of_mediators
     family, part = seen.family, within(kept, "regressor")
     noise_std: Any = None
     if isinstance(family, Normal):

@@ -12,7 +12,7 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.fitting.kernel_parameters import KernelTemplate, kernel_template
-from deconditional.fitting.parameters import Parameter, ParameterSet, positive
+from deconditional.fitting.parameters import ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.inference.field import trend_means
 from deconditional.inference.problem import BagProblem
@@ -36,7 +36,6 @@ def problem_parts(
     *,
     typical_z: np.ndarray | None = None,
     length_scale_prior: LengthScalePrior = SplitLogNormal,
-    more: Sequence[Parameter] = (),
 ) -> dict[str, Any]:
     """What a problem of any inference is made of.
 
@@ -48,8 +47,6 @@ def problem_parts(
         Observations whose spread sets the priors of variances; those of the data by default.
     length_scale_prior
         The prior of a length scale, by its mode.
-    more
-        Parameters beside those of kernels and noises.
     """
     bags, z = data.bags, data.z
     typical = z if typical_z is None else typical_z
@@ -57,7 +54,7 @@ def problem_parts(
     template = field_kernel(
         options.kernel, data.reach, variance, length_scale_prior=length_scale_prior
     )
-    parameters = [*template.parameters, *mediation.parameters, *more]
+    parameters = [*template.parameters, *mediation.parameters]
     if data.learn_noise:
         parameters.append(positive("noise_std", 0.2 * np.sqrt(variance), 1.0, reach=6.0))
     if options.fine_noise:
@@ -155,11 +152,11 @@ def prior_trend(trend: str | Sequence[int], points: np.ndarray, z: np.ndarray) -
     offset = 10.0 * float(np.sqrt(np.mean(z**2))) or 1.0
     slope = 3.0 * spread(z) or offset
     d = points.shape[1]
-    kind, columns = (trend, None) if isinstance(trend, str) else ("linear", tuple(trend))
-    if columns is not None and not all(0 <= column < d for column in columns):
+    kind, columns = (trend, range(d)) if isinstance(trend, str) else ("linear", tuple(trend))
+    if not all(0 <= column < d for column in columns):
         raise ValueError(f"trend names the covariates {columns}; there are {d}, counted from 0.")
-    q = {"none": 0, "constant": 1, "linear": 1 + (d if columns is None else len(columns))}[kind]
+    q = {"none": 0, "constant": 1, "linear": 1 + d}[kind]
     scale = np.where(np.ptp(points, axis=0) > 0, points.std(0), 1.0)
+    sloped = np.isin(np.arange(d), columns).astype(float)
     prior_std = np.array([offset, *[slope] * d])[:q]
-    centre = jnp.asarray(points.mean(0))
-    return Trend(kind, centre, jnp.asarray(scale), jnp.asarray(prior_std), columns)
+    return Trend(kind, *map(jnp.asarray, (points.mean(0), scale, sloped, prior_std)))
