@@ -24,8 +24,8 @@ import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import learn  # noqa: E402
 from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
+from deconditional.fields.description import Units  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
-from deconditional.fields.meanings import Units  # noqa: E402
 from deconditional.fields.problem import FitData  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
