@@ -657,6 +657,9 @@ def test_times_can_be_chosen(in_time):
         dc.downscale(whole.fine, whole.coarse, **options, times="2001")
     with pytest.raises(UsageError, match="cannot select time 'today' of the fine data"):
         dc.downscale(whole.fine, whole.coarse, **options, times="today")
+    alone = (data.isel(time=0, drop=True) for data in (whole.fine, whole.coarse))
+    with pytest.raises(UsageError, match="times 2000-01 was given, but nothing has times"):
+        dc.downscale(*alone, **options, times="2000-01")
 
 
 # --- the choice of a model ----------------------------------------------------------------------
