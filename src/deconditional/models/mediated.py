@@ -34,6 +34,7 @@ from deconditional.models.data import Data
 from deconditional.models.families import families_asked
 from deconditional.models.mediated_rates import fit_rates
 from deconditional.models.mediator_checks import PRIOR_IS_LEFT
+from deconditional.models.options import BasisOptions
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share, of_two_stages
 from deconditional.models.solvers import Exact, Posed, Variational
@@ -181,7 +182,7 @@ class MediatedGP(BagModel):
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
         learns = self.learn_noise is not False
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
-        solver = Exact() if exact else Variational.of_size(self.n_inducing)
+        solver = Exact() if exact else Variational(BasisOptions(n_inducing=self.n_inducing))
         posed = _posed(seen, data.z, of_field, solver)
         others = [
             replace(posed.problem, z=jnp.asarray(each.values), known_noise=jnp.asarray(each.noise))
