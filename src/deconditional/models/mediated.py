@@ -75,8 +75,9 @@ class MediatedGP(BagModel):
         default.
     mediator_kernel
         ℓ, of the regression; a Matérn-3/2 with a length scale per variable by default.
-    trend
-        Of the field and of the regression: ``"none"``, ``"constant"`` or ``"linear"``.
+    trend, mediator_trend
+        Of the field and of the regression: ``"none"``, ``"constant"`` or ``"linear"``, or linear in
+        some inputs, by their numbers; without a `mediator_trend` both have the same.
     method
         ``"draws"``: predictions are averaged over a few draws of the hyper-parameters of the field,
         weighed by their posterior. ``"map"`` takes the most probable ones, ``"nuts"`` samples.
@@ -119,6 +120,7 @@ class MediatedGP(BagModel):
     """
 
     mediator_kernel: AbstractKernel | None = field(default=None, kw_only=False)
+    mediator_trend: str | tuple[int, ...] | None = None
     method: str = "draws"
     n_restarts: int = 2
     n_inducing: int | None = None
@@ -167,7 +169,7 @@ class MediatedGP(BagModel):
                 noise_std,
                 within(kept, "regressor"),
                 learn_noise=True,  # bag effects, whatever the noise of observations
-                trend=self.trend,
+                trend=self.trend_of_mediators,
                 n_restarts=self.n_restarts,
                 max_iter=self.max_iter,
                 seed=self.seed,
@@ -239,6 +241,11 @@ class MediatedGP(BagModel):
         """
         self.check_fitted()
         return self.regressor_.predict_held_out(folds)
+
+    @property
+    def trend_of_mediators(self) -> str | tuple[int, ...]:
+        """The trend of the regression."""
+        return self.trend if self.mediator_trend is None else self.mediator_trend
 
     @property
     def model_(self) -> Self:

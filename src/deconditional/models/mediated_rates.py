@@ -48,8 +48,8 @@ def fit_rates(
             "bags have effects of their own beside their mediators anyway."
         )
     of_field, of_regression = model.parameters_apart()
-    names = ("trend", "n_restarts", "max_iter", "seed", "method", "method_options")
-    shared = {name: getattr(model, name) for name in names}
+    names = ("n_restarts", "max_iter", "seed", "method", "method_options")
+    shared = {name: getattr(model, name) for name in names} | {"trend": model.trend_of_mediators}
     shared["family"] = replace(family, overdispersion=True)
     amounts = {family.amount: seen.amount, **within(kept, "regressor")}
     with warnings.catch_warnings():  # what explains nothing is spoken of as a useless mediator
