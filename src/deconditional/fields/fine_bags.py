@@ -296,7 +296,7 @@ def _function_sums(
 def _listed(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
     """Bags, numbers of fine cells, and what lies in both."""
     place, row, amount = _members(part, units)
-    return place, part.cells.numbers[row], amount
+    return place, part.numbers[row], amount
 
 
 def _joined_lists(lists: Sequence[Sequence[Any]]) -> tuple[Any, ...]:

@@ -58,12 +58,7 @@ def above(result: Result) -> list[Picture]:
 
 def share_of_zones(result: Result, shares: xr.DataArray, title: str, caption: str) -> Picture:
     """Zones by a share between zero and one."""
-<<<<<<< HEAD
-    values = floats(shares)
-=======
     values = np.minimum(floats(shares), 1.0)  # borders that were reprojected round
-    panel = maps.Panel(result.mean, title, "", "value", (0.0, 1.0), result.outlines, values)
->>>>>>> main
     whole = int((values > 0.999).sum())
     alt = f"Map of {result.noun} by {title}: {number(whole)} of {number(values.size)} whole."
     return _of_shares(result, result.mean, title, alt, caption, values)
