@@ -537,6 +537,16 @@ def test_default_kernels():
     assert [type(part) for part in field_kernel(Inputs(2, 0)).kernels] == [gk.Matern32, gk.Matern12]
 
 
+def test_means_over_cells_have_little_noise_a_priori():
+    for name in ("bagg-gp", "kriging", "regression-kriging"):
+        prior = recipe().estimator(name, matched=True).priors["noise_std"]
+        assert (prior.median, prior.sigma) == (0.02, 1.0)
+    told = recipe(options={"learn_noise": False}).estimator("bagg-gp", matched=True)
+    others = [recipe().estimator("gpr", matched=True), told]
+    others.append(recipe().estimator("bagg-gp", matched=False).base)
+    assert all("noise_std" not in (model.priors or {}) for model in others)
+
+
 def test_kernels_by_name_are_checked():
     with pytest.raises(UsageError, match="no kernel 'rouhg'; choose one of rough, smooth"):
         dc.Downscaler("tas", ["altitude"], kernel="rouhg").question()

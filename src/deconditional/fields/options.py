@@ -154,6 +154,7 @@ class Options(BaseEstimator):
             family=None if pairing.sources else pairing.question.family,
             width=_width(pairing),
             averaged=not sampled and len(pairing.z) <= MOST_AVERAGED,
+            of_means=not pairing.sources and pairing.question.family is None,
         )
 
 

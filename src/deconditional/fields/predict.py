@@ -158,11 +158,6 @@ def _in_order(given: Sequence[float], complaint: str) -> tuple[float, ...]:
     return tuple(numbers.tolist())
 
 
-def latent(posterior: Any) -> Any:
-    """The posterior of the process, of one that may be of a rate."""
-    return getattr(posterior, "latent", posterior)
-
-
 def parts_of(side: FineSide, problem: Problem) -> Parts:
     """Fine data on which to predict, beside the units of a fit."""
     pairing = problem.pairing
@@ -218,7 +213,7 @@ def _at_once(
     """All of the posterior in memory."""
     part.check_known()
     x = problem.inputs(part.points)
-    posterior = latent(model.predict(x, fine_noise=wanted.fine_noise, features=wanted.features))
+    posterior = model.predict(x, fine_noise=wanted.fine_noise, features=wanted.features).latent
     posterior.support = problem.support
     constrained = posterior
     if wanted.consistency == "exact":
@@ -288,11 +283,8 @@ class Predictor:
 def chunk_predictor(model: Any, problem: Problem, wanted: Wanted) -> Predictor:
     """What predicts chunks with a fitted model."""
     anywhere = np.zeros((1, len(problem.inputs.centre)))
-    posterior = latent(
-        model.predict(anywhere, fine_noise=wanted.fine_noise, features=wanted.features)
-    )
-    may_round = posterior.may_round
-    return Predictor(posterior.fields, problem.inputs, problem.support, wanted, may_round)
+    found = model.predict(anywhere, fine_noise=wanted.fine_noise, features=wanted.features).latent
+    return Predictor(found.fields, problem.inputs, problem.support, wanted, found.may_round)
 
 
 def _of_chunk(part: Part, predictor: Predictor) -> Floats:

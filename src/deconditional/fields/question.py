@@ -115,6 +115,20 @@ def listed(names: Any, part: str) -> tuple[Any, ...]:
     return found
 
 
+def check_dims(question: Question, given: Iterable[Any]) -> None:
+    """Raise where a dimension that was named is in none of the data; a table has its columns."""
+    there: set[Any] = set()
+    for data in given:
+        for part in ("columns", "variables", "dims"):
+            there |= set(getattr(data, part, ()))
+    for role, name in (question.dims or {}).items():
+        if name not in there:
+            raise UsageError(
+                f"dims names {name!r} as {role}, but neither dataset has it; correct it (--dims "
+                f"{role}=...), or leave it out."
+            )
+
+
 def resolved(question: Question, fine: Any, coarse: Any) -> Question:
     """The question, once it is known which of the data has the exposure of a family."""
     family = question.family
