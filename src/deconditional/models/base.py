@@ -119,6 +119,11 @@ class BagModel(Savable, BagOptions):
         if features is None:
             return list(fitted.fields)
         check_count("features", features)
+        if hasattr(self, "families_"):
+            raise ValueError(
+                "features is for normal errors of one kind; the posterior of a family is in a "
+                "basis already, so leave it out."
+            )
         key, n = jax.random.key(self.seed), int(features)
         return fitted.by_draw(
             lambda problem, vector, its, _: problem.fourier_field(
