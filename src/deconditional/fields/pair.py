@@ -341,10 +341,11 @@ def _understood(p: Pairing, bags: FineBags, on_time: str | None) -> tuple[tuple[
         )
     if question.exposure:
         assert p.amount is not None
+        often = f" at {p.fine.n_times} times together" if p.fine.n_times > 1 else ""
         lines["exposure"] = (
-            f"{question.exposure}: {survey.amount:.8g} in the fine data, {p.amount.sum():.8g} in "
-            f"the bags, {p.amount.min():.4g} to {p.amount.max():.4g} in each; none where it is "
-            "missing"
+            f"{question.exposure}: {survey.amount:.8g} in the fine data{often}, "
+            f"{p.amount.sum():.8g} in the bags, {p.amount.min():.4g} to {p.amount.max():.4g} in "
+            "each; none where it is missing"
         )
     if on_time:
         lines["time"] = on_time
