@@ -69,7 +69,7 @@ def folder(tmp_path_factory):
 
 
 def test_rasters_become_variables_of_their_names(folder):
-    first, second = open_fine([str(folder / f) for f in ("elevation.tif", "slope.tif")], "fine")
+    first, second = open_fine([str(folder / f) for f in ("elevation.tif", "slope.tif")])
     assert list(first.data_vars) == ["elevation"] and list(second.data_vars) == ["slope"]
     both, said = together([first, second])
     assert said == () and set(both.data_vars) == {"elevation", "slope"}
@@ -80,9 +80,7 @@ def test_rasters_become_variables_of_their_names(folder):
 
 def test_amounts_of_another_grid_are_shared_out(folder):
     """Where the goal covers all, the total is kept; means of a constant are that constant."""
-    elevation, people = open_fine(
-        [str(folder / f) for f in ("elevation.tif", "people.tif")], "fine"
-    )
+    elevation, people = open_fine([str(folder / f) for f in ("elevation.tif", "people.tif")])
     elevation = elevation.astype(float)
     both, said = together([elevation, people.assign(one=people["people"] * 0 + 1)], ["people"])
     np.testing.assert_allclose(both["one"], 1.0, rtol=1e-12)
@@ -104,7 +102,7 @@ def test_amounts_of_another_grid_are_shared_out(folder):
 def test_tables_of_points(folder):
     stations = open_table(str(folder / "stations.csv"))
     assert stations.crs.to_epsg() == 4326 and list(stations.columns) == ["yield", "geometry"]
-    grid = find_grid(open_fine([str(folder / "elevation.tif")], "fine"), ["elevation"], "fine")
+    grid = find_grid(open_fine([str(folder / "elevation.tif")]), ["elevation"], "fine")
     layer = Layer.of(stations, ["yield"], grid)
     assert layer.grid.is_point.all()
     np.testing.assert_allclose(layer.grid.centres[0], [5_192_500, 301_500], atol=1e-3)

@@ -364,8 +364,8 @@ def _of_result(result: xr.Dataset, found: _Found) -> tuple[Floats, Floats, Float
     """Means over zones of every sample."""
     grid, parts = found.side.grid, found.bags.parts
     lines = result["samples"].transpose("sample", *grid.dims).values
-    values = lines.reshape(len(lines), -1)[:, parts.only.cells.present.ravel()]
-    members = parts.only.cells.memberships
+    values = lines.reshape(len(lines), -1)[:, parts.only.present.ravel()]
+    members = parts.only.memberships
     place = np.searchsorted(found.bags.table.unit, members.unit)
     used = np.isin(members.unit, found.bags.table.unit)
     total = np.bincount(place[used], members.amount[used])

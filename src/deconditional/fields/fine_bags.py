@@ -163,7 +163,7 @@ class FineBags:
         if self.parts.lazy:
             return self.table.spread()
         part = self.parts.only
-        members = part.cells.memberships
+        members = part.memberships
         return Spread.of(part.points[members.row[np.isin(members.unit, self.table.unit)]])
 
     def averages(self, which: Ints, scaling: InputScaling, functions: Functions) -> Floats:
@@ -262,9 +262,9 @@ class Reduction:
 
 
 def _reduced(part: Part, plan: Reduction) -> BagPoints:
-    members = part.cells.memberships
+    members = part.memberships
     members = members.take(np.isin(members.unit, plan.wanted) & (members.amount > 0))
-    numbers = part.cells.numbers[members.row]
+    numbers = part.numbers[members.row]
     return plan.joined([BagPoints(members.unit, numbers, part.points[members.row], members.amount)])
 
 
@@ -273,7 +273,7 @@ def _reduced(part: Part, plan: Reduction) -> BagPoints:
 
 def _members(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
     """Places among some units, points, and the amounts they share, for all points in them."""
-    members = part.cells.memberships
+    members = part.memberships
     members = members.take(np.isin(members.unit, units))
     order = np.argsort(units)
     return order[np.searchsorted(units[order], members.unit)], members.row, members.amount
@@ -296,7 +296,7 @@ def _function_sums(
 def _listed(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
     """Bags, numbers of fine cells, and what lies in both."""
     place, row, amount = _members(part, units)
-    return place, part.cells.numbers[row], amount
+    return place, part.numbers[row], amount
 
 
 def _joined_lists(lists: Sequence[Sequence[Any]]) -> tuple[Any, ...]:

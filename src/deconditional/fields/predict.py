@@ -18,7 +18,7 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Floats
 from deconditional.fields.consistency import consistent
 from deconditional.fields.overlap import meet
-from deconditional.fields.part import Cells, Part
+from deconditional.fields.part import Part
 from deconditional.fields.parts import Parts
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
@@ -113,13 +113,13 @@ class Wanted:
             values["latent_std"] = target.scale * posterior.std
         return values
 
-    def spread_out(self, cells: Cells, values: Mapping[str, np.ndarray]) -> Floats:
+    def spread_out(self, part: Part, values: Mapping[str, np.ndarray]) -> Floats:
         """All layers, (layers, times, y, x), of values at points; NaN, or -1, elsewhere."""
-        inside = cells.present.ravel()
+        inside = part.present.ravel()
         out, n = self.nothing((inside.size,)), int(inside.sum())
         for name, (_, rows) in self.layers.items() if n else ():
             out[rows, inside] = np.atleast_2d(values[name])[:, :n]
-        return out.reshape(len(out), *cells.shape)
+        return out.reshape(len(out), *part.shape)
 
     def named(self, stack: Any) -> dict[str, tuple[tuple[str, ...], Any]]:
         """Leading dimensions and array (..., time, y, x) of every variable, by its name."""
@@ -218,14 +218,14 @@ def _at_once(
     constrained = posterior
     if wanted.consistency == "exact":
         stage("making area means consistent")
-        constrained = consistent(posterior, part.cells, problem, wanted.seed)
+        constrained = consistent(posterior, part, problem, wanted.seed)
     values = wanted.marginals(constrained)
     values[EXTRAPOLATION] = posterior.extrapolation
     if wanted.n_samples:
         stage(f"drawing {wanted.n_samples} samples")
         draws = constrained.sample(wanted.n_samples, wanted.seed)
         values["samples"] = wanted.target.physical(draws)
-    return wanted.spread_out(part.cells, values)
+    return wanted.spread_out(part, values)
 
 
 # ---------------------------------------------------------------------- chunks
@@ -266,7 +266,7 @@ class Predictor:
         values = self.paths(x)
         if not self.wanted.fine_noise:
             return values
-        where = [along.start for along in part.cells.place]
+        where = [along.start for along in part.place]
         rng = np.random.default_rng([self.wanted.seed, *where])
         return values + self.paths.noise_std[:, None] * rng.standard_normal(values.shape)
 
@@ -296,7 +296,7 @@ def _of_chunk(part: Part, predictor: Predictor) -> Floats:
         values[EXTRAPOLATION] = posterior.extrapolation
         if wanted.n_samples:
             values["samples"] = wanted.target.physical(predictor.draws(x, part))
-    return wanted.spread_out(part.cells, values)
+    return wanted.spread_out(part, values)
 
 
 def _padded(x: Floats) -> Floats:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deconditional.errors import UsageError
-from deconditional.fields.clock import check_mode
-from deconditional.fields.windows import check_window
+from deconditional.fields.clock import check_mode, check_window
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Question:
     share of a cell that counts (land, say), and `min_cover` the least share of a coarse cell that
     fine cells with covariates must cover to make it a bag. `time` says how times hang together (see
     :class:`~deconditional.fields.clock.Clock`), `window` which times a coarse value is the mean
-    over (:mod:`~deconditional.fields.windows`). `kind` is what an observation is of its cell or
+    over (:mod:`~deconditional.fields.clock`). `kind` is what an observation is of its cell or
     zone, the ``"mean"`` or the ``"sum"``; `exposure` a fine variable, the amount in every cell
     (people, say): means are weighted by it, and sums are of it times the field. `family` says how
     observations scatter, None is normal; `amounts` is a coarse variable that rates are multiplied

@@ -12,7 +12,7 @@ import xarray as xr
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Flags, Floats, Grid, Ints
 from deconditional.fields.between import means_over_time, same_means
-from deconditional.fields.clock import MOMENT, Clock, comparable, years
+from deconditional.fields.clock import MOMENT, Clock, comparable, windows_of, years
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.grids import check_names, find_grid, values_on
 from deconditional.fields.overlap import check_cells
@@ -22,7 +22,6 @@ from deconditional.fields.question import Question, check_dims, resolved
 from deconditional.fields.regridding import together
 from deconditional.fields.several import AMOUNTS, Told, as_table, joined, questions
 from deconditional.fields.units import Units, make_units
-from deconditional.fields.windows import windows_of
 from deconditional.fields.zones.grid import DIM
 from deconditional.fields.zones.layer import Layer, is_table
 from deconditional.fields.zones.rows import named_rows

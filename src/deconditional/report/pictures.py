@@ -49,24 +49,25 @@ def above(result: Result) -> list[Picture]:
     for k, level in enumerate(result.data["above"].values):
         share_above = result.data["exceedance"].isel(above=k, drop=True)
         title = f"probability of more than {number(level)}"
-        panel = maps.Panel(share_above, title, "", "value", (0.0, 1.0), result.outlines)
         likely = int((share_above > 0.95).sum())
-        maps_above.append(
-            Picture.of(
-                maps.field_map(panel),
-                f"Map of the {title}: above 95% in {number(likely)} cells.",
-                f"Probability that {result.quantity} is more than {result.with_units(level)}.",
-            )
-        )
+        alt = f"Map of the {title}: above 95% in {number(likely)} cells."
+        caption = f"Probability that {result.quantity} is more than {result.with_units(level)}."
+        maps_above.append(_of_shares(result, share_above, title, alt, caption))
     return maps_above
 
 
 def share_of_zones(result: Result, shares: xr.DataArray, title: str, caption: str) -> Picture:
     """Zones by a share between zero and one."""
     values = np.minimum(floats(shares), 1.0)  # borders that were reprojected round
-    panel = maps.Panel(result.mean, title, "", "value", (0.0, 1.0), result.outlines, values)
     whole = int((values > 0.999).sum())
     alt = f"Map of {result.noun} by {title}: {number(whole)} of {number(values.size)} whole."
+    return _of_shares(result, result.mean, title, alt, caption, values)
+
+
+def _of_shares(
+    result: Result, field: Any, title: str, alt: str, caption: str, of_zones: Any = None
+) -> Picture:
+    panel = maps.Panel(field, title, "", "value", (0.0, 1.0), result.outlines, of_zones)
     return Picture.of(maps.field_map(panel), alt, caption)
 
 

@@ -119,10 +119,10 @@ def draw_coverage(axes: Axes, pit: npt.ArrayLike, title: str) -> None:
     axes.legend(loc="upper left")
 
 
-def coverage_curve(pit: npt.ArrayLike, title: str = "coverage of central intervals") -> Figure:
+def coverage_curve(pit: npt.ArrayLike) -> Figure:
     """Share of PIT values inside central intervals against the intervals' probability."""
     figure = new_figure(4.8, 4.4)
-    draw_coverage(figure.add_subplot(), pit, title)
+    draw_coverage(figure.add_subplot(), pit, "coverage of central intervals")
     return figure
 
 
