@@ -17,8 +17,7 @@ import xarray as xr
 
 import deconditional as dc
 from deconditional.errors import UsageError
-from deconditional.fields.interpolation import bilinear
-from deconditional.fields.opponents import BILINEAR
+from deconditional.fields.opponents import BILINEAR, bilinear
 from deconditional.scores.marginals import Marginals
 from studies.command import known, option, whole
 from studies.first_scenarios import (

@@ -24,8 +24,8 @@ import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import learn  # noqa: E402
 from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
+from deconditional.fields.description import Units  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
-from deconditional.fields.meanings import Units  # noqa: E402
 from deconditional.fields.problem import FitData  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
@@ -668,6 +668,9 @@ def test_times_can_be_chosen(in_time):
         dc.downscale(whole.fine, whole.coarse, **options, times="2001")
     with pytest.raises(UsageError, match="cannot select time 'today' of the fine data"):
         dc.downscale(whole.fine, whole.coarse, **options, times="today")
+    alone = (data.isel(time=0, drop=True) for data in (whole.fine, whole.coarse))
+    with pytest.raises(UsageError, match="times 2000-01 was given, but nothing has times"):
+        dc.downscale(*alone, **options, times="2000-01")
 
 
 # --- the choice of a model ----------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy.sparse import csr_array
 
 from deconditional.bags import Bags
@@ -162,7 +163,7 @@ class FineBags:
         if self.parts.lazy:
             return self.table.spread()
         part = self.parts.only
-        members = part.cells.memberships
+        members = part.memberships
         return Spread.of(part.points[members.row[np.isin(members.unit, self.table.unit)]])
 
     def averages(self, which: Ints, scaling: InputScaling, functions: Functions) -> Floats:
@@ -170,6 +171,22 @@ class FineBags:
         units = self.table.unit[which]
         sums = self.parts.gather(_function_sums, sum, units, scaling, functions).toarray()
         return np.asarray(sums[:, :-1] / sums[:, -1:])
+
+    def cells(self) -> pd.DataFrame:
+        """Which fine cells make up each bag, a row for each pair: the weights that means have.
+
+        ``unit`` is the number of the coarse cell or zone, all of one time before those of the next,
+        and ``cell`` that of the fine cell; `y` and `x` are its coordinates by their names;
+        ``amount`` is what lies in both, area or exposure, and ``weight`` its share of the bag.
+        """
+        place, number, amount = self.parts.gather(_listed, _joined_lists, self.table.unit)
+        grid, order = self.parts.reader.grid, np.lexsort((number, place))
+        place, number, amount = place[order], number[order], amount[order]
+        centres = grid.centres[number % grid.n_cells].T
+        columns = {"unit": self.table.unit[place], "cell": number}
+        columns |= dict(zip(grid.coordinates, centres, strict=True))
+        weight = amount / self.table.amount[place]
+        return pd.DataFrame({**columns, "amount": amount, "weight": weight})
 
     def sharing(self, which: Ints) -> csr_array:
         """Number of fine cells that every two of some bags share."""
@@ -245,9 +262,9 @@ class Reduction:
 
 
 def _reduced(part: Part, plan: Reduction) -> BagPoints:
-    members = part.cells.memberships
+    members = part.memberships
     members = members.take(np.isin(members.unit, plan.wanted) & (members.amount > 0))
-    numbers = part.cells.numbers[members.row]
+    numbers = part.numbers[members.row]
     return plan.joined([BagPoints(members.unit, numbers, part.points[members.row], members.amount)])
 
 
@@ -256,7 +273,7 @@ def _reduced(part: Part, plan: Reduction) -> BagPoints:
 
 def _members(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
     """Places among some units, points, and the amounts they share, for all points in them."""
-    members = part.cells.memberships
+    members = part.memberships
     members = members.take(np.isin(members.unit, units))
     order = np.argsort(units)
     return order[np.searchsorted(units[order], members.unit)], members.row, members.amount
@@ -274,6 +291,16 @@ def _function_sums(
         values = np.asarray(_evaluated(functions, block), float)[: rows.stop - rows.start]
         total = total + shares[:, needed[rows]] @ values[: len(needed)]
     return csr_array(np.concatenate([total, np.asarray(shares.sum(1))[:, None]], 1))
+
+
+def _listed(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
+    """Bags, numbers of fine cells, and what lies in both."""
+    place, row, amount = _members(part, units)
+    return place, part.numbers[row], amount
+
+
+def _joined_lists(lists: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    return tuple(np.concatenate(columns) for columns in zip(*lists, strict=True))
 
 
 @eqx.filter_jit

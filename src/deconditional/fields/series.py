@@ -188,7 +188,7 @@ class Conditioner:
             return wanted.nothing(shape), np.full((shape[0], coarse.grid.n_cells), np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeconditionalWarning)
-            learner, model = self._conditioned(fine, coarse)
+            learner, model = self.conditioned(fine, coarse)
             source = Together(parts_of(where, learner.problem), model, learner.problem)
             stack, means = source.layers(wanted, lambda _: None)
         times = learner.problem.pairing.times
@@ -197,7 +197,7 @@ class Conditioner:
         by_time = means.reshape(len(times), -1)
         return stack, np.where(place[:, None] >= 0, by_time[place], np.nan)
 
-    def _conditioned(self, fine: FineSide, coarse: CoarseSide) -> tuple[Learner, Any]:
+    def conditioned(self, fine: FineSide, coarse: CoarseSide) -> tuple[Learner, Any]:
         """The model of a window, and the learner it comes from."""
         pairing, bags = pair(fine, coarse, few=True)
         problem = replace(self.learner.problem, pairing=pairing)

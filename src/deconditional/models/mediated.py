@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -32,13 +33,13 @@ from deconditional.models.base import BagModel, learning, stages, take
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.data import Data
 from deconditional.models.families import families_asked
-from deconditional.models.mediated_rates import fit_rates
+from deconditional.models.mediated_rates import check_linked, fit_rates
 from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.options import BasisOptions
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share, of_two_stages
 from deconditional.models.solvers import Exact, Posed, Variational
-from deconditional.models.sources import sources_of
+from deconditional.models.sources import Given, Source, matched_pair, sources_of
 from deconditional.models.vbagg import VBagg
 from deconditional.observations.families import Family
 from deconditional.observations.kinds import Matched
@@ -128,8 +129,8 @@ class MediatedGP(BagModel):
 
     def fit(
         self,
-        bags: Bags,
-        z: npt.ArrayLike,
+        bags: Bags | Sequence[Source],
+        z: npt.ArrayLike | None = None,
         mediator: npt.ArrayLike | None = None,
         *,
         exposure: npt.ArrayLike | None = None,
@@ -140,18 +141,28 @@ class MediatedGP(BagModel):
     ) -> Self:
         """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`.
 
-        With a `family`, `exposure` or `trials` are those of the observations.
+        With a `family`, `exposure` or `trials` are those of the observations. Of a list of
+        :class:`~deconditional.Source` the first has mediators, and the others see bags of their
+        own; all are seen in a basis.
         """
+        amounts: dict[str, Any] = {"exposure": exposure, "trials": trials, "mediator": mediator}
         with opened(checkpoint) as kept, stoppable():
-            data = Unmatched.of(bags, z, mediator, own_bag)
-            if not families_asked(self, bags, exposure, trials):
-                return self._fit(data, noise_std, kept)
-            amounts: dict[str, Any] = {"exposure": exposure, "trials": trials, "mediator": mediator}
-            refused = {"own_bag": own_bag}
-            seen = sources_of(self, bags, z, noise_std, None, refused=refused, **amounts)[0]
-            found = fit_rates(self, data, seen, kept, length_scale_prior=length_scale_prior)
-            self.__dict__.update({k: v for k, v in vars(found[0]).items() if k.endswith("_")})
-            return self._with_regression(data._replace(z=seen.crude), *found[1:])
+            if families_asked(self, bags, exposure, trials):
+                refused = {"own_bag": own_bag}
+                sources = sources_of(self, bags, z, noise_std, None, refused=refused, **amounts)
+                return self._fit_sources(sources, kept)
+            data = Unmatched.of(*matched_pair(bags, z), mediator, own_bag)
+            return self._fit(data, noise_std, kept)
+
+    def _fit_sources(self, sources: Sequence[Given], kept: CheckpointPart | None) -> Self:
+        """The field from links that mediators measure, and from what other sources see of it."""
+        first = sources[0]
+        data = Unmatched.of(first.bags, first.z, first.mediator, None)
+        sources = [replace(first, mediator=data.mediator), *sources[1:]]
+        check_linked(sources)
+        found = fit_rates(self, data, sources, kept, length_scale_prior=length_scale_prior)
+        self.__dict__.update({k: v for k, v in vars(found[0]).items() if k.endswith("_")})
+        return self._with_regression(data._replace(z=first.crude), *found[1:])
 
     def _fit(
         self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: CheckpointPart | None
