@@ -37,6 +37,7 @@ def problem_parts(
     *,
     typical_z: np.ndarray | None = None,
     length_scale_prior: LengthScalePrior = SplitLogNormal,
+    variance_prior: Callable[[np.ndarray], Prior] | None = None,
     more: Sequence[Parameter] = (),
 ) -> dict[str, Any]:
     """What a problem of any inference is made of.
@@ -49,6 +50,8 @@ def problem_parts(
         Observations whose spread sets the priors of variances; those of the data by default.
     length_scale_prior
         The prior of a length scale, by its mode.
+    variance_prior
+        The prior of the variance of a kernel that is no sum, by its median.
     more
         Parameters beside those of kernels and noises.
     """
@@ -63,6 +66,8 @@ def problem_parts(
     if options.fine_noise:
         parameters.append(positive("fine_noise_std", 0.3 * np.sqrt(variance), 1.0, reach=6.0))
     trend = prior_trend(options.trend, bags.points, z)
+    whole = [p for p in template.parameters if p.name == "kernel.variance" and variance_prior]
+    priors = {p.name: variance_prior(p.start) for p in whole} | dict(options.priors or {})
     return {
         "layout": bags.layout,
         "overlap": _overlap(bags) if options.fine_noise else None,
@@ -72,7 +77,7 @@ def problem_parts(
         "trend_means": trend_means(trend, bags),
         "kernel": template,
         "mediation": mediation,
-        "parameters": ParameterSet.of(parameters, options.fixed, options.priors),
+        "parameters": ParameterSet.of(parameters, options.fixed, priors),
         "dtype": tile_dtype(options.precision, bags),
     }
 

@@ -21,7 +21,6 @@ from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
 from deconditional.observations.families import OVERDISPERSION
 from deconditional.observations.measurements import (
-    COMMON,
     Measurements,
     Population,
     errors_in_common,
@@ -118,15 +117,17 @@ class Unmatched(NamedTuple):
         vector = jnp.asarray(fitted.optimum.vector)
         _, field = fitted.problems[0].solve(vector)
         best = self._at(fitted.problems[0], vector, field, apart)
-        number = 0 if apart else COMMON if draws == 0 else min(draws - 1, COMMON)
-        common, pivots = errors_in_common(best.errors, number)
+        common, pivots = np.zeros((len(best.mean), 0)), []
+        if not apart:  # more draws than errors give these mean and covariance exactly
+            common, pivots = errors_in_common(best.errors, draws - 1 if draws else None)
         chosen = np.linspace(0, len(fitted.vectors), draws, endpoint=False).astype(int)
         drawn = []
-        for k, step in zip(chosen, steps(draws, number, seed), strict=True):
+        for k, step in zip(chosen, steps(draws, len(pivots), seed), strict=True):
             vector = jnp.asarray(fitted.vectors[k])
             one = self._at(fitted.problems[k], vector, fitted.fields[k], apart)
-            drawn.append(self._measured(one, errors_in_common(one.errors, number, pivots)[0], step))
-        return self._measured(best, common, np.zeros(number)), drawn
+            its = common if apart else errors_in_common(one.errors, pivots=pivots)[0]
+            drawn.append(self._measured(one, its, step))
+        return self._measured(best, common, np.zeros(len(pivots))), drawn
 
     def _at(self, problem: Any, vector: Any, field: Any, apart: bool) -> _Regression:
         """One regression at the mediators of bags and of observations."""
