@@ -8,6 +8,7 @@ import pytest
 
 import deconditional as dc
 from deconditional.datasets import swiss_roll
+from deconditional.fitting.priors import LogNormal
 from deconditional.fitting.progress import listening
 from deconditional.scores import coverage, crps, rmse
 from studies.data import noisy_mediator
@@ -76,6 +77,14 @@ def test_predictions_are_a_mixture_over_draws_of_the_parameters(noisy):
     # Its vague prior of the level goes by the values it is given, hence not to rounding.
     np.testing.assert_allclose(post.component_means[2], alone.predict(data.x[:10]).mean, atol=1e-4)
     assert model.fit_report_.method == "draws"
+
+
+def test_the_variance_of_the_field_has_no_prior_by_z_beside_the_law_of_its_spread(noisy):
+    _, model = noisy
+    problem = model.fitted_.problem
+    prior = problem.parameters.priors["kernel.variance"]
+    assert prior == LogNormal(np.asarray(np.var(model.regressor_.z_)), 3.0)
+    assert problem.spread is not None
 
 
 def test_it_beats_pseudo_targets_where_the_mediator_is_noisy(noisy):
