@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from deconditional.fitting.progress import tell
 from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
 from deconditional.inference.single import in_single
+from deconditional.kernels.devices import side_by_side
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
 from deconditional.kernels.tile_sizes import is_accelerator
 from deconditional.scores import mixture_cdf, mixture_quantile
@@ -181,11 +183,10 @@ class Posterior(Gaussians):
         means = np.empty((len(self.fields), len(self.x)))
         variances = np.empty_like(means)
         first = {id(field): s for s, field in reversed(list(enumerate(self.fields)))}
-        for s, field in enumerate(self.fields):
-            if (same := first[id(field)]) < s:
-                means[s], variances[s] = means[same], variances[same]
-                tell("points", (s + 1) * len(self.x), means.size)
-                continue
+        done: list[int] = []
+
+        def answer(s: int) -> None:
+            field = self.fields[s]
             extra = float(field.fine_noise_variance) if self.fine_noise else 0.0
             quick = (in_single(field, self.x) if self.may_round else field).quick()
             for rows, block in blocks(self.x):
@@ -193,7 +194,17 @@ class Posterior(Gaussians):
                 size = rows.stop - rows.start
                 means[s, rows] = np.asarray(mean)[:size]
                 variances[s, rows] = np.asarray(variance)[:size] + extra
-                tell("points", s * len(self.x) + rows.stop, means.size)
+                done.append(size)
+                tell("points", sum(done), len(first) * len(self.x))
+
+        # A block keeps one core busy, unless it is spread over devices: draws go side by side.
+        pool = ThreadPoolExecutor(side_by_side(self.fields, len(first)))
+        try:
+            list(pool.map(answer, first.values()))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        same = [first[id(field)] for field in self.fields]
+        means, variances = means[same], variances[same]
         return means, variances
 
     @property
