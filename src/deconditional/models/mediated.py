@@ -27,6 +27,7 @@ from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
 from deconditional.inference.exact import SpreadPrior
 from deconditional.inference.learn import learn
 from deconditional.inference.posterior import Gaussians, Posterior
+from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.bagg import BaggGP
 from deconditional.models.base import BagModel, learning, stages, take
 from deconditional.models.cautions import of_pseudo_targets
@@ -150,8 +151,9 @@ class MediatedGP(BagModel):
 
         With a `family`, `exposure` or `trials` are those of the observations.
         """
-        with opened(checkpoint) as kept, stoppable():
-            data = Unmatched.of(bags, z, mediator, own_bag)
+        data = Unmatched.of(bags, z, mediator, own_bag)
+        few = suitable_threads(max(bags.n_bags, len(data.z)))
+        with few, opened(checkpoint) as kept, stoppable():
             if not families_asked(self, bags, exposure, trials):
                 return self._fit(data, noise_std, kept)
             amounts: dict[str, Any] = {"exposure": exposure, "trials": trials, "mediator": mediator}

@@ -16,7 +16,6 @@ from gpjax.kernels.base import AbstractKernel
 from deconditional.bags import Bags
 from deconditional.errors import Caution
 from deconditional.fitting.report import FitReport
-from deconditional.kernels.linalg import suitable_threads
 from deconditional.kernels.radial import prior_variance
 from deconditional.models.bagg import BaggGP
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
@@ -123,13 +122,12 @@ class Unmatched(NamedTuple):
             common, pivots = errors_in_common(best.errors, draws - 1 if draws else None)
         chosen = np.linspace(0, len(fitted.vectors), draws, endpoint=False).astype(int)
         drawn = []
-        with suitable_threads(self.bags.n_bags):
-            for k, step in zip(chosen, steps(draws, len(pivots), seed), strict=True):
-                vector = jnp.asarray(fitted.vectors[k])
-                one = self._at(fitted.problems[k], vector, fitted.fields[k], apart)
-                its = common if apart else errors_in_common(one.errors, pivots=pivots)[0]
-                drawn.append(self._measured(one, its, step))
-            return self._measured(best, common, np.zeros(len(pivots))), drawn
+        for k, step in zip(chosen, steps(draws, len(pivots), seed), strict=True):
+            vector = jnp.asarray(fitted.vectors[k])
+            one = self._at(fitted.problems[k], vector, fitted.fields[k], apart)
+            its = common if apart else errors_in_common(one.errors, pivots=pivots)[0]
+            drawn.append(self._measured(one, its, step))
+        return self._measured(best, common, np.zeros(len(pivots))), drawn
 
     def _at(self, problem: Any, vector: Any, field: Any, apart: bool) -> _Regression:
         """One regression at the mediators of bags and of observations."""
