@@ -13,7 +13,7 @@ from deconditional.fitting.evaluation import loss_and_gradient
 from deconditional.models.data import Data
 from deconditional.models.problems import mediated, problem_parts
 from deconditional.models.solvers import Exact, Posed, Variational
-from deconditional.models.variational import VariationalModel
+from deconditional.models.vbagg import VariationalModel
 from deconditional.observations.kinds import Matched, Observation
 
 __all__ = ["Start", "Strips", "posed", "problem_of", "start", "strips"]

@@ -11,9 +11,8 @@ import numpy as np
 
 from deconditional import CMP, Bags, bag_cross, bag_gram
 from deconditional.kernels import devices as sharding
-from deconditional.kernels.layout import layout_bags
+from deconditional.kernels.layout import Tiles, layout_bags
 from deconditional.kernels.loops import DifferenceSweep, ProductSweep
-from deconditional.kernels.tile_sizes import Tiles
 from deconditional.kernels.tiles import Scaled
 from helpers import flat_kernel, gram, ragged_bags, weight_matrix
 

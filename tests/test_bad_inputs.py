@@ -1115,8 +1115,9 @@ FULL = """
 import os, resource, sys
 from test_downscale_command import Regression
 from deconditional.cli import main as cli
-from deconditional.fields.learn import Learner
-Learner.fit = lambda self, name, data, z: Regression(data, z)
+from deconditional.fields import learn
+learn.Learner.fit = lambda self, name, data, z: Regression(data, z)
+learn.mixed = list  # of such models there is no mixture
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 for out in ("out.nc", "out.zarr"):
     child = os.fork()

@@ -11,8 +11,7 @@ import pytest
 from gpjax.parameters import PositiveReal
 
 from deconditional import Bags, DeepKernel, bag_cross, bag_gram
-from deconditional.kernels.layout import PRODUCT_CHUNKS, layout_bags
-from deconditional.kernels.tile_sizes import Tiles
+from deconditional.kernels.layout import PRODUCT_CHUNKS, Tiles, layout_bags
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     TanhKernel,

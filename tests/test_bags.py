@@ -145,14 +145,14 @@ def test_bad_weight_names_the_bag(bad):
     x = np.zeros((4, 1))
     weights = [1.0, 1.0, bad, 1.0]
     labels = ["a", "a", "b", "b"]
-    with pytest.raises(ValueError, match="bag 'b' has a weight of"):
+    with pytest.raises(ValueError, match="bag 'b' has a point with weight"):
         Bags.from_points(x, labels, weights=weights)
-    with pytest.raises(ValueError, match="bag 'b' has a weight of"):
+    with pytest.raises(ValueError, match="bag 'b' has a point with weight"):
         Bags.from_list([x[:2], x[2:]], weights=[weights[:2], weights[2:]], ids=["a", "b"])
-    with pytest.raises(ValueError, match="bag 'b' has a weight of"):
+    with pytest.raises(ValueError, match="bag 'b' has a point with weight"):
         Bags.from_membership(x, [[1, 0], [1, 0], [0, bad], [0, 1]], ids=["a", "b"])
     frame = pd.DataFrame({"bag": labels, "x": x[:, 0], "w": weights})
-    with pytest.raises(ValueError, match="bag 'b' has a weight of"):
+    with pytest.raises(ValueError, match="bag 'b' has a point with weight"):
         Bags.from_frame(frame, "bag", ["x"], weight="w")
 
 
@@ -202,7 +202,7 @@ def test_mismatched_lengths_say_what_came():
         Bags.from_list([np.zeros((2, 1)), np.zeros((2, 2))], ids=["a", "b"])
     with pytest.raises(ValueError, match="2 rows for 3 points"):
         Bags.from_membership(x, np.eye(2))
-    with pytest.raises(ValueError, match="2 columns came with 1 ids"):
+    with pytest.raises(ValueError, match="2 bags came with 1 ids"):
         Bags.from_membership(x, np.ones((3, 2)), ids=["a"])
     with pytest.raises(ValueError, match="3 points came with 2 values"):
         Bags.from_points(x, [0, 0, 1]).means([1.0, 2.0])

@@ -346,11 +346,11 @@ def test_an_interrupt_in_the_second_chain_leaves_the_first(monkeypatch, tmp_path
     path = tmp_path / "fit.checkpoint"
     listener = pressing(len(steps) - 1, "steps of NUTS")
     with opened(path) as kept, stoppable(), listening(listener):
-        section = kept.section("nuts", "x")
+        section = kept.section("nuts")
         stopped, _ = sample_posterior(Bent(), ORIGIN, **BENT, section=section)
     np.testing.assert_array_equal(stopped, alone[:12])
     with opened(path) as kept:
-        section = kept.section("nuts", "x")
+        section = kept.section("nuts")
         again, _ = sample_posterior(Bent(), ORIGIN, **BENT, section=section)
     np.testing.assert_array_equal(again, alone)
     assert not path.exists()
@@ -561,7 +561,7 @@ def test_files_that_are_no_checkpoints_are_left_alone(tmp_path):
     record(GROUP, "file that is no checkpoint", 3, outcomes)
     with pytest.raises(dc.SavedModelError, match="no deconditional model"):
         with opened(Checkpoint(tmp_path / "a.checkpoint", keep=True)) as kept:
-            kept.section("map", "x").keep({"a": np.zeros(2)})
+            kept.section("map").keep({"a": np.zeros(2)})
         dc.load(tmp_path / "a.checkpoint")
 
 
@@ -667,18 +667,18 @@ def test_an_empty_file_is_a_new_checkpoint(tmp_path):
     path = tmp_path / "a"
     path.touch()
     with opened(Checkpoint(path, keep=True)) as kept:
-        kept.section("map", "x").keep({"n": 3})
+        kept.section("map").keep({"n": 3})
     assert sections(path) == {"map": {"n": 3}}
 
 
 def test_sections_not_asked_for_yet_are_carried_along(tmp_path):
     kept = Checkpoint(tmp_path / "a", interval=0, keep=True)
     with opened(kept) as part:
-        part.section("one", "x").keep({"n": np.arange(2)})
+        part.section("one").keep({"n": np.arange(2)})
         inner = within(part, "fit")["checkpoint"]
-        inner.section("two", "x").keep({"m": np.arange(40.0)})
+        inner.section("two").keep({"m": np.arange(40.0)})
     with pytest.raises(RuntimeError), opened(kept) as part:
-        part.section("one", "x").keep({"n": np.arange(3)})
+        part.section("one").keep({"n": np.arange(3)})
         raise RuntimeError
     found = sections(kept.path)
     assert list(found) == ["fit/two", "one"] or list(found) == ["one", "fit/two"]
@@ -702,7 +702,7 @@ def test_short_fits_write_nothing_and_slow_disks_are_written_to_less_often(tmp_p
 
     monkeypatch.setattr(checkpoints, "_write", slow)
     with opened(Checkpoint(tmp_path / "a", interval=10)) as kept:
-        section = kept.section("map", "x")
+        section = kept.section("map")
         while now[0] < 300:
             section.keep({})
             now[0] += 0.25

@@ -159,8 +159,8 @@ def test_amounts_of_points_are_weights_and_totals():
     assert_close(shared.exposure, [3.0, 6.0])
     for exposure, message in (
         ([1, 1, 0, 0, 0], "bag 'b' has no exposure at all"),
-        ([1, 1, -1, 0, 0], "bag 'b' has a point with an exposure of -1"),
-        ([1, np.nan, 1, 0, 0], "bag 'a' has a point with an exposure of nan"),
+        ([1, 1, -1, 0, 0], "bag 'b' has a point with exposure -1"),
+        ([1, np.nan, 1, 0, 0], "bag 'a' has a point with exposure nan"),
         ([1, 1], "5 points came with exposures of shape"),
     ):
         with pytest.raises(ValueError, match=message):

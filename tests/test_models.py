@@ -233,7 +233,7 @@ def test_no_noise_at_all_is_an_error(kind):
 
 BAD_MEDIATOR = {
     "other variables": (np.zeros((6, 2)), r"mediator has 1 variable"),
-    "missing": (np.r_[np.nan, Y_OBSERVED[1:, 0]], "mediator 0 is missing or infinite"),
+    "missing": (np.r_[np.nan, Y_OBSERVED[1:, 0]], "mediator 0 has a missing or infinite"),
     "short": (Y_OBSERVED[:4], "6 observations came with 4 mediators"),
     "text": (["a"] * 6, "mediator"),
 }
@@ -336,7 +336,7 @@ def test_new_bags_of_the_wrong_type(bagg):
 def test_bad_new_mediators(cmp):
     with pytest.raises(ValueError, match=r"mediator has 1 variable\(s\).*\(2, 3\)"):
         cmp.predict_coarse(np.zeros((2, 3)))
-    with pytest.raises(ValueError, match="mediator 1 is missing or infinite"):
+    with pytest.raises(ValueError, match="mediator 1 has a missing or infinite"):
         cmp.predict_coarse([0.0, np.nan])
 
 

@@ -239,7 +239,7 @@ def test_masks_are_shares_to_a_rounding_and_do_not_change():
     plain = pair(data.fine, data.coarse, ask())
     np.testing.assert_array_equal(pairing.bags.weights, plain.bags.weights)
     days = land.expand_dims(time=np.array(DAYS[:2], "M8[ns]"))
-    with pytest.raises(UsageError, match=r"'land' has 2 times; .*ds\['land'\].isel\(time=0\)"):
+    with pytest.raises(UsageError, match=r"'land' has 2 times, .*ds\['land'\].isel\(time=0\)"):
         pair(data.fine.assign(land=days), data.coarse, ask(mask="land"))
     one = pair(data.fine.assign(land=days.isel(time=[0])), data.coarse, ask(mask="land"))
     np.testing.assert_array_equal(one.bags.weights, plain.bags.weights)

@@ -86,7 +86,7 @@ def test_features_from_the_spectral_measure_alone_would_fail(smooth):
     # What these tests are about: the same rule with plain random features misses the spread.
     model, (_, covariance) = smooth
     field = model.fitted_.fields[0]
-    seen = field._seen(jnp.asarray(ASKED))
+    seen = field._references(jnp.asarray(ASKED))
     errors = []
     for seed in range(4):
         features = spectral_features(SMOOTH, 2000, jax.random.key(seed), 2)
@@ -104,7 +104,7 @@ def test_the_error_that_is_told_is_the_error(smooth):
     field = model.fitted_.fields[0]
     for wanted in (100, 2000):
         path = field.path(jax.random.key(3), 1, wanted)
-        seen = field._seen(jnp.asarray(ASKED))
+        seen = field._references(jnp.asarray(ASKED))
         total = np.zeros(len(ASKED))
         for omegas, amplitudes in zip(path.waves.frequencies, path.waves.amplitudes, strict=True):
             omega = np.asarray(omegas[0]).reshape(-1, 2)
@@ -197,7 +197,7 @@ def test_chosen_frequencies_have_the_kernel_as_their_mean(kernel):
         shares = np.linalg.solve(observed, cross.T).T
         variance = np.diag(gram(kernel, points)) - (shares * cross).sum(1)
         residual = variance - 0.01 * (shares**2).sum(1)
-        return paths.Seen(layout, *map(jnp.asarray, (points, shares, variance, residual)))
+        return paths.References(layout, *map(jnp.asarray, (points, shares, variance, residual)))
 
     found = []
     for seed in range(24):

@@ -9,7 +9,7 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from deconditional import CMP, BaggGP, Bags, Posterior
-from deconditional.inference import posterior, single
+from deconditional.inference import exact, posterior
 from deconditional.inference.posterior import CoarsePosterior, Gaussians
 from helpers import (
     assert_close,
@@ -58,10 +58,10 @@ def fitted():
 def test_many_points_are_rounded_where_that_changes_little(fitted, monkeypatch):
     precise = fitted["noise"].predict(X)
     assert precise.mean.shape == (5,)  # computed here
-    monkeypatch.setattr(single, "MANY", 0)
+    monkeypatch.setattr(exact, "MANY", 0)
     quick = fitted["noise"].predict(X)
     off = np.maximum(abs(quick.mean - precise.mean), abs(quick.std - precise.std)) / precise.std
-    assert 0 < off.max() < single.AS_GOOD
+    assert 0 < off.max() < exact.AS_GOOD
     # A user who names a precision gets it.
     asked = clone(fitted["noise"]).set_params(precision="float64").fit(BAGS, Z, mediator=Y_OBSERVED)
     assert_close(asked.predict(X).mean, precise.mean)
@@ -73,7 +73,7 @@ def test_points_are_not_rounded_where_observations_magnify_that(monkeypatch):
     model = BaggGP(gk.RBF(), trend="none", fixed=fixed)
     model.fit(Bags.from_points(x, np.arange(40)), np.sin(x), noise_std=1e-5)
     precise = model.predict(x + 0.01).mean
-    monkeypatch.setattr(single, "MANY", 0)
+    monkeypatch.setattr(exact, "MANY", 0)
     assert np.array_equal(model.predict(x + 0.01).mean, precise)
 
 

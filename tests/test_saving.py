@@ -761,7 +761,7 @@ FORGED: dict[str, tuple[str, str, Any]] = {
     "option of a wrong kind": ("CMP", "seed", "one"),
     "method": ("CMP", "method", "__init__"),
     "kernel": ("KernelTemplate", "kernel", {"object": ["__import__('os')", {}]}),
-    "kernel of a wrong kind": ("KernelTemplate", "kernel", {"object": ["Identity", {}]}),
+    "kernel of a wrong kind": ("KernelTemplate", "kernel", {"object": ["Matched", {}]}),
     "activation": ("KernelTemplate", "kernel", {"constant": "jax.nn.relu"}),
     "trend": ("Trend", "kind", "linear"),
     "text for a number": ("FitReport", "log_evidence", "lots"),
@@ -880,7 +880,7 @@ JUNK = [
     *(None, True, -1, 0, 1, 7, 2**60, 1e300, -1e300, "", "nan", "inf", "a00001"),
     *([], {}, [[]], {"jax": "a00000"}, {"numpy": "a00001"}, {"weak": 1.0}, {"scalar": "a00000"}),
     *({"tuple": []}, {"kernel": {}}, {"float": "nan"}, {"mapping": {"a": 1}}, {"same": 3}),
-    *({"object": ["Identity", {}]}, {"constant": "jax.nn.relu"}),
+    *({"object": ["Matched", {}]}, {"constant": "jax.nn.relu"}),
 ]
 
 

@@ -143,7 +143,7 @@ BAD_SOURCES = {
     "task word": ("task must be a whole number", [S(CELLS, Z, task="rain")], {}),
     "z too": ("z belongs to dc.Source", [S(CELLS, Z)], {"z": Z}),
     "noise too": ("noise_std belongs to dc.Source", [S(CELLS, Z)], {"noise_std": 1.0}),
-    "mediator": ("their bags have none", [S(CELLS, Z, mediator=COUNTS)], {}),
+    "mediator": ("the bags have no mediator", [S(CELLS, Z, mediator=COUNTS)], {}),
     "model": ("VarCMP is the model", [S(MEDIATED, Z, mediator=COUNTS)], {}),
     "mediators": ("8 observations came with 7 medi", [S(MEDIATED, Z, mediator=COUNTS[1:])], {}),
     "stations": ("3 bags came with 2 observations", [S(STATIONS, Y[:2])], {}),

@@ -17,9 +17,9 @@ from scipy.stats import multivariate_normal
 from deconditional import FitWarning, VarCMP, VBagg
 from deconditional.inference import stochastic
 from deconditional.inference.bound import (
-    Keys,
     Natural,
     elbo,
+    endless,
     full_bound,
     likelihood,
     optimal,
@@ -574,7 +574,7 @@ def test_a_step_onto_nothing_finite_is_not_taken(natural):
     parameters = problem.parameters
     batches = Batches(problem, BATCH)
     run = stochastic.Run(
-        problem, ClimbOptions(batch_size=BATCH), parameters.start(), batches, Keys(KEY)
+        problem, ClimbOptions(batch_size=BATCH), parameters.start(), batches, endless(KEY)
     )
     broken = replace(problem, z=jnp.asarray(np.full(M, np.nan)))
     batches = run.batches.draw(), run.batches.draw()

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from deconditional import bag_cross, bag_gram
-from deconditional.kernels.layout import layout_bags
-from deconditional.kernels.tile_sizes import Tiles, tiles_for
+from deconditional.kernels.layout import Tiles, layout_bags, tiles_for
 from helpers import assert_close, flat_kernel, ragged_bags, weight_matrix
 
 
@@ -22,15 +21,6 @@ def test_an_accelerator_gets_larger_tiles_by_differences(n, accelerator):
     assert (tiles.rows * tiles.columns >= 2**24) == accelerator
     # Four bytes a value, should the compiler write a tile.
     assert 4 * tiles.rows * tiles.columns <= 2**29
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "form"),
-    [(100, 128, "product"), (32, 64, "product"), (64.0, 64, "product"), (64, 64, "guess")],
-)
-def test_impossible_tiles(rows, columns, form):
-    with pytest.raises(ValueError, match="must be"):
-        Tiles(rows, columns, form)
 
 
 # --------------------------------------------------------------------------- what tiles must not do

@@ -342,7 +342,9 @@ def test_joint_samples_have_the_moments_of_the_posterior():
 def test_paths_take_the_values_of_their_coefficients_at_the_inducing_points():
     basis = solved("fine noise")[0].basis
     coefficients = np.random.default_rng(3).normal(size=(4, 3))
-    at = basis.path(jax.random.key(2), jnp.asarray(coefficients), 50)(jnp.asarray(PLACES[:4]))
+    key, places = jax.random.key(2), jnp.asarray(PLACES[:4])
+    waves, loadings, own, _ = basis.completed(key, jnp.asarray(coefficients), 50)
+    at = waves.draws(loadings, places) + basis.features(places) @ own
     assert_close(at, np.linalg.cholesky(gram(KERNEL, PLACES[:4])) @ coefficients)
 
 

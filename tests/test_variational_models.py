@@ -268,7 +268,7 @@ BAD_OPTIONS = {
     "no inducing points": ({"inducing": np.zeros((0, 2))}, "need the 2 covariates"),
     "missing inducing point": (
         {"inducing": np.array([[0.0, 0.0], [np.nan, 1.0]])},
-        "inducing point 1 has a missing or infinite covariate",
+        "inducing point 1 has a missing or infinite value",
     ),
     "infinite inducing point": ({"inducing": [[np.inf, 0.0]]}, "inducing point 0 has a missing"),
     "inducing points in words": ({"inducing": [["a", "b"]]}, "inducing points must be numbers"),

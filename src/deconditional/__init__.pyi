@@ -47,11 +47,11 @@ from deconditional.models import VBagg as VBagg
 from deconditional.models.feature_error import FeatureError as FeatureError
 from deconditional.models.feature_error import feature_error as feature_error
 from deconditional.models.sources import Source as Source
-from deconditional.observations.amounts import Tweedie as Tweedie
 from deconditional.observations.counts import BetaBinomial as BetaBinomial
 from deconditional.observations.counts import Binomial as Binomial
 from deconditional.observations.counts import NegativeBinomial as NegativeBinomial
 from deconditional.observations.counts import Poisson as Poisson
+from deconditional.observations.counts import Tweedie as Tweedie
 from deconditional.observations.families import Family as Family
 from deconditional.observations.families import Normal as Normal
 from deconditional.operators import DeconditionalRegressor as DeconditionalRegressor

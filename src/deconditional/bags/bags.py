@@ -20,6 +20,7 @@ from deconditional.bags.inputs import (
     columns_of,
     constant_within,
     mediator_array,
+    names_of,
     points_array,
     points_of_list,
     unique_names,
@@ -77,12 +78,6 @@ class Bags:
     point: Ints
     exposure: Floats | None = None
 
-    @property
-    def arrays(self) -> list[Any]:
-        """What they are made of, labels apart."""
-        amounts = [] if self.exposure is None else [self.exposure]
-        return [self.points, self.bag, self.weights, self.mediator, self.point, *amounts]
-
     def __loaded__(self) -> Bags:
         """The bags themselves, once what a file says of them is known to be possible."""
         own = self.points, self.bag, self.weights, self.ids, self.mediator, self.point
@@ -133,7 +128,7 @@ class Bags:
         names, bag = bags_of_labels(np.asarray(bag_of), len(x), ids, mediator)
         amounts = None
         if exposure is not None:
-            weights, amounts = amounts_within(len(x), bag, weights, exposure, names)
+            weights, amounts = amounts_within(bag, weights, exposure, names)
         made = cls._checked(x, bag, weights, names, mediator, np.arange(len(x)))
         return replace(made, exposure=amounts)
 
@@ -146,9 +141,7 @@ class Bags:
         ids: Sequence[Hashable] | None = None,
     ) -> Bags:
         """Bags from a list of (n_j, d) arrays, one per bag; `weights` likewise a list of arrays."""
-        names = unique_names(range(len(bags)) if ids is None else ids)
-        if len(names) != len(bags):
-            raise ValueError(f"{len(bags)} bags came with {len(names)} ids; give one id per bag.")
+        names = names_of(ids, len(bags))
         x, sizes, flat_weights = points_of_list(bags, weights, names)
         bag = np.repeat(np.arange(len(bags)), sizes)
         return cls._checked(x, bag, flat_weights, names, mediator, np.arange(len(x)))
@@ -217,9 +210,7 @@ class Bags:
             raise ValueError(
                 f"the membership matrix has {matrix.shape[0]} rows for {len(x)} points."
             )
-        names = unique_names(range(matrix.shape[1]) if ids is None else ids)
-        if len(names) != matrix.shape[1]:
-            raise ValueError(f"{matrix.shape[1]} columns came with {len(names)} ids.")
+        names = names_of(ids, matrix.shape[1])
         used = matrix.data != 0
         point, bag = matrix.row[used].astype(np.int64), matrix.col[used].astype(np.int64)
         return cls._checked(x[point], bag, matrix.data[used], names, mediator, point)
@@ -358,8 +349,22 @@ class Bags:
         """
         return self._reduced(points_per_bag, seed, representatives)
 
+    def joined(self, *others: Bags) -> Bags:
+        """These bags and others, without their mediators; a bag's name is a pair with its place."""
+        every = (self, *others)
+        firsts = np.cumsum([0, *(bags.n_bags for bags in every)])
+        points = np.cumsum([0, *(int(bags.point.max()) + 1 for bags in every)])
+        return Bags(
+            np.concatenate([bags.points for bags in every]),
+            np.concatenate([bags.bag + k for bags, k in zip(every, firsts, strict=False)]),
+            np.concatenate([bags.weights for bags in every]),
+            tuple((k, name) for k, bags in enumerate(every) for name in bags.ids),
+            None,
+            np.concatenate([bags.point + k for bags, k in zip(every, points, strict=False)]),
+        )
+
     def _reduced(self, points_per_bag: int, seed: int, choose: Callable[..., Any]) -> Bags:
-        """The same bags with some points of those that have more than `points_per_bag`."""
+        """These bags with fewer points in those that have more than `points_per_bag`."""
         if points_per_bag < 1:
             raise ValueError(f"points_per_bag must be at least 1, not {points_per_bag}.")
         rng = np.random.default_rng(seed)
@@ -373,13 +378,8 @@ class Bags:
             rows.append(members)
             weights.append(w)
         which = np.concatenate(rows)
-        return replace(
-            self,
-            points=self.points[which],
-            bag=self.bag[which],
-            weights=np.concatenate(weights),
-            point=self.point[which],
-        )
+        kept = {name: getattr(self, name)[which] for name in ("points", "bag", "point")}
+        return replace(self, weights=np.concatenate(weights), **kept)
 
     # ------------------------------------------------------------------ for the kernels
 

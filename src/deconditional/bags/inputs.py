@@ -41,6 +41,14 @@ def unique_names(ids: Any) -> tuple[Hashable, ...]:
     return names
 
 
+def names_of(ids: Sequence[Hashable] | None, n_bags: int) -> tuple[Hashable, ...]:
+    """Names of bags that are counted already: their ids, or 0 to N-1."""
+    names = unique_names(range(n_bags) if ids is None else ids)
+    if len(names) != n_bags:
+        raise ValueError(f"{n_bags} bags came with {len(names)} ids; give one id per bag.")
+    return names
+
+
 def bags_of_labels(
     labels: npt.NDArray[Any], n_points: int, ids: Sequence[Hashable] | None, mediator: Any
 ) -> tuple[tuple[Hashable, ...], Ints]:
@@ -176,16 +184,7 @@ def weights_within(
             f"bag {names[bag[worst]]!r} has a point with a missing or infinite covariate "
             f"({x[worst].tolist()}). Drop such points first."
         )
-    w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
-    if w.shape != (len(x),):
-        raise ValueError(f"{len(x)} points came with weights of shape {w.shape}.")
-    bad = ~(np.isfinite(w) & (w >= 0))
-    if bad.any():
-        worst = int(np.argmax(bad))
-        raise ValueError(
-            f"bag {names[bag[worst]]!r} has a weight of {w[worst]}; weights are finite and "
-            "not negative."
-        )
+    w = _by_point(weights, "weight", bag, names)
     totals = np.bincount(bag, weights=w, minlength=len(names))
     if not (totals > 0).all():
         raise ValueError(
@@ -195,29 +194,34 @@ def weights_within(
     return w / totals[bag]
 
 
+def _by_point(
+    values: npt.ArrayLike | None, what: str, bag: Ints, names: tuple[Hashable, ...]
+) -> Floats:
+    """Weights or exposures, one for each point; ones where none are given."""
+    w = np.ones(len(bag)) if values is None else np.asarray(values, dtype=float)
+    if w.shape != bag.shape:
+        raise ValueError(
+            f"{len(bag)} points came with {what}s of shape {w.shape}; give one to every point."
+        )
+    bad = ~(np.isfinite(w) & (w >= 0))
+    if bad.any():
+        worst = int(np.argmax(bad))
+        raise ValueError(
+            f"bag {names[bag[worst]]!r} has a point with {what} {w[worst]}; {what}s are finite and "
+            "not negative."
+        )
+    return w
+
+
 def amounts_within(
-    n: int,
     bag: Ints,
     weights: npt.ArrayLike | None,
     exposure: npt.ArrayLike,
     names: tuple[Hashable, ...],
 ) -> tuple[Floats, Floats]:
     """Weights of points that have amounts, and the amount of every bag in all."""
-    amount = np.asarray(exposure, dtype=float)
-    if amount.shape != (n,):
-        raise ValueError(
-            f"{n} points came with exposures of shape {amount.shape}; give one to every point."
-        )
-    bad = ~(np.isfinite(amount) & (amount >= 0))
-    if bad.any():
-        worst = int(np.argmax(bad))
-        raise ValueError(
-            f"bag {names[bag[worst]]!r} has a point with an exposure of {amount[worst]}; exposures "
-            "are finite and not negative."
-        )
-    share = np.ones(n) if weights is None else np.asarray(weights, dtype=float)
-    if share.shape != (n,):
-        raise ValueError(f"{n} points came with weights of shape {share.shape}.")
+    amount = _by_point(exposure, "exposure", bag, names)
+    share = _by_point(weights, "weight", bag, names)
     totals = np.bincount(bag, amount * share, len(names)).astype(float)
     has_points = np.bincount(bag, minlength=len(names)) > 0
     if (has_points & (totals == 0)).any():

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from deconditional.errors import UsageError
-from deconditional.kernels.threads import start_threads
+from deconditional.kernels.jax_setup import start_threads
 
 NAME = "deconditional-threads"
 

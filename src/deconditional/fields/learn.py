@@ -47,7 +47,7 @@ from deconditional.fitting.interrupts import Stop, current
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
 from deconditional.models.regression import bag_gap
-from deconditional.models.variational import VariationalModel
+from deconditional.models.vbagg import VariationalModel
 from deconditional.saving.kinds import LeftBehind
 from deconditional.saving.resume import CheckpointPart, within
 

@@ -176,10 +176,10 @@ class FineSide(Side):
                 "several datasets, fine=[covariates, others], and they are brought together."
             )
         if own.n_times > 1 and (role == "mask" or own.time != self.grid.time):
-            why = "is the same at all" if role == "mask" else "the covariates have none"
+            why = "a mask has none" if role == "mask" else "the covariates have none"
             raise UsageError(
-                f"the {role} {name!r} has {own.n_times} times and {why}; give one of them, as in "
-                f"ds[{name!r}].isel({own.time}=0)."
+                f"the {role} {name!r} has {own.n_times} times, where {why}; give one of them, "
+                f"as in ds[{name!r}].isel({own.time}=0)."
             )
 
 

@@ -30,7 +30,7 @@ PROPOSALS = 128
 """Hyper-parameters that are weighed."""
 
 DEGREES = 5.0
-"""Of freedom of the t: its tails are heavier than those of posteriors."""
+"""Degrees of freedom of the t: its tails are heavier than those of posteriors."""
 
 BATCH = 16
 """Hyper-parameters at which a small problem is evaluated at a time."""
@@ -39,7 +39,7 @@ WIDER = 1.4
 """Scale of every other proposal: the posterior need not have the mode's curvature."""
 
 STEP = 0.05
-"""Between gradients whose difference is a curvature, in unconstrained units."""
+"""Step between gradients whose difference is a curvature, in unconstrained units."""
 
 LEAST_CURVATURE = 0.1
 """In a direction the data say nothing of, proposals keep to a standard deviation of three."""
@@ -106,7 +106,7 @@ def weighted_draws(
 def _log_posteriors(
     problem: Problem, others: Sequence[Any], vectors: np.ndarray
 ) -> np.ndarray | None:
-    """Of a problem or of all others at every vector; None where a stop is asked for."""
+    """Log posteriors of a problem, or of all others, at every vector; None if stopped."""
     low, high = problem.parameters.bounds()
     inside = np.flatnonzero(((vectors >= low) & (vectors <= high)).all(1))
     found = np.full((max(len(others), 1), len(vectors)), -np.inf)

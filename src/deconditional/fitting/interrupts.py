@@ -64,7 +64,7 @@ class Stop:
 
 
 _scopes: list[Stop] = []
-"""Of the main thread."""
+"""Stops that work in the main thread looks at, the last one of all."""
 
 _last = -TWICE
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import deconditional.kernels  # noqa: F401  before GPJax starts JAX
@@ -38,24 +36,18 @@ from deconditional.kernels.radial import DeepKernel
 from deconditional.kernels.tasks import TaskKernel
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["kernel", "parameters"],
-    meta_fields=["_positions"],
-)
-@dataclass(frozen=True)
-class KernelTemplate:
+class KernelTemplate(eqx.Module):
     """A GPJax kernel opened up: its learnable leaves by name, and how to put values back."""
 
     kernel: AbstractKernel
     parameters: tuple[Parameter, ...]
-    _positions: tuple[int, ...]
+    positions: tuple[int, ...] = eqx.field(static=True)
 
     def with_values(self, values: Mapping[str, Any]) -> AbstractKernel:
         """The kernel at named parameter values, as plain arrays."""
         leaves, structure = _leaves(self.kernel)
         leaves = [val(leaf) if isinstance(leaf, AbstractUnwrappable) else leaf for leaf in leaves]
-        for parameter, position in zip(self.parameters, self._positions, strict=True):
+        for parameter, position in zip(self.parameters, self.positions, strict=True):
             leaves[position] = values[parameter.name]
         return jax.tree_util.tree_unflatten(structure, leaves)
 
@@ -63,7 +55,7 @@ class KernelTemplate:
     def wrapped(self, values: Mapping[str, Any]) -> AbstractKernel:
         """The kernel at named values with GPJax's own parameter classes restored."""
         leaves, structure = _leaves(self.kernel)
-        for parameter, position in zip(self.parameters, self._positions, strict=True):
+        for parameter, position in zip(self.parameters, self.positions, strict=True):
             leaves[position] = _rewrap(leaves[position], jnp.asarray(values[parameter.name]))
         return jax.tree_util.tree_unflatten(structure, leaves)
 
@@ -71,7 +63,7 @@ class KernelTemplate:
         """The values the kernel came with."""
         leaves, _ = _leaves(self.kernel)
         values = _values(leaves)
-        return {p.name: values[i] for p, i in zip(self.parameters, self._positions, strict=True)}
+        return {p.name: values[i] for p, i in zip(self.parameters, self.positions, strict=True)}
 
 
 def _rewrap(leaf: Any, value: Array) -> Any:
@@ -97,11 +89,8 @@ def _values(leaves: list[Any]) -> dict[int, np.ndarray]:
 
 def _is_held(leaf: Any) -> bool:
     """Whether ``paramax.non_trainable`` was applied, to a parameter or to what is inside it."""
-
-    def is_wrapped(node: Any) -> bool:
-        return isinstance(node, NonTrainable)
-
-    return any(map(is_wrapped, jax.tree_util.tree_leaves(leaf, is_leaf=is_wrapped)))
+    nodes = jax.tree_util.tree_leaves(leaf, is_leaf=lambda node: isinstance(node, NonTrainable))
+    return any(isinstance(node, NonTrainable) for node in nodes)
 
 
 def _is_parameter(leaf: Any) -> bool:
@@ -150,7 +139,8 @@ def kernel_template(
     for position, (path, leaf) in enumerate(pairs):
         if _is_held(leaf) or not (_is_parameter(leaf) or eqx.is_array(leaf)):
             continue
-        keys = _readable(path)
+        words = re.findall(r"[A-Za-z_]\w*|\d+", jax.tree_util.keystr(path))
+        keys = [word for word in words if word != "kernels"]
         if skip_variance and keys == ["variance"]:
             continue
         name = ".".join([prefix, *keys])
@@ -186,11 +176,6 @@ def _kernel_parameter(
         f"{name} is a {type(leaf).__name__}, which cannot be learnt here. Wrap it in "
         "paramax.non_trainable to keep it fixed."
     )
-
-
-def _readable(path: tuple[Any, ...]) -> list[str]:
-    text = re.findall(r"[A-Za-z_]\w*|\d+", jax.tree_util.keystr(path))
-    return [word for word in text if word != "kernels"]
 
 
 def _typical_values(

@@ -27,7 +27,7 @@ TOLERANCE = 1e-7
 """Relative change of the loss that ends a run: millionths of a nat."""
 
 FLOAT32_TOLERANCE = 1e-6
-"""The same with float32 tiles, whose rounding hides smaller changes."""
+"""Relative change that ends a run with float32 tiles, whose rounding hides smaller ones."""
 
 FLOAT32_LINE_SEARCH = 10
 """Evaluations after which a line search with float32 tiles gives up: it meets nothing but noise."""

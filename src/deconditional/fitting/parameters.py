@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,90 +26,47 @@ def library(*arrays: Any) -> Any:
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
 
 
-class Transform(Protocol):
-    """A bijection between a parameter and the unconstrained number that is optimised."""
-
-    def forward(self, u: Any) -> Any:
-        """Parameter from its unconstrained number."""
-
-    def inverse(self, v: Any) -> Any:
-        """Unconstrained number of a parameter."""
-
-    def log_slope(self, u: Any) -> Any:
-        """Log |d forward / d u|."""
-
-
-@dataclass(frozen=True)
-class Log:
-    """Positive parameters by their logarithm."""
-
-    def forward(self, u: Any) -> Any:
-        """Parameter from its unconstrained number."""
-        return library(u).exp(u)
-
-    def inverse(self, v: Any) -> Any:
-        """Logarithm of the parameter."""
-        return library(v).log(v)
-
-    def log_slope(self, u: Any) -> Any:
-        """Log slope of exp: u itself."""
-        return u
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Parameters of either sign as they are."""
-
-    def forward(self, u: Any) -> Any:
-        """Parameter from its unconstrained number."""
-        return u
-
-    def inverse(self, v: Any) -> Any:
-        """Unconstrained number of a parameter, which is itself."""
-        return v
-
-    def log_slope(self, u: Any) -> Any:
-        """Log slope of the identity: zero."""
-        return jnp.zeros_like(u)
-
-
 @dataclass(frozen=True)
 class Interval:
-    """The logistic map onto (low, high)."""
+    """Where a parameter may be, and how an unconstrained number u becomes one.
+
+    Between two ends by the logistic map, above zero (:data:`LOG`) by the exponential, and as it is
+    where there are no ends (:data:`IDENTITY`).
+    """
 
     low: float
     high: float
 
     def __loaded__(self) -> Interval:
         """The interval itself, once it is known to be one."""
-        if not -np.inf < self.low < self.high < np.inf:
+        if self not in (LOG, IDENTITY) and not -np.inf < self.low < self.high < np.inf:
             raise ValueError("an interval has no ends")
         return self
 
     def forward(self, u: Any) -> Any:
-        """The parameter."""
+        """Parameter from its unconstrained number."""
+        if self in (LOG, IDENTITY):
+            return u if self == IDENTITY else library(u).exp(u)
         return self.low + (self.high - self.low) * jax.nn.sigmoid(u)
 
     def inverse(self, v: Any) -> Any:
-        """The logit of its share of the interval."""
+        """Unconstrained number of a parameter."""
+        if self in (LOG, IDENTITY):
+            return v if self == IDENTITY else library(v).log(v)
         share = (v - self.low) / (self.high - self.low)
         return library(v).log(share) - library(v).log1p(-share)
 
     def log_slope(self, u: Any) -> Any:
-        """The logarithm of the logistic map's slope."""
+        """Log |d forward / d u|."""
+        if self in (LOG, IDENTITY):
+            return jnp.zeros_like(u) if self == IDENTITY else u
         return jnp.log(self.high - self.low) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
 
 
-LOG, IDENTITY = Log(), Identity()
+LOG, IDENTITY = Interval(0.0, np.inf), Interval(-np.inf, np.inf)
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["start", "prior"],
-    meta_fields=["name", "transform", "reach"],
-)
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(eqx.Module):
     """One hyper-parameter, scalar or array.
 
     Attributes
@@ -119,11 +77,11 @@ class Parameter:
         How far from `start`, in unconstrained units, the optimiser may go: the bounds.
     """
 
-    name: str
+    name: str = eqx.field(static=True)
     start: np.ndarray
     prior: Prior
-    transform: Transform = LOG
-    reach: float = 9.0
+    transform: Interval = eqx.field(static=True, default=LOG)
+    reach: float = eqx.field(static=True, default=9.0)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -160,9 +118,7 @@ def variance_of_part(name: str, mode: Any) -> Parameter:
     return Parameter(name, start, SplitLogNormal(start, below=3.0, above=1.0), LOG)
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["learnt", "fixed"], meta_fields=[])
-@dataclass(frozen=True)
-class ParameterSet:
+class ParameterSet(eqx.Module):
     """The parameters of a model: which are learnt, which are fixed, and the vector between.
 
     The optimiser works in unconstrained coordinates (logarithms of positive parameters), where
@@ -206,13 +162,9 @@ class ParameterSet:
         )
 
     @property
-    def _sizes(self) -> list[int]:
-        return [p.size for p in self.learnt]
-
-    @property
     def size(self) -> int:
         """Length of the vector."""
-        return sum(self._sizes)
+        return sum(p.size for p in self.learnt)
 
     @property
     def priors(self) -> dict[str, Prior]:
@@ -229,18 +181,18 @@ class ParameterSet:
         """Named values, the fixed ones included."""
         values: dict[str, Array] = {k: jnp.asarray(v) for k, v in self.fixed.items()}
         start = 0
-        for p, size in zip(self.learnt, self._sizes, strict=True):
-            values[p.name] = p.transform.forward(vector[start : start + size].reshape(p.shape))
-            start += size
+        for p in self.learnt:
+            values[p.name] = p.transform.forward(vector[start : start + p.size].reshape(p.shape))
+            start += p.size
         return values
 
     def log_prior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
         """Log prior density of the unconstrained vector."""
         total, start = jnp.zeros(()), 0
-        for p, size in zip(self.learnt, self._sizes, strict=True):
-            u = vector[start : start + size].reshape(p.shape)
+        for p in self.learnt:
+            u = vector[start : start + p.size].reshape(p.shape)
             total += jnp.sum(p.prior.log_prob(p.transform.forward(u)) + p.transform.log_slope(u))
-            start += size
+            start += p.size
         return total
 
     def start(self) -> np.ndarray:
@@ -256,10 +208,8 @@ class ParameterSet:
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of the unconstrained vector."""
         centre = self.start()
-        reach = np.concatenate(
-            [np.full(s, p.reach) for p, s in zip(self.learnt, self._sizes, strict=True)]
-            or [np.zeros(0)]
-        )
+        sizes = np.array([p.size for p in self.learnt], dtype=int)
+        reach = np.repeat([p.reach for p in self.learnt], sizes)
         return centre - reach, centre + reach
 
     def at_bounds(self, vector: np.ndarray) -> tuple[str, ...]:
@@ -272,8 +222,8 @@ class ParameterSet:
         """One name per entry of the vector, with an index for arrays."""
         return [
             p.name if p.shape == () else f"{p.name}[{i}]"
-            for p, size in zip(self.learnt, self._sizes, strict=True)
-            for i in range(size)
+            for p in self.learnt
+            for i in range(p.size)
         ]
 
 
@@ -315,13 +265,13 @@ def _fixed_value(parameter: Parameter, value: Any) -> np.ndarray:
             f"{parameter.shape}."
         ) from None
     ends = parameter.transform
-    if isinstance(ends, Interval) and not ((ends.low < array) & (array < ends.high)).all():
-        raise ValueError(
-            f"fixed[{parameter.name!r}] = {value!r} lies outside the interval of the parameter."
-        )
-    if not np.isfinite(array).all() or (parameter.transform == LOG and (array < 0).any()):
+    if not np.isfinite(array).all() or (ends == LOG and (array < 0).any()):
         raise ValueError(
             f"fixed[{parameter.name!r}] = {value!r}: it must be finite"
-            + (" and not negative." if parameter.transform == LOG else ".")
+            + (" and not negative." if ends == LOG else ".")
+        )
+    if ends != LOG and not ((ends.low < array) & (array < ends.high)).all():
+        raise ValueError(
+            f"fixed[{parameter.name!r}] = {value!r} lies outside the interval of the parameter."
         )
     return array

@@ -8,7 +8,7 @@ features give an approximation of k itself, with nothing left over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.inference.paths import LEAST_VARIANCE, Seen, chosen_waves
+from deconditional.inference.paths import LEAST_VARIANCE, References, chosen_waves
 from deconditional.inference.waves import Waves, feature_means
 from deconditional.kernels.layout import Layout, layout_points
 from deconditional.kernels.linalg import JITTER, escalating_cholesky, whiten
@@ -29,6 +29,10 @@ from deconditional.kernels.sweeps import bag_cross, bag_gram
 FLOAT32_JITTER = 1e-6
 """Least jitter with float32 tiles: their rounding is divided by the root of the smallest
 eigenvalue of K_ww."""
+
+
+Completed = tuple[Waves | None, tuple[Array, ...], Array, float]
+"""Draws of the prior, their loadings, coefficients of a basis beside them, error of variances."""
 
 
 class InducingBasis(eqx.Module):
@@ -47,7 +51,10 @@ class InducingBasis(eqx.Module):
     locations: Float[Array, "d D"]
     root: Float[Array, "d d"]
     jitter: Float[Array, ""]
-    dtype: Any = eqx.field(static=True)
+    dtype: type = eqx.field(static=True)
+
+    leaves_rest: ClassVar[bool] = True
+    """Whether f has a part that the basis leaves out, which has its prior."""
 
     @classmethod
     def at(cls, kernel: AbstractKernel, locations: Array, dtype: Any) -> InducingBasis:
@@ -87,25 +94,21 @@ class InducingBasis(eqx.Module):
         """Means of φ from means of the values."""
         return whiten(self.root, values.T)
 
-    def residual(self, prior: Array, explained: Array) -> Array:
-        """Prior (co)variance that the basis leaves out, given what it explains."""
-        return prior - explained
-
-    def path(
+    def completed(
         self,
         key: Any,
         coefficients: Array,
         n_features: int | None,
         variance: Callable[[Array], Array] | None = None,
-    ) -> InducingPath:
-        """Functions whose projections have these coefficients (d, S); the rest from the prior.
+    ) -> Completed:
+        """Draws of the prior, and coefficients with which they have these projections (d, S).
 
-        The frequencies of that rest are chosen by their part in `variance`, that of f; by default
-        of the rest alone.
+        The frequencies of draws are chosen by their part in `variance`, that of f; by default of
+        what the basis leaves out alone.
         """
 
-        def look(x: Array) -> Seen:
-            return self._seen(x, None if variance is None else variance(x))
+        def look(x: Array) -> References:
+            return self._references(x, None if variance is None else variance(x))
 
         draw_key, weight_key = jr.split(key)
         d = self.locations.shape[1]
@@ -113,11 +116,10 @@ class InducingBasis(eqx.Module):
         waves, error = chosen_waves(self.kernel, d, look, points, n_features, draw_key, self.dtype)
         loadings = waves.loadings(weight_key, coefficients.shape[1])
         at_inducing = waves.draws(loadings, self.locations)
-        missing = coefficients - whiten(self.root, at_inducing)
-        return InducingPath(self, waves, loadings, missing, jnp.asarray(error))
+        return waves, loadings, coefficients - whiten(self.root, at_inducing), error
 
     @eqx.filter_jit
-    def _seen(self, x: Array, variance: Array | None) -> Seen:
+    def _references(self, x: Array, variance: Array | None) -> References:
         features = self.features(x)
         shares = self.of_values(features.T).T
         # With jitter, inducing variables are noisy values of f; draws of f lack that noise.
@@ -126,41 +128,7 @@ class InducingBasis(eqx.Module):
         residual = prior - jnp.sum(features**2, 1) - noise * jnp.sum(shares**2, 1)
         least = LEAST_VARIANCE * prior
         whole = jnp.maximum(residual if variance is None else variance, least)
-        return Seen(layout_points(self.locations), x, shares, whole, residual)
-
-
-class InducingPath(eqx.Module):
-    """Draws whose values at inducing points are given.
-
-    Attributes
-    ----------
-    missing
-        What the draws of the prior lack of the coefficients, (d, S).
-    error
-        Of variances of such draws; see :func:`~deconditional.inference.paths.chosen_waves`.
-    """
-
-    basis: InducingBasis
-    waves: Waves
-    loadings: tuple[Array, ...]
-    missing: Float[Array, "d S"]
-    error: Float[Array, ""]
-
-    def __call__(self, x: Float[Array, "m D"]) -> Float[Array, "m S"]:
-        """The draws at every row of x."""
-        return self.waves.draws(self.loadings, x) + self.basis.features(x) @ self.missing
-
-
-class FourierPath(eqx.Module):
-    """Draws with given coefficients (F, S)."""
-
-    basis: FourierBasis
-    coefficients: Float[Array, "F S"]
-    error: Float[Array, ""]
-
-    def __call__(self, x: Float[Array, "m D"]) -> Float[Array, "m S"]:
-        """The draws at every row of x."""
-        return self.basis.features(x) @ self.coefficients
+        return References(layout_points(self.locations), x, shares, whole, residual)
 
 
 class FourierBasis(eqx.Module):
@@ -170,7 +138,9 @@ class FourierBasis(eqx.Module):
     key: Any
     n_features: int = eqx.field(static=True)
     n_inputs: int = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
+    dtype: type = eqx.field(static=True)
+
+    leaves_rest: ClassVar[bool] = False
 
     @property
     def size(self) -> int:
@@ -180,7 +150,7 @@ class FourierBasis(eqx.Module):
 
     @property
     def jitter(self) -> Float[Array, ""]:
-        """None: nothing is factorised."""
+        """Jitter of a factorisation; there is none."""
         return jnp.zeros(())
 
     def _map(self) -> Any:
@@ -210,19 +180,11 @@ class FourierBasis(eqx.Module):
         """Means of φ from means of the values."""
         return values.T
 
-    def residual(self, prior: Array, explained: Array) -> Array:
-        """Nothing: the features are the prior."""
-        return jnp.zeros_like(explained)
-
-    def path(
-        self,
-        key: Any,
-        coefficients: Array,
-        n_features: int | None,
-        variance: Callable[[Array], Array] | None = None,
-    ) -> FourierPath:
-        """Functions with these coefficients (F, S); nothing is left to the prior."""
-        return FourierPath(self, coefficients, jnp.zeros(()))
+    def completed(
+        self, key: Any, coefficients: Array, n_features: int | None, variance: Any = None
+    ) -> Completed:
+        """The coefficients themselves: nothing is left to the prior."""
+        return None, (), coefficients, 0.0
 
 
 Basis = InducingBasis | FourierBasis

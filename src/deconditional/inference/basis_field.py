@@ -12,7 +12,7 @@ for values of f with :math:`R(x, x') = k(x, x') - \phi(x)^\top\phi(x')`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -21,19 +21,13 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.inference.basis import Basis, FourierPath, InducingPath
+from deconditional.inference.basis import Basis
 from deconditional.inference.collapsed import Coefficients
-from deconditional.inference.field import Field, Moments, PointMoments
+from deconditional.inference.field import Field, Moments, Path, PointMoments
+from deconditional.inference.moments import Functionals
 from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot
-
-
-class InBasis(NamedTuple):
-    """Linear functionals of the field: γ, and the part of it that the basis has, φ."""
-
-    features: Float[Array, "m d"]
-    every: Float[Array, "m D"]
 
 
 class BasisField(Field):
@@ -67,27 +61,22 @@ class BasisField(Field):
         """The type of kernel tiles."""
         return self.basis.dtype
 
-    def _at(self, x: Array) -> InBasis:
-        features = self.basis.features(x)
-        trend = self.trend.whitened(self.trend.features(x))
-        return InBasis(features, jnp.concatenate([features, trend], axis=1))
+    def at(self, x: Array) -> Functionals:
+        """The values of f at every row of x."""
+        return self._known(self.basis.features(x), self.trend.features(x))
 
-    def _over(self, new: Layout, h: Array) -> InBasis:
-        means = self.basis.bag_means(new).T
-        return InBasis(means, jnp.concatenate([means, self.trend.whitened(h)], axis=1))
+    def over(self, new: Layout, h: Array) -> Functionals:
+        """The means of f over new bags, those of the trend functions being h."""
+        return self._known(self.basis.bag_means(new).T, h)
 
-    def _mean(self, g: InBasis) -> Array:
-        return g.every @ self.coefficients.mean
+    def _known(self, features: Array, trend: Array) -> Functionals:
+        every = jnp.concatenate([features, self.trend.whitened(trend)], axis=1)
+        less, more = self.coefficients.apart(every)
+        has_prior = self.basis.leaves_rest
+        less = jnp.concatenate([features, less], axis=1) if has_prior else less
+        return Functionals(every @ self.coefficients.mean, less, more, has_prior)
 
-    def _variance(self, prior: Array, g: InBasis) -> Array:
-        rest = self.basis.residual(prior, jnp.sum(g.features**2, axis=1))
-        return jnp.maximum(rest, 0.0) + self.coefficients.variance(g.every)
-
-    def _covariance(self, prior: Array, g: InBasis, other: InBasis) -> Array:
-        rest = self.basis.residual(prior, g.features @ other.features.T)
-        return rest + self.coefficients.covariance(g.every, other.every)
-
-    def quick(self) -> PointMoments:
+    def quick(self, x: np.ndarray, may_round: bool) -> PointMoments:
         r"""The moments by one matrix product.
 
         With :math:`I - \mathrm{Cov}(v) = EE^\top` the variance is the prior's less
@@ -102,7 +91,11 @@ class BasisField(Field):
         size = len(every) - len(self.trend.prior_std)
         return QuickField(self.basis, self.trend, self.basis.of_values(every[:size]), every[size:])
 
-    def path(self, key: Any, n_paths: int, n_features: int | None) -> BasisPath:
+    def regressors(self, x: Array) -> Array:
+        """The basis functions."""
+        return self.basis.features(x)
+
+    def path(self, key: Any, n_paths: int, n_features: int | None) -> Path:
         """Draw functions from the posterior: coefficients first, what the basis lacks second."""
         draw_key, path_key = jr.split(key)
         draws = self.coefficients.sample(draw_key, n_paths)
@@ -111,8 +104,11 @@ class BasisField(Field):
         def variance(x: Array) -> Array:
             return self.moments(x)[1]
 
-        path = self.basis.path(path_key, draws[:size], n_features, variance)
-        return BasisPath(path, self.trend, draws[size:], path.error)
+        waves, loadings, own, error = self.basis.completed(
+            path_key, draws[:size], n_features, variance
+        )
+        of_trend = self.trend.prior_std[:, None] * draws[size:]
+        return Path(self, waves, loadings, of_trend, own, jnp.asarray(error))
 
     def combined(self, pieces: Any, weights: Array, shared: Array, own: Array) -> Moments:
         r"""Mean and covariance of combinations of the bag means, with noise of their own.
@@ -139,20 +135,6 @@ class BasisField(Field):
     def jitter(self, pieces: Any) -> float:
         """Jitter of the covariance of the inducing points."""
         return float(self.basis.jitter)
-
-
-class BasisPath(eqx.Module):
-    """Functions drawn from a :class:`BasisField`."""
-
-    path: InducingPath | FourierPath
-    trend: Trend
-    trend_draws: Float[Array, "q S"]
-    error: Float[Array, ""]
-
-    @eqx.filter_jit
-    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
-        """The functions at every row of x."""
-        return self.path(x) + self.trend.whitened(self.trend.features(x)) @ self.trend_draws
 
 
 class QuickField(eqx.Module):

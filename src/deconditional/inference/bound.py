@@ -25,8 +25,7 @@ from jaxtyping import Array, Float
 
 from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.laplace import FamilyProblem
-from deconditional.inference.minibatches import Batch, Batches, restricted
-from deconditional.inference.rate_batches import rate_batch
+from deconditional.inference.minibatches import Batch, Batches, rate_batch, restricted
 from deconditional.kernels.linalg import NoiseRoot, log_determinant, whiten
 
 PASSES = (0.5, 0.5, 1.0, 1.0)
@@ -62,28 +61,18 @@ def likelihood(
     """
     if isinstance(problem, FamilyProblem):
         return rate_batch(problem, values, batch, q)
-    m = len(problem.z)
-    if batch.chunks is None:
-        pieces = problem.pieces(values, key)
-        root = NoiseRoot.of(pieces.noise)
-        chosen = batch.observations
-        return Likelihood(
-            root.whiten(pieces.mediated().T)[chosen].T,
-            root.whiten(problem.z)[chosen],
-            pieces.penalty(root)[chosen],
-            root.log_determinant(),
-            m,
-        )
-    part = restricted(problem, batch)
+    whole = batch.chunks is None
+    part = problem if whole else restricted(problem, batch)
+    chosen = batch.observations if whole else slice(None)
     pieces = part.pieces(values, key)
     root = NoiseRoot.of(pieces.noise)
-    every = problem.noise(values, None, None, jnp.zeros(()))
+    every = root if whole else NoiseRoot.of(problem.noise(values, None, None, jnp.zeros(())))
     return Likelihood(
-        root.whiten(pieces.mediated().T).T,
-        root.whiten(part.z),
-        pieces.penalty(root),
-        NoiseRoot.of(every).log_determinant(),
-        m,
+        root.whiten(pieces.mediated().T)[chosen].T,
+        root.whiten(part.z)[chosen],
+        pieces.penalty(root)[chosen],
+        every.log_determinant(),
+        len(problem.z),
     )
 
 
@@ -138,18 +127,11 @@ class Natural(eqx.Module):
 # --------------------------------------------------------------------------- all observations
 
 
-class Keys:
-    """Endless random keys; `key` is what the next ones come from."""
-
-    def __init__(self, key: Any):
-        self.key = key
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        self.key, used = jr.split(self.key)
-        return used
+def endless(key: Any) -> Iterator[Any]:
+    """Random keys from a key, without end."""
+    while True:
+        key, used = jr.split(key)
+        yield used
 
 
 @eqx.filter_jit
@@ -169,7 +151,7 @@ def _sums(
 ) -> tuple[Array, Array, Array, Array]:
     """Statistics of all observations, a batch at a time."""
     total: Any = None
-    for (batch, count), k in zip(batches.epoch(), Keys(key), strict=False):
+    for (batch, count), k in zip(batches.epoch(), endless(key), strict=False):
         *sums, constant = _statistics(problem, vector, batch, jnp.asarray(count), k, q)
         total = sums if total is None else [a + b for a, b in zip(total, sums, strict=True)]
     return *total, constant

@@ -36,7 +36,7 @@ LEAST_EXPLAINED = 1e-9
 """Share of the prior variance of a direction that counts as none."""
 
 LEAST_JITTER = 1e-16
-"""Of the precision of coefficients, no more than its rounding; higher where that is not enough."""
+"""Jitter of the precision of coefficients, no more than its rounding; higher where it must be."""
 
 ROUNDING = 1e-3
 """Below zero, such a share is the rounding of a precision that spans ten orders of magnitude."""
@@ -73,22 +73,22 @@ class Coefficients(eqx.Module):
         )
         return directions[:, len(values) - kept :]
 
+    def apart(self, features: Float[Array, "m D"]) -> tuple[Array, Array]:
+        r"""A and B of linear functions of v, whose covariance is :math:`BB^\top - AA^\top`."""
+        if self.explained is not None:
+            return features @ self.explained, features
+        assert self.precision_root is not None
+        return jnp.zeros((len(features), 0)), whiten(self.precision_root, features.T).T
+
     def variance(self, features: Float[Array, "m D"]) -> Float[Array, " m"]:
         """Variances of linear functions of v, one for each row."""
-        if self.explained is not None:
-            return jnp.sum(features**2, 1) - jnp.sum((features @ self.explained) ** 2, 1)
-        assert self.precision_root is not None
-        return jnp.sum(whiten(self.precision_root, features.T) ** 2, 0)
+        less, more = self.apart(features)
+        return jnp.sum(more**2, 1) - jnp.sum(less**2, 1)
 
-    def covariance(
-        self, features: Float[Array, "m D"], others: Float[Array, "k D"] | None = None
-    ) -> Float[Array, "m k"]:
-        """Covariance of linear functions of v with others, or with themselves."""
-        others = features if others is None else others
-        if self.explained is not None:
-            return features @ others.T - (features @ self.explained) @ (others @ self.explained).T
-        assert self.precision_root is not None
-        return whiten(self.precision_root, features.T).T @ whiten(self.precision_root, others.T)
+    def covariance(self, features: Float[Array, "m D"]) -> Float[Array, "m m"]:
+        """Covariance of linear functions of v."""
+        less, more = self.apart(features)
+        return more @ more.T - less @ less.T
 
     def sample(self, key: Any, n: int) -> Float[Array, "D n"]:
         """Draws of the coefficients v."""

@@ -19,7 +19,9 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
 from deconditional.bags import Bags
+from deconditional.inference.moments import Functionals
 from deconditional.inference.trend import Trend
+from deconditional.inference.waves import Waves
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.sweeps import bag_cross, bag_gram
@@ -35,26 +37,11 @@ class PointMoments(Protocol):
         """Mean and variance of f at every row of x."""
 
 
-class Path(Protocol):
-    """Functions drawn from a posterior.
-
-    Attributes
-    ----------
-    error
-        Root mean square of the relative error of their variances, near the bags.
-    """
-
-    error: Array
-
-    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m n"]:
-        """The functions at every row of x."""
-
-
 class Field(eqx.Module):
     """A Gaussian posterior of f, asked for linear functionals: values, means over new bags.
 
-    A subclass says how it sees them, `_at` points and `_over` bags, in a form of its own, and what
-    it knows of what it sees: `_mean`, and `_variance` and `_covariance` from those of the prior.
+    A subclass says what it knows of values at points, :meth:`at`, and of means over bags,
+    :meth:`over`.
     """
 
     if TYPE_CHECKING:  # fields of one subclass, properties of another
@@ -80,41 +67,30 @@ class Field(eqx.Module):
             """The type of kernel tiles."""
 
     @abstractmethod
-    def _at(self, x: Float[Array, "m d"]) -> Any:
+    def at(self, x: Float[Array, "m d"]) -> Functionals:
         """The values of f at every row of x."""
 
     @abstractmethod
-    def _over(self, new: Layout, h: Float[Array, "N q"]) -> Any:
+    def over(self, new: Layout, h: Float[Array, "N q"]) -> Functionals:
         """The means of f over new bags, those of the trend functions being h."""
-
-    @abstractmethod
-    def _mean(self, g: Any) -> Float[Array, " m"]:
-        """Posterior means of functionals."""
-
-    @abstractmethod
-    def _variance(self, prior: Float[Array, " m"], g: Any) -> Float[Array, " m"]:
-        """Posterior variances of functionals."""
-
-    @abstractmethod
-    def _covariance(self, prior: Float[Array, "m k"], g: Any, other: Any) -> Float[Array, "m k"]:
-        """Posterior covariance of functionals with others."""
 
     @eqx.filter_jit
     def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
         """Mean and variance of f at every row of x."""
-        at = self._at(x)
-        variance = self._variance(prior_variance(self.kernel, x), at)
-        return self._mean(at), jnp.maximum(variance, 0.0)
+        at = self.at(x)
+        return at.mean, jnp.maximum(at.variance(prior_variance(self.kernel, x)), 0.0)
 
-    def quick(self) -> PointMoments:
-        """Means and variances at points, in the form that is quickest for many of them."""
-        return self
+    @abstractmethod
+    def quick(self, x: np.ndarray, may_round: bool) -> PointMoments:
+        """Means and variances, in the form that is quickest for as many points as x.
+
+        With `may_round` in single precision, where that is found as good.
+        """
 
     @eqx.filter_jit
     def covariance(self, x: Float[Array, "m d"]) -> Float[Array, "m m"]:
         """Covariance of f between all rows of x."""
-        at = self._at(x)
-        return self._covariance(self.kernel.cross_covariance(x, x), at, at)
+        return self.at(x).covariance(self.kernel.cross_covariance(x, x))
 
     def bag_moments(self, new: Bags) -> Moments:
         """Mean and covariance of the means of f over new bags."""
@@ -122,19 +98,21 @@ class Field(eqx.Module):
 
     @eqx.filter_jit
     def _bag_moments(self, new: Layout, h: Array) -> Moments:
-        over = self._over(new, h)
-        prior = bag_gram(self.kernel, new, dtype=self.dtype)
-        return self._mean(over), self._covariance(prior, over, over)
+        over = self.over(new, h)
+        return over.mean, over.covariance(bag_gram(self.kernel, new, dtype=self.dtype))
 
     def covariance_with(self, new: Bags) -> Callable[[Array], Array]:
         """A function of x: covariance of f(x) with the means of f over new bags, (m, N)."""
-        over = eqx.filter_jit(type(self)._over)(self, new.layout, trend_means(self.trend, new))
+        over = eqx.filter_jit(type(self).over)(self, new.layout, trend_means(self.trend, new))
         return partial(self._covariance_with, new.layout, over)
 
     @eqx.filter_jit
-    def _covariance_with(self, new: Layout, over: Any, x: Array) -> Array:
-        prior = bag_cross(self.kernel, x, new, dtype=self.dtype)
-        return self._covariance(prior, self._at(x), over)
+    def _covariance_with(self, new: Layout, over: Functionals, x: Array) -> Array:
+        return self.at(x).covariance(bag_cross(self.kernel, x, new, dtype=self.dtype), over)
+
+    @abstractmethod
+    def regressors(self, x: Float[Array, "m d"]) -> Float[Array, "m k"]:
+        """What corrections of paths are linear in, at every row of x."""
 
     @abstractmethod
     def path(self, key: Any, n_paths: int, n_features: int | None) -> Path:
@@ -161,6 +139,38 @@ class Field(eqx.Module):
     @abstractmethod
     def jitter(self, pieces: Any) -> float:
         """Jitter that a factorisation needed, relative to the mean of the diagonal."""
+
+
+class Path(eqx.Module):
+    """Functions drawn from a posterior: draws of the prior, corrected by what was observed.
+
+    Attributes
+    ----------
+    field
+        The posterior.
+    waves, loadings
+        The draws of the prior; None where the correction is all.
+    trend_draws
+        Coefficients of the trend functions.
+    correction
+        Coefficients of the field's `regressors`.
+    error
+        Root mean square of the relative error of variances, near the bags.
+    """
+
+    field: Field
+    waves: Waves | None
+    loadings: tuple[Array, ...]
+    trend_draws: Float[Array, "q S"]
+    correction: Float[Array, "k S"]
+    error: Float[Array, ""]
+
+    @eqx.filter_jit
+    def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:
+        """The functions at every row of x."""
+        drawn = self.field.trend.features(x) @ self.trend_draws
+        drawn += self.field.regressors(x) @ self.correction
+        return drawn if self.waves is None else drawn + self.waves.draws(self.loadings, x)
 
 
 def square_root(covariance: Array) -> Array:

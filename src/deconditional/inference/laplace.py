@@ -141,7 +141,7 @@ class FamilyProblem(eqx.Module):
     key: Any
     n_features: int = eqx.field(static=True)
     variational: bool = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
+    dtype: type = eqx.field(static=True)
 
     # ------------------------------------------------------------------ as other problems have it
 
@@ -166,11 +166,11 @@ class FamilyProblem(eqx.Module):
         return jnp.concatenate([seen.known for seen in self.sources])
 
     def rounding(self, vector: Array) -> float:
-        """Nothing: all is in the precision that was asked for."""
+        """Nats by which precision puts the objective off: all is in the one asked for."""
         return 0.0
 
     def fine_noise_variance(self, values: Mapping[str, Any]) -> Array:
-        """None."""
+        """Variance of single fine values beside f: there is none."""
         return jnp.zeros(())
 
     @property
@@ -293,10 +293,6 @@ class FamilyProblem(eqx.Module):
             *(basis, at, expansion.effect_std, sources.nearest(at), found.promise, found.steps)
         )
         return evidence + self.parameters.log_prior(vector), (solution, field)
-
-    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
-        """The log posterior of the unconstrained parameters alone."""
-        return self.evaluate(vector)[0]
 
     def solve(self, vector: Float[Array, " size"]) -> tuple[Solution, BasisField]:
         """What the posterior is made of at one value of the hyper-parameters, and the posterior."""

@@ -1,13 +1,12 @@
 """Learning: from a problem and options to the posterior at the hyper-parameters it found.
 
 Data flow one way: :func:`learn` takes a problem, :class:`Learning` (how) and, for fits that can go
-on after a stop, :class:`Stages`; it returns :class:`Fitted`, which has everything that estimators
-predict from and report on.
+on after a stop, their part of a checkpoint; it returns :class:`Fitted`, which has everything that
+estimators predict from and report on.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,6 @@ from deconditional.fitting.draws import DRAWS, PROPOSALS, weighted_draws
 from deconditional.fitting.interrupts import Stop, current, stoppable
 from deconditional.fitting.map import Optimum, maximise
 from deconditional.fitting.nuts import sample_posterior
-from deconditional.inference.field import Field
 from deconditional.inference.laplace import LATENT, FamilyProblem
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
@@ -56,40 +54,6 @@ class Learning:
     seed: int = 0
     climb: ClimbOptions | None = None
     starts: tuple[np.ndarray, ...] = ()
-
-
-class Stages:
-    """The part of a checkpoint in which the stages of one fit keep how far they are.
-
-    Parameters
-    ----------
-    part
-        The fit's part of a checkpoint; None where nothing is kept.
-    identity
-        What a checkpoint has to agree with: data, model, options and version.
-    """
-
-    def __init__(self, part: CheckpointPart | None = None, identity: str = ""):
-        self.part, self.identity = part, identity
-        self._sections: list[CheckpointSection] = []
-
-    def section(self, name: str, problem: BagProblem) -> CheckpointSection:
-        """The section of a stage, in the precision of the problem."""
-        if self.part is None:
-            return CheckpointSection()
-        name = f"{name} in {jnp.dtype(problem.dtype).name}"
-        self._sections.append(self.part.section(name, self.identity))
-        return self._sections[-1]
-
-    @property
-    def path(self) -> os.PathLike[str] | None:
-        """File of the checkpoint; None where nothing is kept."""
-        return None if self.part is None else self.part.file.path
-
-    @property
-    def resumed(self) -> str:
-        """What was taken from the checkpoint, in words."""
-        return ", ".join(each.resumed for each in self._sections if each.resumed)
 
 
 @dataclass(frozen=True)
@@ -149,34 +113,9 @@ class Fitted:
                 found[id(draw[3])] = ask(*draw)
         return [found[id(field)] for field in self.fields]
 
-    def through_features(self, n_features: int, key: Any) -> list[Field]:
-        """The posteriors in which random Fourier features take the place of k."""
-        return self.by_draw(
-            lambda problem, vector, its, _: problem.fourier_field(
-                jnp.asarray(vector), its.weights, its.noise, n_features, key
-            )
-        )
-
-    def conditional_means(self, mediator: np.ndarray) -> list[tuple[Any, Any]]:
-        """Mean and covariance of conditional means at new mediators, by draw."""
-        y = jnp.asarray(mediator)
-        return self.by_draw(
-            lambda problem, vector, its, field: problem.conditional_means(
-                jnp.asarray(vector), its, field, y
-            )
-        )
-
-    def held_out(self, folds: np.ndarray) -> list[tuple[Any, Any]]:
-        """Mean and variance of every observation from those of the other folds, by draw."""
-        return self.by_draw(lambda problem, _, its, __: problem.held_out(its, folds))
-
-    def from_means(self, shares: np.ndarray) -> list[tuple[Any, Any]]:
-        """Mean and variance of every observation from weighted means of all of them, by draw."""
-        return self.by_draw(lambda problem, _, its, __: problem.from_means(its, shares))
-
 
 def learn(
-    problem: BagProblem, how: Learning, stages: Stages, others: Sequence[BagProblem] = ()
+    problem: BagProblem, how: Learning, stages: CheckpointPart, others: Sequence[BagProblem] = ()
 ) -> Fitted:
     """Learn the hyper-parameters of a problem and solve it there.
 
@@ -203,31 +142,31 @@ def learn(
         return sampled(fitted, how, stages, stop, others) if how.method == "nuts" else fitted
 
 
-def most_probable(problem: BagProblem, how: Learning, stages: Stages) -> Optimum:
-    """The most probable hyper-parameters, by L-BFGS."""
-    return maximise(
-        problem,
-        n_restarts=how.n_restarts,
-        max_iter=how.max_iter,
-        seed=how.seed,
-        starts=how.starts,
-        section=stages.section("map", problem),
-    )
+def _section(stages: CheckpointPart, name: str, problem: Any) -> CheckpointSection:
+    """The section of a stage, in the precision of the problem."""
+    return stages.section(f"{name} in {jnp.dtype(problem.dtype).name}")
 
 
-def _learnt_by_map(problem: BagProblem, how: Learning, stages: Stages) -> Fitted:
+def _learnt_by_map(problem: BagProblem, how: Learning, stages: CheckpointPart) -> Fitted:
     """The posterior at the most probable hyper-parameters."""
     if problem.parameters.size == 0:  # nothing to learn: no objective is compiled
         pieces, field = problem.solve(jnp.zeros(0))
         value = float(field.log_evidence)
         best = Optimum(np.zeros(0), value, True, 0, 0, (value,), 0.0)
     else:
-        best = most_probable(problem, how, stages)
+        best = maximise(
+            problem,
+            n_restarts=how.n_restarts,
+            max_iter=how.max_iter,
+            seed=how.seed,
+            starts=how.starts,
+            section=_section(stages, "map", problem),
+        )
         pieces, field = problem.solve(jnp.asarray(best.vector))
     return Fitted((problem,), best.vector[None], (pieces,), (field,), best)
 
 
-def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
+def _learnt_by_climbing(problem: Any, how: Learning, stages: CheckpointPart) -> Fitted:
     """The posterior where a climb of the uncollapsed bound ended."""
     assert how.climb is not None
     best, field, trace = maximise_elbo(
@@ -236,7 +175,7 @@ def _learnt_by_climbing(problem: Any, how: Learning, stages: Stages) -> Fitted:
         n_restarts=how.n_restarts,
         seed=how.seed,
         starts=how.starts,
-        section=stages.section("climb", problem),
+        section=_section(stages, "climb", problem),
     )
     of_family = isinstance(problem, FamilyProblem)
     pieces = problem.made_of(field) if of_family else problem.solve(jnp.asarray(best.vector))[0]
@@ -265,14 +204,18 @@ def averaged(fitted: Fitted, how: Learning, others: Sequence[BagProblem] = ()) -
 
 
 def sampled(
-    fitted: Fitted, how: Learning, stages: Stages, stop: Stop, others: Sequence[BagProblem] = ()
+    fitted: Fitted,
+    how: Learning,
+    stages: CheckpointPart,
+    stop: Stop,
+    others: Sequence[BagProblem] = (),
 ) -> Fitted:
     """The posterior at draws of the hyper-parameters by NUTS, from the most probable ones on."""
     options = {"num_warmup": 200, "num_samples": 200, **(how.method_options or {})}
     wanted = options["num_samples"] * options.get("num_chains", 1)
     problems, found = others or [fitted.problem], []
     for k, problem in enumerate(problems):
-        section = stages.section(f"nuts {k}" if others else "nuts", problem)
+        section = _section(stages, f"nuts {k}" if others else "nuts", problem)
         draws, told = sample_posterior(
             problem, fitted.optimum.vector, seed=how.seed + k, section=section, **options
         )

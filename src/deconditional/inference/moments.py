@@ -34,8 +34,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
-import numpy as np
-import scipy.linalg as sl
 from jaxtyping import Array, Float
 
 from deconditional.kernels.linalg import (
@@ -50,18 +48,33 @@ LEAST_JITTER = 1e-16
 
 
 class Functionals(NamedTuple):
-    """Linear functionals g of the field, as the observations and the trend see them.
+    r"""Linear functionals g of the field, as a posterior knows them.
 
     Attributes
     ----------
-    explained
-        E, their whitened covariance with the observations.
-    trend
-        H, the trend functions in them.
+    mean
+        Posterior means, (m,).
+    less, more
+        A and B of :math:`\mathrm{Cov}(g, g' \mid z) = P_{gg'} - A_g A_{g'}^\top + B_g B_{g'}^\top`.
+    has_prior
+        Whether P counts: not where B is of all that the field is made of.
     """
 
-    explained: Float[Array, "m M"]
-    trend: Float[Array, "m q"]
+    mean: Float[Array, " m"]
+    less: Float[Array, "m a"]
+    more: Float[Array, "m b"]
+    has_prior: bool = True
+
+    def variance(self, prior: Float[Array, " m"]) -> Float[Array, " m"]:
+        """Posterior variances, from those of the prior."""
+        return self.has_prior * prior - jnp.sum(self.less**2, 1) + jnp.sum(self.more**2, 1)
+
+    def covariance(
+        self, prior: Float[Array, "m k"], other: Functionals | None = None
+    ) -> Float[Array, "m k"]:
+        """Posterior covariance with others, or with themselves, from that of the prior."""
+        other = self if other is None else other
+        return self.has_prior * prior - self.less @ other.less.T + self.more @ other.more.T
 
 
 class Conditioned(NamedTuple):
@@ -92,37 +105,18 @@ class Conditioned(NamedTuple):
     whitened_trend: Float[Array, "M q"]
 
     def seen(self, cross: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
-        """Functionals, from their covariances with the observations."""
-        return Functionals(whiten(self.root, cross.T).T, trend)
+        """Functionals, from their covariances with the observations and the trend in them."""
+        return self._known(whiten(self.root, cross.T).T, trend)
 
     def seen_by_bags(self, cross: Float[Array, "m N"], trend: Float[Array, "m q"]) -> Functionals:
-        """Functionals, from their covariances with the bag means."""
-        return Functionals(cross @ self.projection, trend)
+        """Functionals, from their covariances with the bag means and the trend in them."""
+        return self._known(cross @ self.projection, trend)
 
-    def mean(self, g: Functionals) -> Float[Array, " m"]:
-        """Posterior means of the functionals g."""
-        return g.explained @ self.misfit + g.trend @ self.trend
-
-    def variance(self, prior: Float[Array, " m"], g: Functionals) -> Float[Array, " m"]:
-        """Posterior variances of g, from those of the prior."""
-        return prior - jnp.sum(g.explained**2, 1) + jnp.sum(self._trend_error(g) ** 2, 0)
-
-    def covariance(
-        self, prior: Float[Array, "m k"], g: Functionals, other: Functionals | None = None
-    ) -> Float[Array, "m k"]:
-        """Posterior covariance of g with others, or with itself, from that of the prior."""
-        other = g if other is None else other
-        of_trend = self._trend_error(g).T @ self._trend_error(other)
-        return prior - g.explained @ other.explained.T + of_trend
-
-    def left_over(self, noise: Float[Array, "M M"]) -> Float[np.ndarray, " M"]:
-        r"""What the posterior mean leaves of z: :math:`S A^{-1}(z - B\hat\beta)`."""
-        root, misfit = np.asarray(self.root), np.asarray(self.misfit)
-        return np.asarray(noise) @ sl.solve_triangular(root, misfit, lower=True, trans=1)
-
-    def _trend_error(self, g: Functionals) -> Float[Array, "q m"]:
-        r""":math:`\Lambda^{-1/2}R_g^\top`, what is not known of the trend."""
-        return whiten(self.trend_root, (g.trend - g.explained @ self.whitened_trend).T)
+    def _known(self, explained: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
+        r"""Functionals by E and H; what is not known of the trend is :math:`R\Lambda^{-\top/2}`."""
+        mean = explained @ self.misfit + trend @ self.trend
+        of_trend = whiten(self.trend_root, (trend - explained @ self.whitened_trend).T)
+        return Functionals(mean, explained, of_trend.T)
 
 
 def condition(

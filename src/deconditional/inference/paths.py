@@ -42,9 +42,9 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
-from deconditional.inference.waves import GROUP, Waves, feature_means, wave_features
+from deconditional.inference.waves import GROUP, Waves, feature_means
 from deconditional.kernels.layout import Layout
-from deconditional.kernels.radial import RadialTerm, radial_terms
+from deconditional.kernels.radial import RadialTerm, radial_terms, wave_features
 
 FEATURES = 2000
 """Cosines and sines to begin with."""
@@ -62,7 +62,7 @@ STRETCHES = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0, 16.0, 32.0)
 """Factors by which candidates are stretched."""
 
 LEAST_SHARE = 0.02
-"""Of the pool, for every stretch and every term."""
+"""Least share of the pool that every stretch and every term has."""
 
 PILOT = 2048
 POOL = 8
@@ -78,7 +78,7 @@ AT_ONCE = 1024
 """Candidates at a time."""
 
 
-class Seen(eqx.Module):
+class References(eqx.Module):
     """Bag means that paths are corrected by, and reference points at which that is looked at.
 
     Attributes
@@ -97,16 +97,16 @@ class Seen(eqx.Module):
     variance: Float[Array, " m"]
     residual: Float[Array, " m"]
 
-    def rows(self, rows: slice) -> Seen:
+    def rows(self, rows: slice) -> References:
         """What is conditioned on, at a part of the reference points."""
-        return Seen(
+        return References(
             self.layout, self.x[rows], self.shares[rows], self.variance[rows], self.residual[rows]
         )
 
 
 @eqx.filter_jit
 def _left(
-    kernel: AbstractKernel, term: int, omegas: Sequence[Array], weights: Array, seen: Seen
+    kernel: AbstractKernel, term: int, omegas: Sequence[Array], weights: Array, seen: References
 ) -> tuple[Array, Array]:
     r"""Means of :math:`|e_\omega(x)|^2 / v` over reference points, and weighted sums at each."""
     radial = radial_terms(kernel)[term]
@@ -216,7 +216,7 @@ def _shared_out(number: int, shares: np.ndarray) -> np.ndarray:
 
 
 def _energies(
-    kernel: AbstractKernel, term: int, candidates: Candidates, weights: np.ndarray, seen: Seen
+    kernel: AbstractKernel, term: int, candidates: Candidates, weights: np.ndarray, seen: References
 ) -> tuple[np.ndarray, np.ndarray]:
     """Energies of every candidate and every reference point, a few candidates at a time."""
     energies, sums = [], np.zeros(len(seen.x))
@@ -241,7 +241,7 @@ def _padded(array: np.ndarray, missing: int) -> np.ndarray:
 def chosen_waves(
     kernel: AbstractKernel,
     d: int,
-    look: Callable[[Array], Seen],
+    look: Callable[[Array], References],
     points: np.ndarray,
     n_features: int | None,
     key: Any,
@@ -288,7 +288,7 @@ class _Chooser:
     """Candidates and their scores."""
 
     def __init__(
-        self, kernel: AbstractKernel, terms: list[RadialTerm], d: int, seen: Seen, key: Any
+        self, kernel: AbstractKernel, terms: list[RadialTerm], d: int, seen: References, key: Any
     ):
         self.kernel, self.terms, self.d, self.seen, self.key = kernel, terms, d, seen, key
         self.rounds = 0
@@ -328,7 +328,7 @@ class _Chooser:
         return pool, scores
 
     def choose(
-        self, pairs: int, others: Seen, rng: np.random.Generator, dtype: Any
+        self, pairs: int, others: References, rng: np.random.Generator, dtype: Any
     ) -> tuple[Waves, float]:
         """Chosen frequencies, `pairs` of them, and their error at other reference points."""
         pool, scores = self._scored(POOL * pairs, self.shares)

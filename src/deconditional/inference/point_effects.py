@@ -33,10 +33,10 @@ from scipy.sparse import csr_array
 Floats = npt.NDArray[np.float64]
 
 STEPS = 12
-"""Of Newton's method in one dimension, for the effect of an observation."""
+"""Steps of Newton's method to the effect of an observation."""
 
 CHANGES = 4
-"""Of effects, until their sum is the one that was drawn."""
+"""Changes of effects until their sum is the one that was drawn."""
 
 
 def std_of_mean(std: Any, crowding: Any) -> Any:

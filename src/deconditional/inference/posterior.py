@@ -23,17 +23,16 @@ from deconditional.errors import SampleWarning
 from deconditional.fitting.progress import tell
 from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
-from deconditional.inference.single import in_single
 from deconditional.kernels.devices import side_by_side
+from deconditional.kernels.layout import is_accelerator
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
-from deconditional.kernels.tile_sizes import is_accelerator
 from deconditional.scores import mixture_cdf, mixture_quantile
 
 BLOCK = 4096
 """Query points per block: what bounds memory, whatever the number of query points."""
 
 BLOCK_ON_ACCELERATOR = 16384
-"""The same where it takes many to be busy."""
+"""Query points per block of an accelerator, which takes many to be busy."""
 
 JOINT_LIMIT = 2000
 """Most query points for which samples are drawn from the full covariance by default."""
@@ -42,7 +41,7 @@ MARGIN = 0.1
 """Share of the range of a covariate that counts as within it, on either side."""
 
 ROUNDING = 1e-9
-"""The same, relative to its largest value, where the range is none."""
+"""Margin relative to the largest value of a covariate whose range is none."""
 
 UNTOLD = 0.95
 """Share of the prior variance from which on the data have said nothing of a point."""
@@ -108,7 +107,32 @@ class Gaussians:
         return self._quantile(tail), self._quantile(1.0 - tail)
 
 
-class CoarsePosterior(Gaussians):
+class Joint(Gaussians):
+    """Normal distributions, or equal mixtures of such, whose values are not independent."""
+
+    def component_covariance(self, s: int) -> np.ndarray:
+        """Joint covariance of component s, (m, m)."""
+        raise NotImplementedError
+
+    def covariance(self) -> np.ndarray:
+        """Joint covariance of all values, (m, m): for few of them."""
+        means = self.component_means - self.component_means.mean(0)
+        within = np.mean([self.component_covariance(s) for s in range(len(means))], axis=0)
+        return within + means.T @ means / len(means)
+
+    def _joint_draws(self, n: int, seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        which = rng.integers(len(self.component_means), size=n)
+        out = np.empty((n, self.component_means.shape[1]))
+        for s in np.unique(which):
+            rows = np.flatnonzero(which == s)
+            root = np.asarray(square_root(jnp.asarray(self.component_covariance(s))))
+            draws = rng.standard_normal((len(rows), out.shape[1]))
+            out[rows] = self.component_means[s] + draws @ root.T
+        return out
+
+
+class CoarsePosterior(Joint):
     """Posterior of conditional means at mediators, or of the means of bags; small and joint."""
 
     def __init__(self, component_means: np.ndarray, component_covariances: np.ndarray):
@@ -116,26 +140,16 @@ class CoarsePosterior(Gaussians):
         super().__init__(component_means, np.maximum(variances, 0.0))
         self.component_covariances = component_covariances
 
-    def covariance(self) -> np.ndarray:
-        """Joint covariance of all values."""
-        within = self.component_covariances.mean(0)
-        between = np.cov(self.component_means, rowvar=False, bias=True)
-        return within + np.reshape(between, within.shape)
+    def component_covariance(self, s: int) -> np.ndarray:
+        """Joint covariance of component s, (m, m)."""
+        return self.component_covariances[s]
 
     def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
         """Joint samples, (n, m)."""
-        rng = np.random.default_rng(seed)
-        which = rng.integers(len(self.component_covariances), size=n)
-        out = np.empty((n, self.component_means.shape[1]))
-        for component in np.unique(which):
-            rows = which == component
-            root = np.asarray(square_root(jnp.asarray(self.component_covariances[component])))
-            draws = rng.standard_normal((rows.sum(), out.shape[1]))
-            out[rows] = self.component_means[component] + draws @ root.T
-        return out
+        return self._joint_draws(n, seed)
 
 
-class Posterior(Gaussians):
+class Posterior(Joint):
     """The posterior of the fine field at query points.
 
     Nothing is computed until it is asked for; mean and variance come together, in blocks of
@@ -179,6 +193,11 @@ class Posterior(Gaussians):
         return f"Posterior({len(self.x)} points{averaged})"
 
     @cached_property
+    def _noise(self) -> np.ndarray:
+        """Variance of single values about the smooth field, by field, if it is asked for."""
+        return np.array([float(f.fine_noise_variance) * self.fine_noise for f in self.fields])
+
+    @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[override]
         means = np.empty((len(self.fields), len(self.x)))
         variances = np.empty_like(means)
@@ -186,14 +205,12 @@ class Posterior(Gaussians):
         done: list[int] = []
 
         def answer(s: int) -> None:
-            field = self.fields[s]
-            extra = float(field.fine_noise_variance) if self.fine_noise else 0.0
-            quick = (in_single(field, self.x) if self.may_round else field).quick()
+            quick = self.fields[s].quick(self.x, self.may_round)
             for rows, block in blocks(self.x):
                 mean, variance = quick.moments(block)
                 size = rows.stop - rows.start
                 means[s, rows] = np.asarray(mean)[:size]
-                variances[s, rows] = np.asarray(variance)[:size] + extra
+                variances[s, rows] = np.asarray(variance)[:size] + self._noise[s]
                 done.append(size)
                 tell("points", sum(done), len(first) * len(self.x))
 
@@ -227,8 +244,7 @@ class Posterior(Gaussians):
         if self.support is not None:
             flags[outside_range(self.x, *self.support)] = 1
         prior = np.mean([_prior_variance(field.kernel, self.x) for field in self.fields], axis=0)
-        noise = [float(f.fine_noise_variance) if self.fine_noise else 0.0 for f in self.fields]
-        smooth = np.mean(self.component_variances - np.array(noise)[:, None], axis=0)
+        smooth = np.mean(self.component_variances - self._noise[:, None], axis=0)
         return flags + 2 * (smooth >= UNTOLD * prior).astype(np.int8)
 
     @property
@@ -236,15 +252,10 @@ class Posterior(Gaussians):
         """Log p(z), or a bound of it; under NUTS the mean over draws."""
         return float(np.mean([float(f.log_evidence) for f in self.fields]))
 
-    def covariance(self) -> np.ndarray:
-        """Full covariance between all query points, (m, m): for small queries."""
-        x = jnp.asarray(self.x)
-        within = np.mean([np.asarray(f.covariance(x)) for f in self.fields], axis=0)
-        if self.fine_noise:
-            noise = np.mean([float(f.fine_noise_variance) for f in self.fields])
-            within = within + noise * np.eye(len(self.x))
-        means = self.component_means - self.component_means.mean(0)
-        return within + means.T @ means / len(means)
+    def component_covariance(self, s: int) -> np.ndarray:
+        """Joint covariance of all query points under one of the fields, (m, m)."""
+        covariance = np.asarray(self.fields[s].covariance(jnp.asarray(self.x)))
+        return covariance + self._noise[s] * np.eye(len(self.x)) if self.fine_noise else covariance
 
     def sample(
         self,
@@ -279,28 +290,12 @@ class Posterior(Gaussians):
         if method == "auto":
             method = "joint" if len(self.x) <= JOINT_LIMIT else "pathwise"
         if method == "joint":
-            return self._joint(n, seed)
+            return self._joint_draws(n, seed)
         paths = Paths(self.fields, n, seed, n_features)
         out = paths(self.x)
         if self.fine_noise:
             rng = np.random.default_rng([seed, 1])
             out += paths.noise_std[:, None] * rng.standard_normal(out.shape)
-        return out
-
-    def _joint(self, n: int, seed: int) -> np.ndarray:
-        rng = np.random.default_rng(seed)
-        which = rng.integers(len(self.fields), size=n)
-        out = np.empty((n, len(self.x)))
-        x = jnp.asarray(self.x)
-        for s in np.unique(which):
-            rows = np.flatnonzero(which == s)
-            field = self.fields[s]
-            covariance = field.covariance(x)
-            if self.fine_noise:
-                covariance = covariance + field.fine_noise_variance * jnp.eye(len(x))
-            root = np.asarray(square_root(covariance))
-            mean, _ = field.moments(x)
-            out[rows] = np.asarray(mean) + rng.standard_normal((len(rows), len(x))) @ root.T
         return out
 
 

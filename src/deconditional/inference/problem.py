@@ -53,7 +53,7 @@ class BagProblem(eqx.Module):
     kernel: KernelTemplate
     mediation: Observation
     parameters: ParameterSet
-    dtype: Any = eqx.field(static=True)
+    dtype: type = eqx.field(static=True)
 
     @property
     def is_small(self) -> bool:
@@ -93,12 +93,6 @@ class BagProblem(eqx.Module):
             noise = add_covariances(noise, embedding_scale * covariance)
         return noise
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a log posterior that fits would not see."""
-        super().__init_subclass__(**options)
-        if "log_posterior" in vars(cls):
-            raise TypeError(f"{cls.__name__} must say in evaluate what its log posterior is.")
-
     def evaluate(self, vector: Float[Array, " size"]) -> tuple[Float[Array, ""], Any]:
         """Log evidence, or its bound, plus log prior of the unconstrained parameters; the solution.
 
@@ -106,10 +100,6 @@ class BagProblem(eqx.Module):
         probable parameters is not compiled again to solve the problem there.
         """
         raise NotImplementedError
-
-    def log_posterior(self, vector: Float[Array, " size"]) -> Float[Array, ""]:
-        """The log posterior of the unconstrained parameters alone."""
-        return self.evaluate(vector)[0]
 
     def solve(self, vector: Float[Array, " size"]) -> tuple[Any, Any]:
         """What the posterior is made of at one value of the hyper-parameters, and the posterior."""

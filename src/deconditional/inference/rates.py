@@ -27,7 +27,7 @@ MOST_KEPT = 2**25
 """Values of basis functions at points that are kept: 256 MiB."""
 
 BLOCK_VALUES = 2**22
-"""The same of one block, where they are not."""
+"""Values of basis functions of one block of points, where they are not kept."""
 
 
 class FinePoints(eqx.Module):

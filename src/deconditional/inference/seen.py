@@ -33,7 +33,7 @@ from deconditional.observations.kinds import Observation
 
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
-"""Of Gauss and Hermite, for expectations of log likelihoods."""
+"""Rule of Gauss and Hermite for expectations of log likelihoods."""
 
 
 class Nearest(eqx.Module):
@@ -99,7 +99,7 @@ class Seen(eqx.Module):
         return {name: values[f"{self.prefix}{name}"] for name in names}
 
     def holding(self, kept: Array) -> Seen:
-        """The same with the observations that are kept alone; shapes stay as they are."""
+        """The source with some of its observations held out; shapes stay as they are."""
         counted = self.counted * kept
         nearest = replace(self.nearest, information=self.nearest.information * counted)
         return replace(self, counted=counted, nearest=nearest)
@@ -180,7 +180,7 @@ class View(eqx.Module):
         return jnp.sum(self.log_likelihoods(eta))
 
     def log_likelihoods(self, eta: Array) -> Float[Array, " M"]:
-        """The same of every observation."""
+        """Log density of every observation, the mean over what η may be."""
 
         def at(eta: Array) -> Array:
             family, amount = self.seen.family, self.seen.amount

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from deconditional.fitting.map import Optimum
 from deconditional.fitting.progress import tell
 from deconditional.inference.basis import Basis
 from deconditional.inference.basis_field import BasisField
-from deconditional.inference.bound import Keys, Natural, elbo, full_bound, likelihood, optimal
+from deconditional.inference.bound import Natural, elbo, endless, full_bound, likelihood, optimal
 from deconditional.inference.minibatches import Batch, Batches
 from deconditional.inference.variational import VariationalProblem
 from deconditional.saving.resume import CheckpointSection
@@ -108,7 +108,7 @@ def maximise_elbo(
     anew from there. An interrupt (Ctrl-C) ends the climb where it stands.
     """
     parameters = problem.parameters
-    batches, keys = Batches(problem, options.batch_size, seed), Keys(jr.key(seed))
+    batches, keys = Batches(problem, options.batch_size, seed), endless(jr.key(seed))
     drawn = parameters.draws(seed, n_restarts, shrink=0.5)
     section = section or CheckpointSection()
     kept = section.starts("steps")
@@ -233,7 +233,7 @@ class Run:
         options: ClimbOptions,
         start: np.ndarray,
         batches: Batches,
-        keys: Keys,
+        keys: Iterator[Any],
     ):
         self.problem, self.options, self.batches, self.keys = problem, options, batches, keys
         step = options.natural_step

@@ -15,7 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from deconditional.kernels.layout import Layout
-from deconditional.kernels.radial import RadialTerm, radial_terms
+from deconditional.kernels.radial import RadialTerm, radial_terms, wave_features
 
 GROUP = 256
 """Frequencies at a time where paths are evaluated: what bounds memory."""
@@ -65,17 +65,6 @@ class Waves(eqx.Module):
 
             total = lax.scan(step, total, (frequencies, loads))[0]
         return total
-
-
-def wave_features(
-    term: RadialTerm, omegas: Sequence[Array], x: Array, size: int, dtype: Any
-) -> Array:
-    """Cosines, then sines, of `size` frequencies at every row of x, (m, 2 size)."""
-    kind = dtype or x.dtype
-    phase = jnp.zeros((x.shape[0], size), kind)
-    for factor, omega in zip(term.factors, omegas, strict=True):
-        phase = phase + factor.scaled(x).astype(kind) @ omega.T.astype(kind)
-    return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)], axis=1)
 
 
 def feature_means(features: Any, layout: Layout) -> Float[Array, "N F"]:

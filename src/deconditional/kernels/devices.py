@@ -22,8 +22,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from deconditional.kernels.layout import Layout, layout_bags
-from deconditional.kernels.tile_sizes import is_accelerator, tiles_for
+from deconditional.kernels.layout import Layout, is_accelerator, layout_bags, tiles_for
 
 AXIS = "devices"
 

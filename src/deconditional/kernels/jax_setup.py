@@ -26,10 +26,12 @@ import os
 import platform
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+from threadpoolctl import threadpool_limits
 
 from deconditional.errors import UsageError
 
@@ -120,6 +122,27 @@ def use_cores(n: int | None = None) -> int:
     except RuntimeError:  # JAX has started
         return 1
     return wanted
+
+
+def start_threads(n: int) -> None:
+    """Start JAX in this process with n threads, which may run on any core.
+
+    XLA starts its threads when JAX first looks for devices, and importing GPJax makes it look:
+    nothing here may import it, and so what is sent to another process may name this module, but
+    not one above.
+    """
+    threadpool_limits(n)
+    use_cores(n)
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:n])
+    try:
+        jax.devices()
+    finally:
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(OSError):
+                os.sched_setaffinity(int(thread), cores)
 
 
 jax.config.update("jax_enable_x64", True)

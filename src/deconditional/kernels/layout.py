@@ -1,12 +1,17 @@
-"""Ragged bags in arrays of fixed shape: chunks that never cross a bag, tiles of whole chunks."""
+"""Ragged bags in arrays of fixed shape: chunks that never cross a bag, tiles of whole chunks.
+
+A tile is what :mod:`deconditional.kernels.sweeps` works on at a time. Two cores want tiles that
+stay in their caches and distances by matrix product; an accelerator wants tiles large enough to
+fill it, and distances by differences, which it makes and reduces without writing them.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol, Self
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, Self
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -15,19 +20,57 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 import deconditional.kernels.jax_setup  # noqa: F401
-from deconditional.kernels.tile_sizes import FORMS, Tiles, tiles_for
 
 CHUNK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Points of a chunk where bags differ in size."""
 
 PRODUCT_CHUNKS = (*CHUNK_SIZES, 24, 48, 96)
-"""The same where distances come from products, which can do with sizes between powers of two."""
+"""Points of a chunk where distances come from products, which need no powers of two."""
 
 LONGEST_CHUNK = {"product": 128, "differences": 1024}
 """Points of the largest bag that is one chunk."""
 
 ALIGNMENT = 32
 """Tiles of such chunks are multiples of this."""
+
+
+FORMS = ("product", "differences")
+
+
+class Tiles(NamedTuple):
+    """Points per tile of rows and of columns, powers of two, and the form that distances take.
+
+    The form is ``"product"`` or ``"differences"``; see :mod:`deconditional.kernels.tiles`.
+    """
+
+    rows: int
+    columns: int
+    form: str
+
+
+def is_accelerator() -> bool:
+    """Whether computations go to something other than the processor."""
+    chosen = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if chosen is None or isinstance(chosen, str):
+        chosen = jax.local_devices(backend=chosen)[0]
+    return bool(chosen.platform != "cpu")
+
+
+def tiles_for(n: int, accelerator: bool | None = None) -> Tiles:
+    """Tiles that suit a number of points.
+
+    Examples
+    --------
+    >>> tiles_for(5_000, accelerator=False)
+    Tiles(rows=64, columns=128, form='product')
+    >>> tiles_for(100_000, accelerator=True).form
+    'differences'
+    """
+    if is_accelerator() if accelerator is None else accelerator:
+        return Tiles(8192, 8192, "differences")
+    # 64 KiB in the precision that such problems have by default, and next to no padding: all that
+    # is made of a tile stays in the cache of one core. Larger tiles take a third longer.
+    return Tiles(64, 128 if n <= 8192 else 256, "product")
 
 
 class Ragged(Protocol):
@@ -50,13 +93,7 @@ class Ragged(Protocol):
         """The number of bags."""
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["points", "weights", "bag"],
-    meta_fields=["n_bags", "chunk", "row_tile", "tile", "one_chunk_per_bag", "form", "mesh"],
-)
-@dataclass(frozen=True)
-class Layout:
+class Layout(eqx.Module):
     """Points of ragged bags, cut into chunks that never cross a bag.
 
     Attributes
@@ -82,13 +119,13 @@ class Layout:
     points: Float[Array, "n d"]
     weights: Float[Array, " n"]
     bag: Array
-    n_bags: int
-    chunk: int
-    row_tile: int
-    tile: int
-    one_chunk_per_bag: bool
-    form: str = "product"
-    mesh: Mesh | None = field(default=None, metadata={"saved": False})
+    n_bags: int = eqx.field(static=True)
+    chunk: int = eqx.field(static=True)
+    row_tile: int = eqx.field(static=True)
+    tile: int = eqx.field(static=True)
+    one_chunk_per_bag: bool = eqx.field(static=True)
+    form: str = eqx.field(static=True, default="product")
+    mesh: Mesh | None = eqx.field(static=True, default=None, metadata={"saved": False})
 
     def __loaded__(self) -> Layout:
         """The layout itself, once its chunks and tiles are known to fit its points."""
@@ -166,13 +203,7 @@ def layout_bags(
     return layout, source
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["points", "cumulative", "bag", "first", "last"],
-    meta_fields=[],
-)
-@dataclass(frozen=True)
-class BagSampler:
+class BagSampler(eqx.Module):
     """Draws points of bags with replacement, in proportion to their weights.
 
     Attributes
@@ -211,22 +242,9 @@ class BagSampler:
         level = self.bag[:, None] + jr.uniform(key, (n_bags, points_per_bag))
         found = jnp.searchsorted(self.cumulative, level, side="right")
         rows = jnp.clip(found, self.first[:, None], self.last[:, None]).ravel()
-        tiles = tiles_for(n_bags * points_per_bag)
-        row_tile, tile, total = _whole_tiles(len(rows), points_per_bag, tiles)
-        padding = total - len(rows)
-        n_chunks = total // points_per_bag
         weights = jnp.full(len(rows), 1.0 / points_per_bag)
-        return Layout(
-            points=self.points[jnp.pad(rows, (0, padding))],
-            weights=jnp.pad(weights, (0, padding)),
-            bag=jnp.arange(n_chunks, dtype=jnp.int32),
-            n_bags=n_bags,
-            chunk=points_per_bag,
-            row_tile=row_tile,
-            tile=tile,
-            one_chunk_per_bag=True,
-            form=tiles.form,
-        )
+        tiles = tiles_for(len(rows))
+        return _in_chunks(self.points[rows], weights, points_per_bag, tiles)
 
 
 def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | None = None) -> Layout:
@@ -237,17 +255,25 @@ def layout_points(x: Float[Array, "m d"], *, row_tiles: int = 1, form: str | Non
     """
     m = x.shape[0]
     tiles = tiles_for(m)
-    tiles = tiles if form is None else replace(tiles, form=form)
+    tiles = tiles if form is None else tiles._replace(form=form)
     while tiles.rows > 64 and -(-m // tiles.rows) < row_tiles:
-        tiles = replace(tiles, rows=tiles.rows // 2)
-    row_tile, tile, total = _whole_tiles(m, 1, tiles)
-    padded = jnp.concatenate([x, jnp.broadcast_to(x[:1], (total - m, x.shape[1]))])
+        tiles = tiles._replace(rows=tiles.rows // 2)
+    return _in_chunks(x, jnp.ones(m), 1, tiles)
+
+
+def _in_chunks(
+    points: Float[Array, "n d"], weights: Float[Array, " n"], chunk: int, tiles: Tiles
+) -> Layout:
+    """Bags of one chunk each, one after another, padded to a whole number of tiles."""
+    row_tile, tile, total = _whole_tiles(len(points), chunk, tiles)
+    missing = total - len(points)
+    padding = jnp.broadcast_to(points[:1], (missing, points.shape[1]))
     return Layout(
-        points=padded,
-        weights=jnp.where(jnp.arange(total) < m, 1.0, 0.0),
-        bag=jnp.arange(total, dtype=jnp.int32),
-        n_bags=m,
-        chunk=1,
+        points=jnp.concatenate([points, padding]),
+        weights=jnp.pad(weights, (0, missing)),
+        bag=jnp.arange(total // chunk, dtype=jnp.int32),
+        n_bags=len(points) // chunk,
+        chunk=chunk,
         row_tile=row_tile,
         tile=tile,
         one_chunk_per_bag=True,
@@ -278,12 +304,13 @@ def _whole_tiles(n: int, chunk: int, tiles: Tiles) -> tuple[int, int, int]:
 
     Tiles shrink to what divides the points with little left over.
     """
-    parts = tiles.block // min(tiles.rows, tiles.columns)
-    count = -(-n // tiles.block)
+    larger = max(tiles.rows, tiles.columns)
+    parts = larger // min(tiles.rows, tiles.columns)
+    count = -(-n // larger)
     unit = parts * (math.lcm(chunk, ALIGNMENT) if chunk in PRODUCT_CHUNKS else chunk)
     block = -(-n // (count * unit)) * unit
     return (
-        block if tiles.rows == tiles.block else block // parts,
-        block if tiles.columns == tiles.block else block // parts,
+        block if tiles.rows == larger else block // parts,
+        block if tiles.columns == larger else block // parts,
         -(-n // block) * block,
     )

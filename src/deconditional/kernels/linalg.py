@@ -82,7 +82,7 @@ def _escalated(a: Array, jitter: Array) -> tuple[Array, Array]:
 def _escalated_jvp(
     primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    r"""With :math:`A = LL^\top`, :math:`dL = L\,\Phi(L^{-1} dA\, L^{-\top})`.
+    r"""Derivative of a Cholesky factor, :math:`dL = L\,\Phi(L^{-1} dA\, L^{-\top})`.
 
     Φ takes the lower triangle and half of the diagonal.
     """
@@ -151,17 +151,17 @@ class NoiseRoot(eqx.Module):
 
     @classmethod
     def of(cls, noise: Array) -> NoiseRoot:
-        """The root of S."""
+        """The root of a covariance S."""
         return cls(jnp.sqrt(noise) if noise.ndim == 1 else stable_cholesky(noise))
 
     def whiten(self, b: Array) -> Array:
-        """S^(-1/2) b."""
+        """The root of S solved for b, S^(-1/2) b."""
         if self.root.ndim == 2:
             return whiten(self.root, b)
         return b / (self.root if b.ndim == 1 else self.root[:, None])
 
     def log_determinant(self) -> Float[Array, ""]:
-        """Log det S."""
+        """Log determinant of S."""
         if self.root.ndim == 2:
             return log_determinant(self.root)
         return 2.0 * jnp.sum(jnp.log(self.root))

@@ -13,7 +13,7 @@ another kind comes back as a :class:`GenericTerm` and is evaluated point by poin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -326,6 +326,17 @@ def radial_terms(kernel: AbstractKernel) -> list[RadialTerm]:
     return radial
 
 
+def wave_features(
+    term: RadialTerm, omegas: Sequence[Array], x: Array, size: int, dtype: Any
+) -> Array:
+    """Cosines, then sines, of `size` frequencies at every row of x, (m, 2 size)."""
+    kind = dtype or x.dtype
+    phase = jnp.zeros((x.shape[0], size), kind)
+    for factor, omega in zip(term.factors, omegas, strict=True):
+        phase = phase + factor.scaled(x).astype(kind) @ omega.T.astype(kind)
+    return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)], axis=1)
+
+
 def spectral_features(
     kernel: AbstractKernel, n_features: int, key: Key[Array, ""], d: int, dtype: Any = None
 ) -> Callable[[Float[Array, "n d"]], Float[Array, "n features"]]:
@@ -363,14 +374,10 @@ def spectral_features(
     ]
 
     def features(x: Array) -> Array:
-        kind = dtype or x.dtype
         blocks = []
         for term, draws in zip(terms, frequencies, strict=True):
-            phase = jnp.zeros((x.shape[0], pairs), kind)
-            for factor, omega in zip(term.factors, draws, strict=True):
-                phase = phase + factor.scaled(x).astype(kind) @ omega.T.astype(kind)
-            scale = jnp.sqrt(term.variance / pairs).astype(kind)
-            blocks += [scale * jnp.cos(phase), scale * jnp.sin(phase)]
+            waves = wave_features(term, draws, x, pairs, dtype)
+            blocks.append(jnp.sqrt(term.variance / pairs).astype(waves.dtype) * waves)
         return jnp.concatenate(blocks, axis=1)
 
     return features

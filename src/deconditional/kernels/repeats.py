@@ -11,12 +11,11 @@ with u(j) the bag without them, one of a few, and s their value. So 32 cells at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from gpjax.kernels.base import AbstractKernel, ProductKernel, SumKernel
@@ -28,13 +27,7 @@ from deconditional.kernels.sweeps import bag_cross, bag_gram
 Pair = tuple[AbstractKernel | None, AbstractKernel | None]
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["base", "which", "shared", "value"],
-    meta_fields=["columns"],
-)
-@dataclass(frozen=True)
-class Repeats:
+class Repeats(eqx.Module):
     """Bags as a few of them, repeated.
 
     Attributes
@@ -55,7 +48,7 @@ class Repeats:
     which: Array
     shared: Float[Array, "values q"]
     value: Array
-    columns: tuple[int, ...]
+    columns: tuple[int, ...] = eqx.field(static=True)
 
     def gram(self, kernel: AbstractKernel, dtype: Any = None) -> Float[Array, "N N"]:
         """The bag Gram matrix."""

@@ -79,7 +79,7 @@ def bag_gram(
     >>> bag_gram(gpx.kernels.RBF(), bags).round(4).tolist()
     [[1.0, 0.6065], [0.6065, 1.0]]
     """
-    return _sums(kernel, _as_layout(bags, points), None, dtype)
+    return between_bags(kernel, _as_layout(bags, points), None, dtype=dtype)
 
 
 def bag_cross(
@@ -114,14 +114,9 @@ def bag_cross(
 
 
 def between_bags(
-    kernel: AbstractKernel, rows: Layout, cols: Layout, *, dtype: Any = None
+    kernel: AbstractKernel, rows: Layout, cols: Layout | None, *, dtype: Any = None
 ) -> Float[Array, "N N2"]:
-    """Covariance of the means of one set of bags with those of another."""
-    return _sums(kernel, rows, cols, dtype)
-
-
-def _sums(kernel: AbstractKernel, rows: Layout, cols: Layout | None, dtype: Any) -> Array:
-    """Means of a kernel over pairs of bags; those of rows with each other where `cols` is None."""
+    """Covariance of the means of bags with those of others, or of each other without `cols`."""
     other = rows if cols is None else cols
     total = jnp.zeros((rows.n_bags, other.n_bags), rows.points.dtype)
     radial = []

@@ -19,9 +19,8 @@ from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.kernels.layout import CHUNK_SIZES, Layout, Ragged, layout_bags
+from deconditional.kernels.layout import CHUNK_SIZES, Layout, Ragged, is_accelerator, layout_bags
 from deconditional.kernels.radial import GenericTerm, sum_of_products
-from deconditional.kernels.tile_sizes import is_accelerator
 from deconditional.kernels.tiles import (
     Scaled,
     Term,
@@ -37,7 +36,7 @@ VALUES_PER_BATCH = 1 << 17
 """Kernel values worked on at a time: what stays in cache."""
 
 VALUES_ON_ACCELERATOR = 1 << 25
-"""The same where it takes many to be busy: 128 MiB in float32."""
+"""Kernel values worked on at a time by an accelerator: 128 MiB in float32."""
 
 
 class BagPairs(eqx.Module):

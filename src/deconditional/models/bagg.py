@@ -1,4 +1,4 @@
-"""Bagg-GP: a Gaussian process seen through the means of matched bags."""
+"""Bagg-GP: a Gaussian process seen through the means of matched bags, or at their centroids."""
 
 from __future__ import annotations
 
@@ -120,3 +120,24 @@ class BaggGP(BagModel, FamilyOptions):
             pair = matched_pair(bags, z)
             data = Data.of(*pair, noise_std, noise_cov, self, self.centroids).matched()
             return learnt(self, data, Matched(), kept)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CentroidGP(BaggGP):
+    """Gaussian process regression that treats each bag as one point, its weighted centroid.
+
+    Takes the same parameters as :class:`BaggGP`. A baseline: it ignores how the field varies
+    inside a bag.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deconditional import Bags, CentroidGP
+    >>> x = np.linspace(0, 6, 600)
+    >>> bags = Bags.from_points(x, np.arange(600) // 10)
+    >>> model = CentroidGP(n_restarts=1).fit(bags, bags.means(np.sin(x)), noise_std=0.01)
+    >>> bool(abs(model.predict([[1.5]]).mean[0] - np.sin(1.5)) < 0.02)
+    True
+    """
+
+    centroids: ClassVar[bool] = True

@@ -20,16 +20,21 @@ from deconditional.errors import VERSION
 from deconditional.fitting.draws import log_marginal
 from deconditional.fitting.report import FitReport
 from deconditional.inference.field import Field
-from deconditional.inference.learn import Fitted, Learning, Stages, learn
+from deconditional.inference.learn import Fitted, Learning, learn
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.checks import check_bags, check_count
 from deconditional.models.data import Data
-from deconditional.models.held_out_rates import held_out_draws
 from deconditional.models.options import BagOptions
 from deconditional.models.problems import own_starts, problem_parts
-from deconditional.models.rates import asked_bags, asked_points, over_bags, rates_of
+from deconditional.models.rates import (
+    asked_bags,
+    asked_points,
+    held_out_draws,
+    over_bags,
+    rates_of,
+)
 from deconditional.models.report import learnt_attributes, reported
 from deconditional.models.solvers import Exact, Variational, solver_of
 from deconditional.observations.kinds import Observation
@@ -114,7 +119,12 @@ class BagModel(Savable, BagOptions):
         if features is None:
             return list(fitted.fields)
         check_count("features", features)
-        return fitted.through_features(int(features), jax.random.key(self.seed))
+        key, n = jax.random.key(self.seed), int(features)
+        return fitted.by_draw(
+            lambda problem, vector, its, _: problem.fourier_field(
+                jnp.asarray(vector), its.weights, its.noise, n, key
+            )
+        )
 
     def predict_bags(self, bags: Bags, **options: Any) -> CoarsePosterior:
         """Joint posterior of the means of f over new bags.
@@ -168,7 +178,9 @@ class BagModel(Savable, BagOptions):
         if (families := getattr(self, "families_", None)) is not None:
             draws = held_out_draws(fitted, families, self.bags_, labels, self.seed)
             return cast(Gaussians, draws)
-        return Gaussians(*stacked(fitted.held_out(labels)))
+        return Gaussians(
+            *stacked(fitted.by_draw(lambda problem, _, its, __: problem.held_out(its, labels)))
+        )
 
     def predict_from_means(self, shares: npt.ArrayLike) -> Gaussians:
         """Predict every observation from weighted means of the observations, noise included.
@@ -190,7 +202,9 @@ class BagModel(Savable, BagOptions):
         m, weights = len(fitted.z), np.asarray(shares, dtype=float)
         if weights.ndim != 2 or weights.shape[1] != m:
             raise ValueError(f"shares must have a column for each of the {m} observations.")
-        return Gaussians(*stacked(fitted.from_means(weights)))
+        return Gaussians(
+            *stacked(fitted.by_draw(lambda problem, _, its, __: problem.from_means(its, weights)))
+        )
 
     def log_marginal(self) -> float:
         """Log probability of the observations with hyper-parameters integrated out.
@@ -255,7 +269,7 @@ def take(
     fitted: Fitted,
     solver: Exact | Variational,
     posed: tuple[Mapping[str, str], tuple[str, ...]],
-    at: Stages,
+    at: CheckpointPart,
     began: float,
 ) -> Model:
     """The model with the attributes of what was learnt, in place of those of a fit before."""
@@ -273,9 +287,13 @@ def take(
     return model
 
 
-def stages(model: BagModel, bags: Bags, problem: Any, kept: CheckpointPart | None) -> Stages:
-    """Stages of a fit, and the checkpoint that keeps them."""
-    return Stages() if kept is None else Stages(kept, identity(model, bags, problem))
+def stages(
+    model: BagModel, bags: Bags, problem: Any, kept: CheckpointPart | None
+) -> CheckpointPart:
+    """The part of a checkpoint in which the stages of one fit keep how far they are."""
+    if kept is None:
+        return CheckpointPart()
+    return CheckpointPart(kept.file, kept.prefix, identity(model, bags, problem))
 
 
 def identity(model: BagModel, bags: Bags, problem: Any) -> str:

@@ -72,16 +72,6 @@ EXTRAPOLATED_SHARE = 0.5
 """Share of predicted cells that are flagged which is worth a warning."""
 
 
-def check_finite(log_evidence: float) -> None:
-    """Raise where a fit has no answer."""
-    if not np.isfinite(log_evidence):
-        raise ValueError(
-            "the fit has no finite answer: the covariance of the observations is not one, whatever "
-            "is added to its diagonal. Check the values of fixed={...}, noise_std and noise_cov, "
-            "and that observations and covariates are of a sensible size."
-        )
-
-
 def of_fit(fitted: Fitted, bags: Bags, bound: Sequence[str]) -> list[Caution]:
     """What should be said about a fitted model of bags, convergence apart."""
     if isinstance(fitted.problem, FamilyProblem):

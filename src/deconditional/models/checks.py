@@ -57,9 +57,34 @@ def _highest_dimension(kernel: Any) -> int:
     return max([*own, *(_highest_dimension(part) for part in parts)])
 
 
+def numbers(values: Any, what: str) -> np.ndarray:
+    """An array of numbers."""
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} must be numbers.") from None
+
+
+def rows_of(values: npt.ArrayLike, d: int, what: str, needed: str, remedy: str) -> np.ndarray:
+    """Rows of d numbers, one or more, all of them finite; of one variable also as a list.
+
+    `what` is the name of a row, `needed` says in an error of which shape they are to be.
+    """
+    array = numbers(values, f"{what}s")
+    if array.ndim == 1 and d == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] != d or len(array) == 0:
+        raise ValueError(f"{needed}; the shape of these is {np.shape(values)}.")
+    finite = np.isfinite(array).all(1)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise ValueError(f"{what} {row} has a missing or infinite value. {remedy}")
+    return array
+
+
 def observations(z: npt.ArrayLike) -> np.ndarray:
     """Coarse observations as a vector."""
-    array = _numbers(z, "the observations z")
+    array = numbers(z, "the observations z")
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or len(array) == 0:
@@ -73,21 +98,31 @@ def observations(z: npt.ArrayLike) -> np.ndarray:
 
 
 def mediators(mediator: npt.ArrayLike, p: int) -> np.ndarray:
-    """Mediators of p variables, one row each."""
-    array = _numbers(mediator, "the mediator")
-    if array.ndim == 1:
-        array = array[:, None] if p == 1 or array.size != p else array[None]
-    if array.ndim != 2 or array.shape[1] != p or len(array) == 0:
+    """Mediators of p variables, one row each; a single row may be a list."""
+    given = numbers(mediator, "mediators")
+    given = given[None] if given.ndim == 1 and given.size == p > 1 else given
+    needed = f"the bags' mediator has {p} variable(s), and mediators need a row of as many each"
+    return rows_of(given, p, "mediator", needed, "Drop it, with its observation.")
+
+
+def observed_mediators(bags: Bags, m: int, mediator: npt.ArrayLike | None) -> np.ndarray:
+    """Mediators of m observations: those of the bags where none are given."""
+    if bags.mediator is None:
         raise ValueError(
-            f"the bags' mediator has {p} variable(s); mediators of shape {np.shape(mediator)} do "
-            "not match."
+            "the bags have no mediator, so nothing links them to the observations. Give one to "
+            "Bags.from_points(..., mediator=y), or use BaggGP, which needs none, on matched data."
         )
-    if not np.isfinite(array).all():
-        raise ValueError(
-            f"mediator {int(np.argmin(np.isfinite(array).all(1)))} is missing or infinite. Drop "
-            "it, with its observation."
-        )
-    return array
+    if mediator is None:
+        if m != bags.n_bags:
+            raise ValueError(
+                f"{m} observations came for {bags.n_bags} bags and no mediator for them. "
+                "Unmatched observations need fit(..., mediator=y_tilde)."
+            )
+        mediator = bags.mediator
+    y = mediators(mediator, bags.mediator.shape[1])
+    if len(y) != m:
+        raise ValueError(f"{m} observations came with {len(y)} mediators.")
+    return y
 
 
 def own_bags(own_bag: npt.ArrayLike | None, m: int, n_bags: int) -> np.ndarray | None:
@@ -107,20 +142,8 @@ def own_bags(own_bag: npt.ArrayLike | None, m: int, n_bags: int) -> np.ndarray |
 
 def query_points(x: npt.ArrayLike, d: int) -> np.ndarray:
     """Points of d covariates to predict at."""
-    array = _numbers(x, "query points")
-    if array.ndim == 1 and d == 1:
-        array = array[:, None]
-    if array.ndim != 2 or array.shape[1] != d or len(array) == 0:
-        raise ValueError(
-            f"the model was fitted on {d} covariates; predict needs points by {d} covariates, and "
-            f"got shape {np.shape(x)}."
-        )
-    if not np.isfinite(array).all():
-        row = int(np.argmin(np.isfinite(array).all(1)))
-        raise ValueError(
-            f"query point {row} has a missing or infinite covariate. Drop such points first."
-        )
-    return array
+    needed = f"the model was fitted on {d} covariates; predict needs points by {d} covariates"
+    return rows_of(x, d, "query point", needed, "Drop such points first.")
 
 
 def known_covariance(
@@ -129,7 +152,7 @@ def known_covariance(
     """The covariance of m observations' errors that the user knows; a vector if diagonal."""
     known = np.zeros(m)
     if noise_std is not None:
-        std = _numbers(noise_std, "noise_std")
+        std = numbers(noise_std, "noise_std")
         if std.shape not in ((), (m,)) or not (np.isfinite(std) & (std >= 0)).all():
             raise ValueError(
                 "noise_std must hold one finite, not negative standard deviation for each of "
@@ -137,7 +160,7 @@ def known_covariance(
             )
         known += np.broadcast_to(std, (m,)) ** 2
     if noise_cov is not None:
-        known = np.diag(known) + _covariance(_numbers(noise_cov, "noise_cov"), m)
+        known = np.diag(known) + _covariance(numbers(noise_cov, "noise_cov"), m)
     return known
 
 
@@ -150,10 +173,3 @@ def _covariance(cov: np.ndarray, m: int) -> np.ndarray:
     if np.linalg.eigvalsh(cov).min() < -1e-8 * largest:
         raise ValueError("noise_cov has negative eigenvalues, so it is not a covariance.")
     return 0.5 * (cov + cov.T)
-
-
-def _numbers(values: Any, what: str) -> np.ndarray:
-    try:
-        return np.asarray(values, dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError(f"{what} must be numbers.") from None

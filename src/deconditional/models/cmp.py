@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Self
 
+import jax.numpy as jnp
 import numpy.typing as npt
 
 from deconditional.bags import Bags
@@ -100,5 +101,10 @@ class CMP(BagModel, MediationOptions):
         With `uncertainty` it includes that of the estimated operator.
         """
         fitted = self.check_fitted()
-        y = mediators(mediator, fitted.problem.mediation.bag_mediator.shape[1])
-        return CoarsePosterior(*stacked(fitted.conditional_means(y)))
+        y = jnp.asarray(mediators(mediator, fitted.problem.mediation.bag_mediator.shape[1]))
+        moments = fitted.by_draw(
+            lambda problem, vector, its, field: problem.conditional_means(
+                jnp.asarray(vector), its, field, y
+            )
+        )
+        return CoarsePosterior(*stacked(moments))

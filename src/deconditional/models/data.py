@@ -12,8 +12,8 @@ from deconditional.bags import Bags
 from deconditional.models.checks import (
     check_bags,
     known_covariance,
-    mediators,
     observations,
+    observed_mediators,
     own_bags,
 )
 from deconditional.models.options import BagOptions
@@ -91,29 +91,6 @@ class Data:
 
     def linked(self, mediator: npt.ArrayLike | None, own_bag: npt.ArrayLike | None) -> Self:
         """Add mediators of the observations, and the bags of their own."""
-        mediator = observed_mediator(self.bags, len(self.z), mediator)
-        assert self.bags.mediator is not None
-        y = mediators(mediator, self.bags.mediator.shape[1])
-        if len(y) != len(self.z):
-            raise ValueError(f"{len(self.z)} observations came with {len(y)} mediators.")
+        y = observed_mediators(self.bags, len(self.z), mediator)
         own = own_bags(own_bag, len(self.z), self.bags.n_bags)
         return replace(self, mediator=y, own_bag=own)
-
-
-def observed_mediator(
-    bags: Bags, n_observations: int, mediator: npt.ArrayLike | None
-) -> npt.ArrayLike:
-    """The mediators of the observations: those of the bags where none are given."""
-    if bags.mediator is None:
-        raise ValueError(
-            "the bags have no mediator. Give one to Bags.from_points(..., mediator=y), or use "
-            "BaggGP, which needs none, on matched data."
-        )
-    if mediator is not None:
-        return mediator
-    if n_observations != bags.n_bags:
-        raise ValueError(
-            f"{n_observations} observations came for {bags.n_bags} bags and no mediator for "
-            "them. Unmatched observations need fit(..., mediator=y_tilde)."
-        )
-    return bags.mediator

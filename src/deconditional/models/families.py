@@ -20,7 +20,6 @@ from deconditional.inference.laplace import SETTLED, FamilyProblem, settle, solu
 from deconditional.inference.learn import (
     Fitted,
     Learning,
-    Stages,
     averaged,
     learn,
     sampled,
@@ -105,9 +104,10 @@ def fit_sources(
     whole, details, notes = posed
     solver = InBasis(getattr(solver_of(model), "climb", None))
     problem = whole if solver.climb else _condensed(whole, sources, model.seed)
-    bags = sources[0].bags if len(sources) == 1 else _together([each.bags for each in sources])
+    first, *others_of = [each.bags for each in sources]
+    bags = first.joined(*others_of) if others_of else first
 
-    def at(number: int) -> Stages:
+    def at(number: int) -> CheckpointPart:
         part = within(kept, f"round {number}").get("checkpoint")
         return stages(model, bags, whole, part)
 
@@ -136,7 +136,7 @@ def _points(model: Any, each: Given) -> Bags:
 
 
 def _in_rounds(
-    problem: Any, how: Learning, at: Callable[[int], Stages], others: Sequence[Measurements]
+    problem: Any, how: Learning, at: Callable[[int], CheckpointPart], others: Sequence[Measurements]
 ) -> tuple[Fitted, int]:
     """What was learnt, and in how many fits."""
     first = replace(how, method="map", method_options=None)
@@ -335,18 +335,4 @@ def _seen(each: Given, kind: Any) -> Seen:
         offset=each.bias != "none",
         affine=each.bias == "affine",
         learns_noise=each.learns_noise,
-    )
-
-
-def _together(every: Sequence[Bags]) -> Bags:
-    """The bags of all sources, for what reports and checks look at."""
-    firsts = np.cumsum([0, *(bags.n_bags for bags in every)])
-    points = np.cumsum([0, *(int(bags.point.max()) + 1 for bags in every)])
-    return Bags(
-        np.concatenate([bags.points for bags in every]),
-        np.concatenate([bags.bag + k for bags, k in zip(every, firsts, strict=False)]),
-        np.concatenate([bags.weights for bags in every]),
-        tuple((k, name) for k, bags in enumerate(every) for name in bags.ids),
-        None,
-        np.concatenate([bags.point + k for bags, k in zip(every, points, strict=False)]),
     )

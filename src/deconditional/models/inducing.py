@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.cluster import kmeans_plusplus
 
 from deconditional.bags import Bags
+from deconditional.models.checks import rows_of
 
 DEFAULT_INDUCING = 400
 MOST_FOR_KMEANS = 50_000
@@ -52,20 +53,8 @@ def spread_out(points: np.ndarray, number: int, seed: int) -> np.ndarray:
 
 
 def _given(how: Any, number: int | None, d: int) -> np.ndarray:
-    try:
-        points = np.asarray(how, dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError("inducing points must be numbers.") from None
-    if points.ndim == 1 and d == 1:
-        points = points[:, None]
-    if points.ndim != 2 or points.shape[1] != d or len(points) == 0:
-        raise ValueError(
-            f"inducing points need the {d} covariates of the bags, one row each; their shape is "
-            f"{points.shape}."
-        )
-    if not np.isfinite(points).all():
-        row = int(np.argmin(np.isfinite(points).all(1)))
-        raise ValueError(f"inducing point {row} has a missing or infinite covariate.")
+    needed = f"inducing points need the {d} covariates of the bags, one row each"
+    points = rows_of(how, d, "inducing point", needed, "Leave it out.")
     if number is not None and number != len(points):
         raise ValueError(
             f"n_inducing is {number}, but {len(points)} inducing points were given; leave "

@@ -41,7 +41,7 @@ LEVEL = 0.02
 """A link that shuffled mediators match in more than this share of the cases is none."""
 
 CLEARLY_EXPLAINED = 0.35
-"""Of few rows even a good mediator is matched by some shuffles; this share is not by chance."""
+"""Share explained that is not by chance, though some shuffles of few rows match it."""
 
 SMOOTHNESS = (0.3, 1.0)
 """Length scales of the test, in median distances between mediators."""

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
 
-from deconditional.bags import Bags
 from deconditional.fitting.kernel_parameters import KernelTemplate, kernel_template
 from deconditional.fitting.parameters import Parameter, ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
@@ -56,7 +55,8 @@ def problem_parts(
         Parameters beside those of kernels and noises.
     """
     bags, z = data.bags, data.z
-    variance = _typical_variance(z if typical_z is None else typical_z)
+    typical = z if typical_z is None else typical_z
+    variance = spread(typical) ** 2 or float(np.mean(typical**2)) or 1.0
     template = field_kernel(
         options.kernel, data.reach, variance, length_scale_prior=length_scale_prior
     )
@@ -65,12 +65,15 @@ def problem_parts(
         parameters.append(positive("noise_std", 0.2 * np.sqrt(variance), 1.0, reach=6.0))
     if options.fine_noise:
         parameters.append(positive("fine_noise_std", 0.3 * np.sqrt(variance), 1.0, reach=6.0))
-    trend = prior_trend(options.trend, bags.points, z)
+    trend, overlap = prior_trend(options.trend, bags.points, z), None
+    if options.fine_noise:  # what unit noise of single fine values gives to bag means
+        overlap = jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
+    many = options.precision == "auto" and bags.n_points >= FLOAT32_FROM
     whole = [p for p in template.parameters if p.name == "kernel.variance" and variance_prior]
     priors = {p.name: variance_prior(p.start) for p in whole} | dict(options.priors or {})
     return {
         "layout": bags.layout,
-        "overlap": _overlap(bags) if options.fine_noise else None,
+        "overlap": overlap,
         "z": jnp.asarray(z),
         "known_noise": jnp.asarray(data.known_noise),
         "trend": trend,
@@ -78,7 +81,7 @@ def problem_parts(
         "kernel": template,
         "mediation": mediation,
         "parameters": ParameterSet.of(parameters, options.fixed, priors),
-        "dtype": tile_dtype(options.precision, bags),
+        "dtype": jnp.float32 if many or options.precision == "float32" else jnp.float64,
     }
 
 
@@ -141,26 +144,10 @@ def with_length_scales(family: Any, d: int) -> AbstractKernel:
     return family(lengthscale=jnp.ones(d)) if d > 1 else family()
 
 
-def tile_dtype(precision: str, bags: Bags) -> Any:
-    """The type of kernel tiles."""
-    if precision == "auto":
-        return jnp.float32 if bags.n_points >= FLOAT32_FROM else jnp.float64
-    return jnp.dtype(precision).type
-
-
 def spread(z: np.ndarray) -> float:
     """Standard deviation; zero where rounding alone tells equal observations apart."""
     found = float(np.std(z))
     return found if found > 1e-12 * float(np.abs(z).max()) else 0.0
-
-
-def _typical_variance(z: np.ndarray) -> float:
-    return spread(z) ** 2 or float(np.mean(z**2)) or 1.0
-
-
-def _overlap(bags: Bags) -> Any:
-    """What unit noise of single fine values gives to bag means."""
-    return jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
 
 
 def prior_trend(trend: str | Sequence[int], points: np.ndarray, z: np.ndarray) -> Trend:

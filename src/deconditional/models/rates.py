@@ -1,22 +1,41 @@
-"""Predictions of models of families: rates at points, sums and counts over new bags."""
+"""Predictions of models of families: rates at points, sums and counts over new bags, held out.
+
+Points of new bags that were in observed ones have the effects of overdispersion that these
+observations tell of; others have them as the prior says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from deconditional.bags import Bags
-from deconditional.inference.learn import Fitted
+from deconditional.inference.laplace import JointProblem, settle, solution_of
+from deconditional.inference.learn import Fitted, solved_at
+from deconditional.inference.point_effects import point_effects
 from deconditional.inference.posterior import Posterior
 from deconditional.inference.rate_posterior import BagDraws, RatePosterior, bag_rates
+from deconditional.inference.seen import Seen
 from deconditional.models.checks import query_points
-from deconditional.models.point_draws import own_values, point_draws
 from deconditional.models.sources import amounts, with_task
 from deconditional.observations.families import OVERDISPERSION, Family, Normal
+from deconditional.observations.kinds import Matched
+
+MOST_DRAWN = 2**27
+"""Rates of points that are held: a GiB."""
+
+BLOCK = 2**22
+"""Rates of points whose effects are drawn at a time."""
+
+HELD_OUT_DRAWS = 1_000
+"""Draws of every observation that is held out."""
 
 
 def asked_points(x: npt.ArrayLike, d: int, n_tasks: int | None, task: int | None) -> np.ndarray:
@@ -136,3 +155,152 @@ def observed(
         drawn = family.simulate(key, mean, jnp.asarray(amount), **own) if noise else mean
         found[rows] = np.asarray(drawn)
     return found
+
+
+# --------------------------------------------------------------------------- effects of points
+
+
+def own_values(fitted: Fitted, family: Family, seen: Seen, k: int) -> dict[str, Any]:
+    """The parameters of the family of a source in one draw of the hyper-parameters."""
+    values = fitted.problems[k].parameters.unpack(jnp.asarray(fitted.vectors[k]))
+    own = () if isinstance(family, Normal) and not seen.learns_noise else family.own_parameters()
+    return {p.name: values[f"{seen.prefix}{p.name}"] for p in own}
+
+
+def point_draws(
+    fitted: Fitted, family: Family, source: int, bags: Bags, n: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of the mean rates of new bags, effects included, (n, N), and which field each is of."""
+    seen = fitted.problem.sources[source]
+    points, place, amount, own = _places(seen, bags)
+    if n * len(points) > MOST_DRAWN:
+        raise ValueError(
+            f"{n} draws of {len(points)} points with effects of their own do not fit; ask for "
+            f"n_draws={max(MOST_DRAWN // len(points), 2)}, or for parts of the bags at a time."
+        )
+    single = Bags.from_points(points, np.arange(len(points)))
+    rates, which = bag_rates(fitted.fields, family.g, single, n, seed)
+    weights = csr_array((bags.weights, (place, bags.bag)), shape=(len(points), bags.n_bags))
+    draws, size = np.empty((n, bags.n_bags)), max(BLOCK // len(points), 1)
+    for k in np.unique(which):
+        values = own_values(fitted, family, seen, k)
+        std = float(values.pop(OVERDISPERSION))
+        slopes = _slopes(family, seen, values)
+        rows = np.flatnonzero(which == k)
+        for block in np.split(rows, range(size, len(rows), size)):
+            factors = point_effects(
+                rates[block], amount, own, std, slopes, (seed, 1, int(block[0]))
+            )
+            draws[block] = (rates[block] * factors) @ weights
+    return draws, which
+
+
+def _places(seen: Seen, bags: Bags) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Points that matter, where those of new bags are, and amounts and observed bags of all.
+
+    Observed bags matter if one of their points is in a new bag. Where they share points, or where
+    observations see bags through mediators, effects are as the prior has them.
+    """
+    layout = seen.layout
+    weights = np.asarray(layout.weights)
+    kept = weights > 0
+    old = np.asarray(layout.points)[kept]
+    bag = np.repeat(np.asarray(layout.bag), layout.chunk)[kept]
+    points, at = np.unique(np.concatenate([old, bags.points]), axis=0, return_inverse=True)
+    at = at.ravel()
+    before, place = at[: len(old)], at[len(old) :]
+    own, amount = np.full(len(points), -1), np.zeros(len(points))
+    if len(np.unique(before)) == len(before) and isinstance(seen.observation, Matched):
+        own[before] = bag
+        amount[before] = weights[kept] * np.asarray(seen.amount)[bag]
+    return points, place, amount, own
+
+
+def _slopes(
+    family: Family, seen: Seen, values: dict[str, Any]
+) -> Callable[[np.ndarray], tuple[Any, Any]]:
+    """Slopes of the log likelihood of the observations by the logarithms of their means."""
+    y, amount, counted = seen.y, seen.amount, seen.counted
+
+    @jax.jit
+    def slopes(log_mean: Any) -> tuple[Any, Any]:
+        def log_likelihood(at: Any) -> Any:
+            return jnp.sum(counted * family.log_density(y, jnp.exp(at), amount, **values))
+
+        mean = jnp.exp(log_mean)
+        information = family.information(mean, amount, **values) * mean**2
+        return jax.grad(log_likelihood)(log_mean), counted * information
+
+    return slopes
+
+
+# --------------------------------------------------------------------------- held out
+
+
+def held_out_draws(
+    fitted: Fitted, families: tuple[Family, ...], bags: Bags, folds: np.ndarray, seed: int
+) -> BagDraws:
+    """Draws of every observation, noise included, from the posterior without its fold.
+
+    Each fold is a solution of its own: those of its observations count for nothing in the
+    likelihood, so that shapes stay and one compilation serves all folds. `bags` are those of all
+    sources, one after another.
+    """
+    sources = fitted.problem.sources
+    if isinstance(fitted.problem, JointProblem):
+        raise ValueError(
+            "after method='nuts' held-out predictions would need a chain for every fold; fit with "
+            "method='draws' or 'map'."
+        )
+    if any(seen.offset or seen.affine for seen in sources):
+        raise ValueError(
+            "held-out predictions are for sources without a bias; hold observations out of fit."
+        )
+    ends = np.cumsum([len(seen.y) for seen in sources])
+    first = np.cumsum([0, *(seen.layout.n_bags for seen in sources)])
+    values = np.empty((HELD_OUT_DRAWS, len(folds)))
+    for fold in np.unique(folds):
+        out = folds == fold
+        rest = _without(fitted, np.split(out, ends[:-1]))
+        for k, own in enumerate(np.split(np.arange(len(folds)), ends[:-1])):
+            rows = np.flatnonzero(out[own])
+            if rows.size:
+                its = bags.select(np.arange(first[k], first[k + 1]))
+                values[:, own[rows]] = _draws(rest, families[k], k, its, rows, seed)
+    return BagDraws(values)
+
+
+def _without(fitted: Fitted, out: list[np.ndarray]) -> Fitted:
+    """The fit from all observations but some of every source."""
+
+    def held(problem: Any) -> Any:
+        pairs = zip(problem.sources, out, strict=True)
+        return replace(problem, sources=tuple(seen.holding(~each) for seen, each in pairs))
+
+    def solve(problem: Any, vector: Any) -> Any:
+        if problem.variational:
+            problem = settle(problem, vector, solution_of)
+        return solution_of(problem, vector)
+
+    every = {id(problem): held(problem) for problem in fitted.problems}
+    owners = tuple(every[id(problem)] for problem in fitted.problems)
+    return solved_at(fitted, owners, fitted.vectors, solve)
+
+
+def _draws(
+    fitted: Fitted, family: Family, k: int, bags: Bags, rows: np.ndarray, seed: int
+) -> np.ndarray:
+    """Draws of some observations of source k."""
+    seen = fitted.problem.sources[k]
+    draws = zip(fitted.problems, fitted.vectors, strict=True)
+    mixing = [p.sources[k].weights(p.parameters.unpack(vector)) for p, vector in draws]
+    bags = bags.select(rows) if mixing[0] is None else bags
+    if family.overdispersion == "points":
+        rates, which = point_draws(fitted, family, k, bags, HELD_OUT_DRAWS, seed)
+    else:
+        rates, which = bag_rates(fitted.fields, family.g, bags, HELD_OUT_DRAWS, seed)
+    if mixing[0] is not None:
+        mixed = [np.asarray(each)[:, rows] for each in mixing]
+        rates = np.stack([rate @ mixed[j] for rate, j in zip(rates, which, strict=True)])
+    amount = np.asarray(seen.amount)[rows]
+    return observed(fitted, family, k, rates, which, amount, seed, noise=True, old=rows)

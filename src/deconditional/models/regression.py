@@ -18,7 +18,13 @@ from deconditional.errors import Caution
 from deconditional.fitting.report import FitReport
 from deconditional.kernels.radial import prior_variance
 from deconditional.models.bagg import BaggGP
-from deconditional.models.checks import check_bags, check_kernel, mediators, observations, own_bags
+from deconditional.models.checks import (
+    check_bags,
+    check_kernel,
+    observations,
+    observed_mediators,
+    own_bags,
+)
 from deconditional.observations.families import OVERDISPERSION
 from deconditional.observations.measurements import (
     Measurements,
@@ -52,21 +58,7 @@ class Unmatched(NamedTuple):
         """Check what the user gave; without mediators, observation j is that of bag j."""
         check_bags(bags)
         z = observations(z)
-        if bags.mediator is None:
-            raise ValueError(
-                "the bags have no mediator, so nothing links them to the observations. Give one "
-                "to Bags.from_points(..., mediator=y)."
-            )
-        if mediator is None:
-            if len(z) != bags.n_bags:
-                raise ValueError(
-                    f"{len(z)} observations came for {bags.n_bags} bags and no mediator for them. "
-                    "Unmatched observations need fit(..., mediator=y_tilde)."
-                )
-            mediator = bags.mediator
-        y = mediators(mediator, bags.mediator.shape[1])
-        if len(y) != len(z):
-            raise ValueError(f"{len(z)} observations came with {len(y)} mediators.")
+        y = observed_mediators(bags, len(z), mediator)
         return cls(bags, z, y, own_bags(own_bag, len(z), bags.n_bags))
 
     @property

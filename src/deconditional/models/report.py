@@ -12,9 +12,10 @@ from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, tell_of
 from deconditional.fitting.report import FitReport
 from deconditional.inference.basis import InducingBasis
-from deconditional.inference.learn import NO_HYPER, Fitted, Stages
-from deconditional.models.cautions import check_finite, of_fit
+from deconditional.inference.learn import NO_HYPER, Fitted
+from deconditional.models.cautions import of_fit
 from deconditional.observations.kinds import Mediated
+from deconditional.saving.resume import CheckpointPart
 
 
 def learnt_attributes(
@@ -54,7 +55,7 @@ def reported(
     details: Mapping[str, str],
     notes: Sequence[str],
     effort: str,
-    stages: Stages,
+    stages: CheckpointPart,
     seconds: float,
 ) -> FitReport:
     """The report of a fit, whose warnings are given.
@@ -72,7 +73,12 @@ def reported(
     seconds
         That it took.
     """
-    check_finite(seen["log_evidence_"])
+    if not np.isfinite(seen["log_evidence_"]):
+        raise ValueError(
+            "the fit has no finite answer: the covariance of the observations is not one, whatever "
+            "is added to its diagonal. Check the values of fixed={...}, noise_std and noise_cov, "
+            "and that observations and covariates are of a sensible size."
+        )
     best, nuts = fitted.optimum, fitted.diagnostics
     converged, log_posterior = best.converged, best.log_posterior
     if nuts is not None:

@@ -52,7 +52,7 @@ class Exact:
     climb: ClimbOptions | None = None
 
     def pose(self, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed:
-        """The problem."""
+        """The exact problem of some parts."""
         repeats = repeats_of(bags, parts["kernel"].kernel)
         return Posed(ExactProblem(**parts, repeats=repeats), {"inference": "exact"})
 

@@ -10,7 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.bags import Bags
-from deconditional.models.checks import check_bags, known_covariance, mediators, observations
+from deconditional.models.checks import (
+    check_bags,
+    known_covariance,
+    numbers,
+    observations,
+    observed_mediators,
+)
 from deconditional.observations.families import Family, Normal, check_observed
 
 
@@ -235,15 +241,7 @@ def _linked(bags: Bags, z: np.ndarray, mediator: Any) -> tuple[Any, Sequence[Has
                 "VarCMP is the model."
             )
         return None, bags.ids
-    if bags.mediator is None:
-        raise ValueError(
-            "observations have a mediator and their bags have none. Give one to "
-            "Bags.from_points(..., mediator=y)."
-        )
-    y = mediators(mediator, bags.mediator.shape[1])
-    if len(y) != len(z):
-        raise ValueError(f"{len(z)} observations came with {len(y)} mediators.")
-    return y, range(len(z))
+    return observed_mediators(bags, len(z), mediator), range(len(z))
 
 
 def amounts(
@@ -259,10 +257,7 @@ def amounts(
     amount = usual if amount is None and family.amount == "exposure" else amount
     if amount is None:
         return None
-    try:
-        array = np.asarray(amount, dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError(f"{family.amount} must be numbers.") from None
+    array = numbers(amount, family.amount)
     if array.shape not in ((), (size,)):
         raise ValueError(
             f"{family.amount} must be one number, or one for each of the {size} {what}; its shape "

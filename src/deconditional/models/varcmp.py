@@ -14,7 +14,7 @@ from deconditional.models.cmp import CMP
 from deconditional.models.families import families_asked, fit_sources
 from deconditional.models.options import FamilyOptions
 from deconditional.models.sources import Source, matched_pair, sources_of
-from deconditional.models.variational import VariationalModel
+from deconditional.models.vbagg import VariationalModel
 from deconditional.saving.resume import Checkpoint, opened
 
 

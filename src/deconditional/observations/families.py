@@ -3,8 +3,8 @@ r"""Families: how an observation scatters about the mean that the field gives it
 Observation m has the mean :math:`\mu_m = E_m r_m`: its exposure (population, trials, area), or one,
 times its rate, the mean of :math:`g^{-1}(f(x_i))` over its bag. A :class:`Family` is the link g and
 the density of y given :math:`\mu` and E. Families are compared by value, so that two fits with
-equal ones share what is compiled. :mod:`~deconditional.observations.counts` and
-:mod:`~deconditional.observations.amounts` have those that come with the package.
+equal ones share what is compiled. :mod:`~deconditional.observations.counts` has those that come
+with the package.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Family:
 
     @property
     def g(self) -> Link:
-        """The link."""
+        """The link of the family, with its functions."""
         return link_of(self.link)
 
     @property
@@ -208,7 +208,7 @@ class OfLink(Normal):
         return super().log_density(y, self.g.eta(mean / exposure), exposure, variance=variance)
 
     def variance(self, mean: Any, exposure: Any, *, variance: Any) -> Array:
-        """That of the mean, to first order."""
+        """Variance of a mean whose link has normal errors, to first order."""
         return variance * (exposure * self.g.slope(self.g.eta(mean / exposure))) ** 2
 
 
@@ -275,5 +275,5 @@ def check_observed(family: Family, y: np.ndarray, amount: np.ndarray, names: Any
 
 
 def log_factorial(count: Any) -> Array:
-    """Log of n!."""
+    """Logarithm of the factorial of a count."""
     return gammaln(jnp.asarray(count) + 1.0)

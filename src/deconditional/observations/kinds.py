@@ -19,7 +19,7 @@ class Matched(eqx.Module):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """None of its own."""
+        """Parameters of the observation model: it has none."""
         return ()
 
     def weights(self, values: Mapping[str, Any]) -> tuple[None, None]:

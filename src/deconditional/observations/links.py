@@ -15,7 +15,7 @@ import deconditional.kernels.jax_setup  # noqa: F401
 
 NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(20)
 NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
-"""Of Gauss and Hermite: expectations under a standard normal distribution."""
+"""Rule of Gauss and Hermite for expectations under a standard normal distribution."""
 
 LEAST_SHARE = 1e-12
 """How near to zero or one a probability may come before its logit is taken."""
@@ -35,9 +35,9 @@ class Link:
         Derivative of the rate by f.
     bend
         :math:`g'' / g'^2` by the rate: what the mean of g loses, twice, of a unit of its variance.
-    means
-        Of the rate, its slope and its square where f is normal, by mean and variance of f; by
-        quadrature without them.
+    expected, expected_slope, expected_square
+        The means of the rate, of its slope and of its square where f is normal, by mean and
+        variance of f.
 
     Examples
     --------
@@ -50,35 +50,32 @@ class Link:
     eta: Function
     slope: Function
     bend: Function
-    means: tuple[Function, Function, Function] | None = None
+    expected: Function
+    expected_slope: Function
+    expected_square: Function
 
-    def expected(self, mean: Any, variance: Any) -> Array:
-        """The mean rate where f is normal."""
-        return self._average(0, mean, variance)
 
-    def expected_slope(self, mean: Any, variance: Any) -> Array:
-        """Derivative of the mean rate by the mean of f."""
-        return self._average(1, mean, variance)
+def _averaged(function: Function) -> Function:
+    """The mean of a function of f where f is normal, by quadrature."""
 
-    def expected_square(self, mean: Any, variance: Any) -> Array:
-        """The mean of the squared rate where f is normal."""
-        return self._average(2, mean, variance)
-
-    def _average(self, which: int, mean: Any, variance: Any) -> Array:
-        if self.means is not None:
-            return self.means[which](mean, variance)
-        function = (self.rate, self.slope, lambda eta: self.rate(eta) ** 2)[which]
+    def average(mean: Any, variance: Any) -> Array:
         std = jnp.sqrt(jnp.maximum(variance, 1e-24))  # the root has no slope at zero
         total = jnp.zeros(())
         for node, weight in zip(NODES.tolist(), NODE_WEIGHTS.tolist(), strict=True):
             total = total + weight * function(mean + std * node)
         return total
 
+    return average
+
 
 def _logit(rate: Any) -> Array:
     """The logit, finite at zero and one."""
     share = jnp.clip(rate, LEAST_SHARE, 1.0 - LEAST_SHARE)
     return jnp.log(share) - jnp.log1p(-share)
+
+
+def _slope_of_logistic(eta: Any) -> Array:
+    return jax.nn.sigmoid(eta) * (1.0 - jax.nn.sigmoid(eta))
 
 
 def _mean_of_exp(mean: Any, variance: Any) -> Array:
@@ -88,23 +85,21 @@ def _mean_of_exp(mean: Any, variance: Any) -> Array:
 LINKS = {
     "identity": Link(
         *(jnp.asarray, jnp.asarray, jnp.ones_like, jnp.zeros_like),
-        means=(
-            lambda mean, _: jnp.asarray(mean),
-            lambda mean, _: jnp.ones_like(mean),
-            lambda mean, variance: mean**2 + variance,
-        ),
+        expected=lambda mean, _: jnp.asarray(mean),
+        expected_slope=lambda mean, _: jnp.ones_like(mean),
+        expected_square=lambda mean, variance: mean**2 + variance,
     ),
     "log": Link(
         *(jnp.exp, jnp.log, jnp.exp, lambda rate: -jnp.ones_like(rate)),
-        means=(
-            *(_mean_of_exp, _mean_of_exp),
-            lambda mean, variance: jnp.exp(2.0 * mean + 2.0 * variance),
-        ),
+        expected=_mean_of_exp,
+        expected_slope=_mean_of_exp,
+        expected_square=lambda mean, variance: jnp.exp(2.0 * mean + 2.0 * variance),
     ),
     "logit": Link(
-        *(jax.nn.sigmoid, _logit),
-        slope=lambda eta: jax.nn.sigmoid(eta) * (1.0 - jax.nn.sigmoid(eta)),
-        bend=lambda rate: 2.0 * rate - 1.0,
+        *(jax.nn.sigmoid, _logit, _slope_of_logistic, lambda rate: 2.0 * rate - 1.0),
+        expected=_averaged(jax.nn.sigmoid),
+        expected_slope=_averaged(_slope_of_logistic),
+        expected_square=_averaged(lambda eta: jax.nn.sigmoid(eta) ** 2),
     ),
 }
 """Name -> link."""

@@ -79,20 +79,19 @@ class CMO:
     ridge: Float[Array, " N"]
     centred: bool = False
 
-    def _solved(self, y: Float[Array, "M p"]) -> tuple[Array, Array, Array, Array]:
+    def _solved(self, y: Float[Array, "M p"]) -> tuple[Array, Array, Array]:
+        """Covariances with the bags, and L + R solved for these and for ones."""
         bags = layout_points(self.mediator)
         cross = bag_cross(self.kernel, y, bags).T
         gram = bag_gram(self.kernel, bags)
         root = stable_cholesky(gram + jnp.diag(self.ridge))
-        return cross, root, jsl.cho_solve((root, True), cross), self._ones_solved(root)
-
-    @staticmethod
-    def _ones_solved(root: Array) -> Array:
-        return jsl.cho_solve((root, True), jnp.ones(root.shape[0], root.dtype))
+        both = jnp.concatenate([cross, jnp.ones((len(root), 1), root.dtype)], axis=1)
+        solved = jsl.cho_solve((root, True), both)
+        return cross, solved[:, :-1], solved[:, -1]
 
     def weights(self, y: Float[Array, "M p"]) -> Float[Array, "N M"]:
         """W: the weight of every bag mean in the conditional mean at every y."""
-        _, _, weights, ones = self._solved(y)
+        _, weights, ones = self._solved(y)
         if not self.centred:
             return weights
         return weights + jnp.outer(ones, (1.0 - weights.sum(0)) / ones.sum())
@@ -101,7 +100,7 @@ class CMO:
         self, y: Float[Array, "M p"]
     ) -> tuple[Float[Array, "N M"], Float[Array, "M M"]]:
         """W and V at the same mediators."""
-        cross, _, weights, ones = self._solved(y)
+        cross, weights, ones = self._solved(y)
         prior = bag_gram(self.kernel, layout_points(y))
         covariance = prior - cross.T @ weights
         if not self.centred:

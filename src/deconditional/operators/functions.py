@@ -27,6 +27,7 @@ from deconditional.bags.inputs import Floats, points_array
 from deconditional.kernels.layout import layout_points
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.sweeps import bag_gram, between_bags
+from deconditional.models.checks import rows_of
 
 BLOCK_ENTRIES = 20_000_000
 """Kernel values held at once while a function is evaluated: 160 MB."""
@@ -89,7 +90,8 @@ class Features:
 
     def blocks_at(self, points: npt.ArrayLike) -> Iterator[Floats]:
         """Values of all features at points, a block of points at a time."""
-        x = self._checked_points(points)
+        needed = f"points of this space have {self.n_inputs} variable(s)"
+        x = rows_of(points, self.n_inputs, "point", needed, "Drop it.")
         rows = max(256, BLOCK_ENTRIES // len(self))
         for block in np.split(x, range(rows, len(x), rows)):
             layout = layout_points(jnp.asarray(block))
@@ -105,31 +107,7 @@ class Features:
     def joined(self, other: Features) -> Features:
         """Features of both, one after the other."""
         self._check_space(other)
-        a, b = self.bags, other.bags
-        return Features(
-            self.kernel,
-            Bags(
-                points=np.concatenate([a.points, b.points]),
-                bag=np.concatenate([a.bag, a.n_bags + b.bag]),
-                weights=np.concatenate([a.weights, b.weights]),
-                ids=tuple(range(a.n_bags + b.n_bags)),
-                mediator=None,
-                point=np.arange(a.n_points + b.n_points),
-            ),
-        )
-
-    def _checked_points(self, points: npt.ArrayLike) -> Floats:
-        x = points_array(points)
-        if x.shape[1] != self.n_inputs:
-            raise ValueError(
-                f"points of this space have {self.n_inputs} variable(s); points of shape "
-                f"{np.shape(points)} do not."
-            )
-        if not np.isfinite(x).all():
-            raise ValueError(
-                f"point {int(np.argmin(np.isfinite(x).all(1)))} is missing or infinite. Drop it."
-            )
-        return x
+        return Features(self.kernel, self.bags.joined(other.bags))
 
     def _check_space(self, other: Features) -> None:
         same = self.kernel is other.kernel or bool(eqx.tree_equal(self.kernel, other.kernel))

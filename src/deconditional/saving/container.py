@@ -55,7 +55,7 @@ class ArrayWriter:
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
         self.names: dict[str, str] = {}
-        """Of arrays, by their digest."""
+        """Names of arrays by their digest."""
 
     def add(self, array: Any) -> str:
         """The name of an array in the file."""

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ INTERVAL = 30.0
 """Seconds between two writes."""
 
 SHARE = 0.01
-"""Of the time goes into writing, at most."""
+"""Share of the time that goes into writing, at most."""
 
 
 @dataclass(frozen=True)
@@ -131,19 +131,42 @@ def opened(
 
 @dataclass(frozen=True)
 class CheckpointPart:
-    """Part of an open checkpoint that belongs to one of the fits that a fit is made of."""
+    """Part of an open checkpoint that belongs to one of the fits that a fit is made of.
 
-    file: _File
+    Attributes
+    ----------
+    file, prefix
+        The file, and what is before the names of its sections; None where nothing is kept.
+    identity
+        What sections have to agree with: data, model, options and version.
+    """
+
+    file: _File | None = None
     prefix: str = ""
+    identity: str = ""
+    _sections: list[CheckpointSection] = field(default_factory=list)
 
-    def section(self, name: str, identity: str) -> CheckpointSection:
+    def section(self, name: str) -> CheckpointSection:
         """The section of a stage, with what the file has of it.
 
         A file whose first section is missing, or has another identity, belongs to another fit,
         which is an error. A later one depends on what was computed before, perhaps on another
         machine; it begins anew, and a warning says so.
         """
-        return self.file.section(f"{self.prefix}{name}", identity)
+        if self.file is None:
+            return CheckpointSection()
+        self._sections.append(self.file.section(f"{self.prefix}{name}", self.identity))
+        return self._sections[-1]
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None where nothing is kept."""
+        return None if self.file is None else self.file.path
+
+    @property
+    def resumed(self) -> str:
+        """What was taken from the file, in words."""
+        return ", ".join(each.resumed for each in self._sections if each.resumed)
 
 
 def within(kept: CheckpointPart | None, name: str = "") -> dict[str, Any]:
@@ -153,7 +176,8 @@ def within(kept: CheckpointPart | None, name: str = "") -> dict[str, Any]:
     """
     if kept is None:
         return {}
-    return {"checkpoint": replace(kept, prefix=f"{kept.prefix}{name}/") if name else kept}
+    inner = f"{kept.prefix}{name}/" if name else kept.prefix
+    return {"checkpoint": CheckpointPart(kept.file, inner)}
 
 
 class CheckpointSection:
@@ -207,7 +231,7 @@ class _File:
         self._due = time.monotonic() + settings.interval
         self._lock = threading.Lock()
         self._identities: dict[str, str] = {}
-        """Of the stages that have begun."""
+        """Identities of the stages that have begun."""
         remove_leftovers(self.path)
         self._states = _read(self.path)
         """Identity and state of every section."""
