@@ -15,6 +15,7 @@ from studies.data import noisy_mediator
 
 QUICK = {"n_restarts": 1, "max_iter": 60, "method_options": {"num_draws": 4}}
 HELD = {"kernel.lengthscale": [0.9, 0.7], "kernel.variance": 1.1, "noise_std": 0.2}
+HALF = LogNormal(0.5, 0.1)
 LINK = {"mediator_kernel.lengthscale": 1.3, "mediator_kernel.variance": 0.8}
 
 
@@ -80,10 +81,12 @@ def test_predictions_are_a_mixture_over_draws_of_the_parameters(noisy):
 
 
 def test_the_variance_of_the_field_has_no_prior_by_z_beside_the_law_of_its_spread(noisy):
-    _, model = noisy
+    data, model = noisy
     problem = model.fitted_.problem
     prior = problem.parameters.priors["kernel.variance"]
-    assert prior == LogNormal(np.asarray(np.var(model.regressor_.z_)), 3.0)
+    assert prior == LogNormal(pytest.approx(np.var(data.z)), 3.0)
+    given = fitted(data, method="map", method_options=None, priors={"kernel.variance": HALF})
+    assert given.fitted_.problem.parameters.priors["kernel.variance"].median == 0.5
     assert problem.spread is not None
 
 

@@ -128,10 +128,8 @@ def _asked(problem: Any, others: Sequence[Any]) -> tuple[Callable[[Any], Any], i
     alike = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *others)
     own = [eqx.filter(each, alike, inverse=True) for each in others]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
-    same = eqx.filter(others[0], alike)
-    return partial(_losses, same, stacked, len(others)), BATCH if getattr(
-        problem, "is_small", False
-    ) else 1
+    ask = partial(_losses, eqx.filter(others[0], alike), stacked, len(others))
+    return ask, BATCH if getattr(problem, "is_small", False) else 1
 
 
 def log_marginal(problem: Problem, mode: np.ndarray) -> float:
