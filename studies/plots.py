@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.report.curves import draw_coverage
 from deconditional.report.plots import (
     BLUE,
     DIVERGING,
@@ -17,6 +16,7 @@ from deconditional.report.plots import (
     SEQUENTIAL,
     SPREAD,
     VERMILION,
+    draw_coverage,
     new_figure,
     require_matplotlib,
     save,

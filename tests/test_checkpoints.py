@@ -987,7 +987,7 @@ def test_downscale_keeps_its_checkpoint_until_the_result_is_there(cells, tmp_pat
     options = {"model": "gpr", "n_restarts": 1}
     alone, n = events(lambda: dc.downscale(*given, **options))
     with monkeypatch.context() as patch:
-        patch.setattr(dc.Downscaler, "predict_side", lambda *_, **__: pytest.fail("no room"))
+        patch.setattr(dc.Downscaler, "predict", lambda *_, **__: pytest.fail("no room"))
         with pytest.raises(pytest.fail.Exception):
             events(lambda: dc.downscale(*given, checkpoint=path, **options))
     assert path.exists()

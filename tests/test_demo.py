@@ -100,7 +100,8 @@ def test_scores_are_those_of_the_result(done, example):
 def test_the_table_marks_the_model_that_was_chosen():
     scores = {"bagg-gp": {"rmse": 1.0, "crps": 0.5}, "bilinear": {"rmse": 2.0}}
     file = io.StringIO()
-    Console(width=100, file=file).print(demo.table(scores, "bagg-gp", "K"))
+    drawn = demo.table(scores, demo.SCORES, "against the truth (K)", "bagg-gp")
+    Console(width=100, file=file).print(drawn)
     lines = file.getvalue().splitlines()
     assert lines[0].strip() == "against the truth (K)"
     rows = [re.sub(r"[^\w.*() -]", " ", line).split() for line in lines]

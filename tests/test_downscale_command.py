@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from deconditional import models
-from deconditional.cli import downscale_options
 from deconditional.cli import main as cli
+from deconditional.cli import options as command_options
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import FitWarning
 from deconditional.fields import learn, recipes
@@ -796,4 +796,4 @@ def test_report_of_a_store(here, at_once, capsys):
 
 
 def test_every_model_can_be_asked_for():
-    assert set(downscale_options.MODELS) == {"auto", *recipes.MODELS}
+    assert set(command_options.MODELS) == {"auto", *recipes.MODELS}

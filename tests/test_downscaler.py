@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 import deconditional as dc
 from deconditional.bags import Bags
 from deconditional.datasets import coarsen, split_cells, synthetic_fields
-from deconditional.datasets.waves import smooth
+from deconditional.datasets.made_up import smooth
 from deconditional.errors import UsageError
 from deconditional.models import BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
 
@@ -25,8 +25,7 @@ import gpjax.kernels as gk  # noqa: E402
 from deconditional.fields import learn  # noqa: E402
 from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
-from deconditional.fields.meanings import parameter_meanings  # noqa: E402
-from deconditional.fields.predict import Wanted  # noqa: E402
+from deconditional.fields.meanings import Units  # noqa: E402
 from deconditional.fields.problem import FitData  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
@@ -265,7 +264,7 @@ def test_what_the_fit_knows_of_cells_serves_predictions_unless_the_data_has_chan
 
     def parts(fine):
         side = FineSide.of(fine, question)
-        return matched.downscaler._asked(side, Wanted(None), "")[1].parts
+        return matched.downscaler._answer(side, "").source.parts
 
     assert parts(matched.data.fine) is known and parts(matched.data.fine.copy(deep=True)) is known
     changed, moved = matched.data.fine.copy(deep=True), matched.data.fine
@@ -848,15 +847,9 @@ def test_parameters_of_other_kernels_and_of_logarithms():
     values = {"kernel.0.lengthscale": 2.0, "kernel.1.variance": 4.0, "kernel.other": 1.0}
     values |= {"fine_noise_std": 0.5}
     scaling = InputScaling(np.zeros(4), np.array([1.0, 1.0, 1.0, 9.0]))
-    rows = parameter_meanings(
-        values,
-        {"kernel": kernel},
-        {"kernel": (scaling, ["slope"])},
-        (3, 0),
-        True,
-        TargetScaling(0.0, 3.0, True, (-np.inf, np.inf)),
-        "mm",
-    )
+    target = TargetScaling(0.0, 3.0, True, (-np.inf, np.inf))
+    units = Units({"kernel": (scaling, ["slope"])}, (3, 0), True, target, "mm")
+    rows = units.meanings(values, {"kernel": kernel})
     found = {row["name"]: (row["value"], row["unit"]) for row in rows}
     assert found == {
         "kernel.0.lengthscale": (2.0, "standard deviations"),

@@ -15,7 +15,7 @@ from deconditional.datasets import (
     split_cells,
     synthetic_fields,
 )
-from deconditional.datasets.waves import smooth
+from deconditional.datasets.made_up import smooth
 from studies.data import synthetic_globe
 
 xr = pytest.importorskip("xarray")

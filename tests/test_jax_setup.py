@@ -110,28 +110,32 @@ def test_the_second_process_finds_what_the_first_compiled(tmp_path):
 DEVICES = "import deconditional.models, jax; print(len(jax.devices()))"
 
 
-def devices_of_a_process(command, **environment):
-    """How many devices JAX has in a process that the package was imported in."""
-    names = ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES", jax_setup.CORES)
-    mine = {name: value for name, value in os.environ.items() if name not in names}
-    return int(
-        subprocess.run(
-            [sys.executable, "-c", command],
-            env={**mine, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    )
+NAMES = ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES", jax_setup.CORES)
 
 
 def test_a_processor_has_as_many_devices_as_it_is_to_have():
-    assert devices_of_a_process(DEVICES, DECONDITIONAL_CORES="3") == 3
-    flags = "--xla_force_host_platform_device_count=2"
-    set_up = "import deconditional.kernels.jax_setup, jax; print(len(jax.devices()))"
-    assert devices_of_a_process(set_up, DECONDITIONAL_CORES="3", XLA_FLAGS=flags) == 2
-    started = f"import jax; jax.devices(); {set_up}"
-    assert devices_of_a_process(started, DECONDITIONAL_CORES="3") == 1
+    mine = {name: value for name, value in os.environ.items() if name not in NAMES}
+    found = subprocess.run(
+        [sys.executable, "-c", DEVICES],
+        env={**mine, jax_setup.CORES: "3", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(found.stdout) == 3
+
+
+def test_jax_that_has_started_or_was_told_otherwise_is_left_alone(monkeypatch):
+    asked = []
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    n = len(jax.devices())
+    assert jax_setup.use_cores(n + 2) == 1 and len(jax.devices()) == n
+    monkeypatch.setattr(jax_setup.jax.config, "update", lambda *given: asked.append(given))
+    assert jax_setup.use_cores(3) == 3
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    assert jax_setup.use_cores(3) == 1
+    assert asked == [("jax_num_cpu_devices", 3)]
 
 
 def test_a_number_of_cores_that_is_none(monkeypatch):

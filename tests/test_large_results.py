@@ -363,20 +363,6 @@ def test_bad_options_about_size_are_one_line(files, tmp_path, capsys, more, mess
     assert active_client() is None
 
 
-def test_the_benchmark_compares_with_memory(fitted, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("benchmarks.out_of_core._fitted", lambda inducing: fitted[1])
-    out = tmp_path / "numbers.json"
-    asked = ("--quick", "--workers", "1", "--features", "50", "--out", str(out))
-    assert benchmark(["out-of-core", *asked]) == 0
-    found = json.loads(out.read_text())
-    assert found["rows"][-1]["cells"] == 41_472 and found["features"] == 50
-    assert max(found["difference"].values()) < 1e-9
-    assert "50 random features" in capsys.readouterr().out
-
-
-# ---------------------------------------------------------------------- workers
-
-
 @pytest.fixture(scope="module")
 def client():
     from distributed import Client, LocalCluster
@@ -388,6 +374,22 @@ def client():
         Client(cluster) as client,
     ):
         yield client
+
+
+def test_the_benchmark_compares_with_memory(fitted, client, tmp_path, capsys, monkeypatch):
+    # The workers of the tests below serve, whatever their number.
+    monkeypatch.setattr("deconditional.fields.cluster.cluster", lambda *_: nullcontext(client))
+    monkeypatch.setattr("benchmarks.out_of_core._fitted", lambda inducing: fitted[1])
+    out = tmp_path / "numbers.json"
+    asked = ("--quick", "--workers", "1", "--features", "50", "--out", str(out))
+    assert benchmark(["out-of-core", *asked]) == 0
+    found = json.loads(out.read_text())
+    assert found["rows"][-1]["cells"] == 41_472 and found["features"] == 50
+    assert max(found["difference"].values()) < 1e-9
+    assert "50 random features" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------- workers
 
 
 class Counted(Predictor):

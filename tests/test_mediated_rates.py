@@ -75,7 +75,8 @@ def test_large_counts_are_normal_values_of_their_logarithms(unmatched):
     assert abs(model.explained_share_ - 1 + 0.3**2 / np.var(log_rate)) < 0.1
 
 
-def test_draws_share_out_regressions_and_the_model_is_saved_whole(unmatched, tmp_path):
+def test_draws_share_out_regressions_and_the_model_is_saved_whole(unmatched, tmp_path, monkeypatch):
+    monkeypatch.setattr("deconditional.fitting.draws.PROPOSALS", 16)
     bags, other, log_rate, rng = unmatched
     family = dc.NegativeBinomial()
     counts = rng.poisson(50 * np.exp(log_rate) * rng.gamma(10.0, 0.1, 80))

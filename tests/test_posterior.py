@@ -1,5 +1,7 @@
 """What one asks of a posterior: moments, quantiles, samples and coarse values."""
 
+from dataclasses import replace
+
 import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +64,12 @@ def test_many_points_are_rounded_where_that_changes_little(fitted, monkeypatch):
     quick = fitted["noise"].predict(X)
     off = np.maximum(abs(quick.mean - precise.mean), abs(quick.std - precise.std)) / precise.std
     assert 0 < off.max() < exact.AS_GOOD
+    # Draws share what is compiled, so their points count together.
+    field = precise.fields[0]
+    monkeypatch.setattr(exact, "MANY", len(X) * len(field.layout.points) + 1)
+    assert np.array_equal(Posterior([field], X, may_round=True).mean, precise.component_means[0])
+    two = Posterior([field, replace(field)], X, may_round=True)
+    assert np.array_equal(two.mean, quick.mean)
     # A user who names a precision gets it.
     asked = clone(fitted["noise"]).set_params(precision="float64").fit(BAGS, Z, mediator=Y_OBSERVED)
     assert_close(asked.predict(X).mean, precise.mean)

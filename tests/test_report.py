@@ -19,9 +19,9 @@ from deconditional.report import write as report
 from deconditional.report.grids import area_weights, grid_of, plane
 from deconditional.report.page import number
 from deconditional.report.plots import DIVERGING
-from deconditional.report.reading import load_result, read_result
 from deconditional.report.sections import summary
 from deconditional.report.truth import align_truth
+from deconditional.report.write import load_result, read_result
 
 BLOCK = 4
 """Fine cells along a side of a coarse cell."""

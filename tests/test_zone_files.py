@@ -13,7 +13,7 @@ import xarray as xr
 from pyproj import Transformer
 
 from deconditional import datasets
-from deconditional.cli import demo_counts
+from deconditional.cli import demo
 from deconditional.cli import main as cli
 from deconditional.errors import FitWarning, UsageError
 from deconditional.fields.grids import find_grid
@@ -194,7 +194,7 @@ def test_counts_of_hidden_counties_add_up_to_those_of_their_state():
     """Given the totals, and with the mean that a dasymetric map of the same rates has."""
     expected = np.array([[3.0, 1.0, 2.0, 2.0, 1.0]]).repeat(4000, 0)
     state, totals = np.array([0, 0, 1, 1, 1]), np.array([40, 10])
-    found = demo_counts.split(expected, state, totals, 0)
+    found = demo.split(expected, state, totals, 0)
     np.testing.assert_array_equal(found[:, :2].sum(1), 40)
     np.testing.assert_array_equal(found[:, 2:].sum(1), 10)
     mean = np.array([30.0, 10.0, 4.0, 4.0, 2.0])
@@ -206,7 +206,7 @@ def test_simple_answers_of_the_demo_have_what_counties_have():
     """Areal weighting by hand: the rate of a state times the people of a county."""
     data = datasets.us_homicides(step=1.0, states=("Utah", "Nevada", "Arizona", "Wyoming", "Idaho"))
     rates = np.full((50, len(data.truth)), 1e-4)
-    scores = demo_counts.compare(rates, data, 0)
+    scores = demo.compare_counts(rates, data, 0)
     people = data.truth["people"]
     share = people / people.groupby(data.truth["state"]).transform("sum")
     expected = share * data.zones["homicides"].loc[data.truth["state"]].to_numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from deconditional.bags import Bags
-from deconditional.datasets.waves import smooth
+from deconditional.datasets.made_up import smooth
 from studies.data.noisy_mediator import NoisyMediator
 
 __all__ = ["mountain_globe"]

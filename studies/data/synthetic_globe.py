@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deconditional.bags import Bags
-from deconditional.datasets.waves import smooth
+from deconditional.datasets.made_up import smooth
 
 __all__ = ["SyntheticGlobe", "synthetic_globe"]
 

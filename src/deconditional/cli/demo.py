@@ -1,10 +1,10 @@
-"""The demonstration: surface temperature over the globe, from coarse cells to fine ones.
+"""Two demonstrations: temperature over the globe, and homicides of states in hidden counties.
 
 Real monthly climatologies on a 0.75° grid are cut into coarse cells of 12 x 12. A random half of
 the coarse cells keeps its fine covariates (altitude, rain, cloud) and no temperature; the other
 half keeps its mean temperature and no covariates. What links them is the water vapour column, known
 in all coarse cells. The fine temperature is wanted everywhere, and known, so the answer can be
-checked.
+checked. With ``--counts``, homicides of states become a map, and are predicted for their counties.
 """
 
 from __future__ import annotations
@@ -12,26 +12,33 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 from rich.table import Table
+from scipy.sparse import diags_array
 from sklearn.base import clone
 
+import deconditional
 from deconditional import datasets
 from deconditional.cli.console import new_console, say
-from deconditional.errors import FitWarning
-from deconditional.fields import Downscaler
+from deconditional.datasets.homicides import YEARS
+from deconditional.errors import DeconditionalWarning, FitWarning
+from deconditional.fields.aggregation import aggregate
+from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.interpolation import bilinear
 from deconditional.fields.io import write_fields
+from deconditional.models.baselines import areal_weighting, dasymetric, poisson_regression
 from deconditional.report import write_report
 from deconditional.report.maps import demo_maps
 from deconditional.report.plots import save
 from deconditional.saving.outputs import output_folder, write_atomically
-from deconditional.scores import bias, mae, rmse
+from deconditional.scores import Counts, Draws, bias, mae, rmse
 from deconditional.scores.marginals import Marginals
 
 TARGET = "tas"
@@ -39,6 +46,7 @@ COVARIATES = ("altitude", "rain", "cloud")
 MEDIATORS = ("water_vapour",)
 BASELINE = "bagg-gp"
 """The model to compare with; on unmatched data it reaches the bags by pseudo-targets."""
+SCORES = ("rmse", "mae", "bias", "crps", "coverage95")
 
 Scores = Mapping[str, Mapping[str, float]]
 
@@ -87,7 +95,8 @@ def run(
         for which in downscaler.candidates_
     } | {BASELINE: baseline.predict(example.everywhere)}
     scores = compare(results, example.coarse[TARGET], example.truth)
-    console.print(table(scores, chosen, str(example.truth.attrs.get("units", ""))))
+    title = f"against the truth ({example.truth.attrs.get('units', '')})"
+    console.print(table(scores, SCORES, title, chosen))
     title = f"{name}: {chosen}, RMSE {scores[chosen]['rmse']:.2f}"
     for file in written(folder, results[chosen], example, scores, title):
         say(console, "written", str(file))
@@ -149,15 +158,100 @@ def compare(results: Mapping[str, xr.Dataset], coarse: xr.DataArray, truth: xr.D
     return scores
 
 
-def table(scores: Scores, chosen: str, units: str) -> Table:
-    """Table of the scores, a row for each model."""
-    drawn = Table(title=f"against the truth ({units})", title_justify="left")
-    columns = ("rmse", "mae", "bias", "crps", "coverage95")
-    drawn.add_column("")
-    for column in columns:
-        drawn.add_column(column, justify="right")
+def table(scores: Scores, columns: Sequence[str], title: str, chosen: str = "") -> Table:
+    """Table of scores, a row for each model."""
+    drawn = Table(title=title, title_justify="left")
+    for column in ("", *columns):
+        drawn.add_column(column, justify="right" if column else "left")
     for name, row in scores.items():
         label = f"{BASELINE} (pseudo-targets)" if name == BASELINE else name
         cells = [f"{row[c]:.3f}" if c in row else "" for c in columns]
         drawn.add_row(f"{label} *" if name == chosen else label, *cells)
     return drawn
+
+
+# ---------------------------------------------------------------------- counts
+
+
+COUNT_SCORES = ("rmse", "crps", "coverage95", "coverage50")
+STEP, N_INDUCING = 1 / 3, 60  # fewer than 10,000 cells, so all are learnt from at once
+LEVEL = 1e-4
+"""One homicide in ten thousand person-years, about the rate of all states."""
+
+
+def run_counts(out: str | Path, seed: int = 0, command: str = "") -> dict[str, dict[str, float]]:
+    """Downscale homicides of states, predict those of counties, and compare with what they were.
+
+    They go to ``counts.nc``, ``counts.html`` and ``counties.csv`` in the folder `out`; `command` is
+    what the history of the result says.
+    """
+    began, folder, console = time.perf_counter(), output_folder(out), new_console()
+    data = datasets.us_homicides(step=STEP)
+    console.print(
+        f"Homicides of 1989 to 1991 in {len(data.zones)} states; a grid has people and five "
+        f"covariates; {len(data.truth)} counties are hidden."
+    )
+    model = Downscaler(
+        "homicides",
+        data.covariates,
+        family=deconditional.Poisson(exposure="person_years", overdispersion=True),
+        n_restarts=1,
+        seed=seed,
+        progress=True,
+        model_options={"n_inducing": N_INDUCING},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconditionalWarning)  # notes are in the report
+        model.fit(data.fine, data.zones)
+        found = aggregate(model, data.truth, kind="count", samples=1000, seed=seed, min_cover=0.1)
+    for label, text in model.pairing_.understood:
+        say(console, label, text)
+    console.print(str(model.comparison_), markup=False)
+    result = model.predict(data.fine, exceedance=[LEVEL], command=command or "demo --counts")
+    scores = compare_counts(found.draws, data, seed)
+    title = "homicides in hidden counties, given those of their state, against the truth"
+    console.print(table(scores, COUNT_SCORES, title))
+    write_fields(result, folder / "counts.nc")
+    write_report(result, folder / "counts.html")
+    found.table.drop(columns="geometry").to_csv(folder / "counties.csv")
+    say(console, "written", f"counts.nc, counts.html and counties.csv in {folder}")
+    say(console, "seconds", f"{time.perf_counter() - began:.0f}")
+    return scores
+
+
+def compare_counts(
+    rates: npt.NDArray[np.float64], data: datasets.CountsExample, seed: int
+) -> dict[str, dict[str, float]]:
+    """Scores of the counts of counties, from draws of their rates and from simple answers.
+
+    Whoever has the people and covariates of counties needs no grid; simple answers have them.
+    """
+    z, truth = (zones["homicides"].to_numpy(float) for zones in (data.zones, data.truth))
+    years = YEARS * data.truth["people"].to_numpy(float)
+    state = data.zones.index.get_indexer(data.truth["state"])
+    of_states = years * (state == np.arange(len(z))[:, None])
+    simple: dict[str, Any] = {
+        "areal weighting": areal_weighting(of_states, z),
+        "Poisson regression": poisson_regression(of_states, z, data.truth[data.covariates]),
+    }
+    simple["dasymetric regression"] = dasymetric(of_states, z, simple["Poisson regression"])
+    counts = split(rates * years, state, z.astype(int), seed)
+    every: dict[str, Counts | Draws] = {"deconditional": Draws(counts)}
+    every |= {name: method.predict(diags_array(years)) for name, method in simple.items()}
+    return {name: found.score(truth) for name, found in every.items()}
+
+
+def split(
+    expected: npt.NDArray[np.float64], state: npt.NDArray[Any], totals: Any, seed: int
+) -> npt.NDArray[np.float64]:
+    """Totals of states shared out among their counties, (n, counties).
+
+    Counts that are independent and Poisson are multinomial once their total is known, with shares
+    in proportion to what is expected of each.
+    """
+    rng, out = np.random.default_rng(seed), np.empty_like(expected)
+    for number, total in enumerate(totals):
+        inside = state == number
+        share = expected[:, inside] / expected[:, inside].sum(1, keepdims=True)
+        out[:, inside] = rng.multinomial(total, share)
+    return out

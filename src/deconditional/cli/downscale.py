@@ -7,7 +7,8 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ from rich.console import Console
 import deconditional
 from deconditional.cli.console import complaints, new_console, say
 from deconditional.cli.options import require
-from deconditional.cli.report import check_report, write_page
+from deconditional.cli.report import PAGES, check_file, write_page
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError
 from deconditional.fields.aggregation import aggregate
 from deconditional.fields.cluster import cluster
 from deconditional.fields.downscaler import Downscaler
+from deconditional.fields.downscaling import at_times
 from deconditional.fields.downscaling import downscale as in_one_call
-from deconditional.fields.downscaling import select_time
 from deconditional.fields.io import (
     available_memory,
     check_output,
@@ -39,11 +40,10 @@ from deconditional.fields.io import (
     shown_bytes,
     write_fields,
 )
-from deconditional.fields.predict import levels_of, parts_of, quantile_levels
-from deconditional.fields.problem import Problem
+from deconditional.fields.predict import exceedance_levels, parts_of, quantile_levels
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.models.sources import Source
-from deconditional.saving.outputs import check_place, replacing
+from deconditional.saving.outputs import replacing
 from deconditional.saving.resume import Checkpoint, opened
 
 
@@ -74,7 +74,7 @@ def downscale(args: argparse.Namespace, command: str) -> int:
     downscaler = estimator(args)
     downscaler.question()
     quantile_levels(args.quantiles)
-    levels_of(args.exceedance)
+    exceedance_levels(args.exceedance)
     check_size_options(args)
     request = Request(args, command, console, downscaler, *read(args, extra))
     if args.aggregate is not None:
@@ -144,18 +144,9 @@ def read(args: argparse.Namespace, extra: Sequence[str]) -> tuple[Any, Any, xr.D
     else:
         coarse = open_fields(args.coarse, "coarse")
     on = None if args.on is None else open_fields(args.on, "prediction", chunked)
-    if args.time is None:
-        return fine, coarse, on
-    if not isinstance(fine, xr.Dataset) or not isinstance(coarse, xr.Dataset):
-        raise UsageError("--time chooses among times of gridded data; leave it out.")
-    chosen = (
-        select_time(fine, args.time, "fine"),
-        select_time(coarse, args.time, "coarse"),
-        None if on is None else select_time(on, args.time, "prediction"),
+    return (
+        (fine, coarse, on) if args.time is None else at_times(args.time, fine, coarse, on, "--time")
     )
-    if chosen[0] is fine and chosen[1] is coarse and chosen[2] is on:
-        raise UsageError(f"--time {args.time} was given, but no file has times; leave it out.")
-    return chosen
 
 
 def is_asked_for_chunks(args: argparse.Namespace) -> bool | None:
@@ -169,14 +160,18 @@ def at_once(request: Request) -> xr.Dataset:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DeconditionalWarning)
         sides = two_sides(request.fine, request.coarse, downscaler.question())
-        where = sides[0] if request.on is None else side_of(request.on, downscaler)
+        with about("--on"):
+            where = sides[0] if request.on is None else FineSide.of(request.on, sides[0].question)
         downscaler.check_consistency(where)
         with complaints("the data cannot be read", "check that the files are whole"):
             learner = downscaler.prepare(*sides)
         for label, text in learner.problem.pairing.understood:
             say(request.console, label, text)
-        if request.on is not None:
-            check_on(where, learner.problem)
+        if request.on is not None:  # now rather than after the fit
+            with about("--on"):
+                parts = parts_of(where, learner.problem)
+                if not parts.lazy:
+                    parts.only.check_known()
         check_result(request, where)
         with opened(args.checkpoint) as kept:
             downscaler.learn(learner, checkpoint=kept)
@@ -199,10 +194,10 @@ def predicted(request: Request, where: FineSide) -> xr.Dataset:
     wanted = {"quantiles": args.quantiles, "samples": args.samples, "command": request.command}
     wanted["exceedance"] = args.exceedance
     if is_raster(args.out):
-        result = downscaler.predict(where.dataset, **wanted).load()
+        result = downscaler.predict(where, **wanted).load()
         write_fields(result, args.out)
         return result
-    downscaler.predict_to(args.out, where.dataset, overwrite=args.overwrite, **wanted)
+    downscaler.predict_to(args.out, where, overwrite=args.overwrite, **wanted)
     return open_fields(args.out, "written", is_asked_for_chunks(args))
 
 
@@ -300,11 +295,7 @@ def check_files(args: argparse.Namespace) -> None:
     others = [*inputs, args.out]
     if args.report is not None:
         require("report", "matplotlib", "jinja2")
-        check_report(args.report, others)
-        if os.path.lexists(args.report) and not args.overwrite:
-            raise UsageError(
-                f"the report {str(args.report)!r} exists; name another, or add --overwrite."
-            )
+        check_file(args.report, "report", PAGES, others, args.overwrite)
         others.append(args.report)
     if args.checkpoint is not None:
         check_checkpoint(args, others)
@@ -320,12 +311,7 @@ def check_table(args: argparse.Namespace, others: Sequence[str | Path]) -> None:
     if args.table is None:
         stem = f"{args.out.stem}_{Path(args.aggregate).stem}.csv"
         args.table = args.out.with_name(stem)
-    if args.table.suffix not in (".csv", ".gpkg"):
-        raise UsageError(f"the table {str(args.table)!r} must end in .csv or .gpkg; name another.")
-    protect_inputs(args.table, others, "table")
-    check_place(args.table, "table")
-    if os.path.lexists(args.table) and not args.overwrite:
-        raise UsageError(f"the table {str(args.table)!r} exists; name another, or add --overwrite.")
+    check_file(args.table, "table", (".csv", ".gpkg"), others, args.overwrite)
 
 
 def check_checkpoint(args: argparse.Namespace, others: Sequence[str | Path]) -> None:
@@ -358,22 +344,13 @@ def check_size_options(args: argparse.Namespace) -> None:
         require("dask", "dask")
 
 
-def side_of(on: xr.Dataset, downscaler: Downscaler) -> FineSide:
-    """The grid to predict on, or a complaint about the option."""
+@contextmanager
+def about(option: str) -> Iterator[None]:
+    """Complaints of a block name the option that they are about."""
     try:
-        return FineSide.of(on, downscaler.question())
+        yield
     except UsageError as error:
-        raise UsageError(f"--on: {error}") from None
-
-
-def check_on(side: FineSide, problem: Problem) -> None:
-    """Raise now rather than after the fit where nothing can be predicted on a grid."""
-    try:
-        parts = parts_of(side, problem)
-        if not parts.lazy:
-            parts.only.check_known()
-    except UsageError as error:
-        raise UsageError(f"--on: {error}") from None
+        raise UsageError(f"{option}: {error}") from None
 
 
 def check_result(request: Request, side: FineSide) -> None:

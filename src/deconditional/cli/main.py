@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from deconditional import __version__, importing
-from deconditional.cli import downscale_options
-from deconditional.cli.options import require, whole
+from deconditional.cli.options import EXAMPLES, Add, add_options, require, whole
 from deconditional.errors import UsageError, shortened, visible
 from deconditional.fitting.interrupts import aborting
 
@@ -118,7 +117,7 @@ def _demo(args: argparse.Namespace, command: str) -> int:
     if args.counts:
         require("geo", "geopandas", "shapely")
         with importing():
-            from deconditional.cli.demo_counts import run as run_counts
+            from deconditional.cli.demo import run_counts
 
         run_counts(args.out, args.seed, command)
         return 0
@@ -182,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Downscale a coarse target with fine covariates. Coarse cells with fine "
         "covariates and coarse cells with a target need not be the same, in place or in time: "
         "mediators, known in both, link them.",
-        epilog=downscale_options.EXAMPLES,
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     report = commands.add_parser(
@@ -196,22 +195,22 @@ def _parser() -> argparse.ArgumentParser:
     for sub, command in ((demo, _demo), (downscale, _downscale), (report, _report)):
         sub.set_defaults(command=command)
     _demo_options(demo.add_argument)
-    downscale_options.add_options(downscale)
+    add_options(downscale)
     _report_options(report.add_argument)
     return parser
 
 
-def _demo_options(add: downscale_options.Add) -> None:
+def _demo_options(add: Add) -> None:
     add("--out", required=True, metavar="DIR", help="folder for what is written")
     months = {"type": int, "default": 1, "choices": range(1, 13), "metavar": "1..12"}
     add("--month", help="default: 1", **months)
     add("--seed", type=whole, default=0, help="of the choice of cells (default: 0)")
-    text = "deaths in counties of North Carolina, from those of larger regions (under a minute)"
+    text = "homicides in counties of the United States, from those of states (under a minute)"
     add("--counts", action="store_true", help=text)
     add("--synthetic", action="store_true", help="made-up fields, which need no data package")
 
 
-def _report_options(add: downscale_options.Add) -> None:
+def _report_options(add: Add) -> None:
     add("result", metavar="OUT.nc", help="what deconditional downscale wrote")
     add("--truth", nargs="+", metavar="FILE", help="the fine field, if it is known")
     add("--out", type=Path, metavar="FILE.html", help="default: OUT.html beside the result")

@@ -9,25 +9,31 @@ import numpy as np
 import xarray as xr
 
 from deconditional.fields.axes import Grid, Lattice
+from deconditional.fields.bounds import bounds_names
 from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.polygons import Polygons
 from deconditional.fields.surface import Surface
 
-# What the CF conventions say of an axis, by its name.
-_AXES = {
-    "lat": {"standard_name": "latitude", "long_name": "latitude", "units": "degrees_north"},
-    "lon": {"standard_name": "longitude", "long_name": "longitude", "units": "degrees_east"},
-    "y": {
-        "standard_name": "projection_y_coordinate",
-        "long_name": "y coordinate of projection",
-        "units": "m",
-    },
-    "x": {
-        "standard_name": "projection_x_coordinate",
-        "long_name": "x coordinate of projection",
-        "units": "m",
-    },
+QUANTITIES = {
+    "lat": ("latitude", "degrees_north"),
+    "lon": ("longitude", "degrees_east"),
+    "y": ("projection_y_coordinate", "m"),
+    "x": ("projection_x_coordinate", "m"),
+    "tas": ("air_temperature", "K"),
+    "altitude": ("surface_altitude", "m"),
+    "cloud": ("cloud_area_fraction", "1"),
+    "rain": ("rainfall_rate", "mm month-1"),
+    "water_vapour": ("atmosphere_mass_content_of_water_vapor", "kg m-2"),
+    "freezing_height": ("freezing_level_altitude", "m"),
 }
+"""Standard name and units of what datasets have, by the name of the variable."""
+
+
+def cf_attributes(name: str, long_name: str = "", **more: str) -> dict[str, str]:
+    """What the CF conventions say of a variable."""
+    standard, units = QUANTITIES[name]
+    long_name = long_name or standard.replace("_", " ")
+    return {"standard_name": standard, "long_name": long_name, "units": units, **more}
 
 
 class FieldsExample(NamedTuple):
@@ -62,7 +68,7 @@ def cell_axis(
     >>> sorted(axis), axis["lat"].attrs["bounds"], axis["lat"].attrs["units"]
     (['lat', 'lat_bnds'], 'lat_bnds', 'degrees_north')
     """
-    about = dict(_AXES.get(name, {}) if attrs is None else attrs, bounds=f"{name}_bnds")
+    about = dict(cf_attributes(name) if attrs is None else attrs, bounds=f"{name}_bnds")
     return {
         name: xr.Variable((name,), np.asarray(centres, dtype=float), about),
         f"{name}_bnds": xr.Variable((name, "bnds"), np.asarray(bounds, dtype=float)),
@@ -101,7 +107,7 @@ def coarsen(
     """
     grid = _grid(fields, lat, lon)
     blocks = _blocks(grid, block)
-    over, bounds = set(grid.spatial), _bounds_names(fields, grid)
+    over, bounds = set(grid.spatial), bounds_names(fields, grid.coordinates)
     coords: dict[Any, Any] = {k: v for k, v in fields.coords.items() if not over & set(v.dims)}
     coords |= _of_axes(fields, grid, blocks) if isinstance(grid, Lattice) else {}
     coords |= _of_outlines(fields, grid, blocks) if isinstance(grid, Surface) else {}
@@ -274,15 +280,8 @@ def _check_names(fields: xr.Dataset, names: Sequence[str], role: str) -> None:
         )
 
 
-def _bounds_names(fields: xr.Dataset, grid: Grid) -> set[str]:
-    """Variables that hold the bounds of the cells."""
-    about = [(name, fields[name]) for name in grid.coordinates]
-    said = {str(v.attrs.get("bounds") or v.encoding.get("bounds")) for _, v in about}
-    return said | {f"{name}_bnds" for name in grid.coordinates}
-
-
 def _pick(fields: xr.Dataset, names: Sequence[str], grid: Grid) -> xr.Dataset:
     """Dataset of some variables, with their coordinates, bounds and grid mapping."""
-    kept = {*names, *_bounds_names(fields, grid)}
+    kept = {*names, *bounds_names(fields, grid.coordinates)}
     kept |= {str(fields[name].attrs.get("grid_mapping")) for name in names}
     return fields.drop_vars([name for name in fields.data_vars if name not in kept])

@@ -9,52 +9,47 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from deconditional.datasets.cells import cell_axis
+from deconditional.datasets.cells import cell_axis, cf_attributes
 from deconditional.fields.overlap import overlap_lengths
 
 _STEP = 0.75
 _ATTRS = {
-    "tas": {
-        "standard_name": "air_temperature",
-        "long_name": "monthly mean temperature 2 m above the surface",
-        "units": "K",
-        "cell_methods": "time: mean",
-        "source": "Recommendation ITU-R P.1510-1",
-    },
-    "altitude": {
-        "standard_name": "surface_altitude",
-        "long_name": "altitude of the surface above mean sea level, 0 at sea",
-        "units": "m",
-        "cell_methods": "area: mean",
-        "source": "Recommendation ITU-R P.1511-2, 1/12 degree",
-    },
-    "rain": {
-        "standard_name": "rainfall_rate",
-        "long_name": "mean total rainfall of the month",
-        "units": "mm month-1",
-        "cell_methods": "area: mean time: mean",
-        "source": "Recommendation ITU-R P.837-7, 0.25 degree",
-    },
+    "tas": cf_attributes(
+        "tas",
+        "monthly mean temperature 2 m above the surface",
+        cell_methods="time: mean",
+        source="Recommendation ITU-R P.1510-1",
+    ),
+    "altitude": cf_attributes(
+        "altitude",
+        "altitude of the surface above mean sea level, 0 at sea",
+        cell_methods="area: mean",
+        source="Recommendation ITU-R P.1511-2, 1/12 degree",
+    ),
+    "rain": cf_attributes(
+        "rain",
+        "mean total rainfall of the month",
+        cell_methods="area: mean time: mean",
+        source="Recommendation ITU-R P.837-7, 0.25 degree",
+    ),
     "cloud": {
         "long_name": "annual mean of the column of reduced cloud liquid water",
         "units": "kg m-2",
         "cell_methods": "time: mean",
         "source": "Recommendation ITU-R P.840-7, 1.125 degree",
     },
-    "water_vapour": {
-        "standard_name": "atmosphere_mass_content_of_water_vapor",
-        "long_name": "annual mean of the column of water vapour",
-        "units": "kg m-2",
-        "cell_methods": "time: mean",
-        "source": "Recommendation ITU-R P.836-6, 1.125 degree",
-    },
-    "freezing_height": {
-        "standard_name": "freezing_level_altitude",
-        "long_name": "annual mean altitude of the 0 degree Celsius isotherm",
-        "units": "m",
-        "cell_methods": "time: mean",
-        "source": "Recommendation ITU-R P.839-4, 1.5 degree",
-    },
+    "water_vapour": cf_attributes(
+        "water_vapour",
+        "annual mean of the column of water vapour",
+        cell_methods="time: mean",
+        source="Recommendation ITU-R P.836-6, 1.125 degree",
+    ),
+    "freezing_height": cf_attributes(
+        "freezing_height",
+        "annual mean altitude of the 0 degree Celsius isotherm",
+        cell_methods="time: mean",
+        source="Recommendation ITU-R P.839-4, 1.5 degree",
+    ),
 }
 # The percentages of the year that have a map of the value exceeded.
 _EXCEEDED = (0.1, 0.2, 0.3, 0.5, 1, 2, 3, 5, 10, 20, 30, 50, 60, 70, 80, 90, 95, 99)

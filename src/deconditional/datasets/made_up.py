@@ -8,37 +8,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from deconditional.datasets.cells import cell_axis
-from deconditional.datasets.waves import smooth
+from deconditional.datasets.cells import cell_axis, cf_attributes
 from deconditional.fields.frames import EARTH_RADIUS
 
 _DAYS = 10.0  # how long the weather takes to change
-_ATTRS = {
-    "tas": {
-        "standard_name": "air_temperature",
-        "long_name": "temperature near the surface",
-        "units": "K",
-    },
-    "altitude": {
-        "standard_name": "surface_altitude",
-        "long_name": "altitude of the surface",
-        "units": "m",
-    },
-    "cloud": {
-        "standard_name": "cloud_area_fraction",
-        "long_name": "share of the sky with clouds",
-        "units": "1",
-    },
-    "rain": {
-        "standard_name": "rainfall_rate",
-        "long_name": "rainfall",
-        "units": "mm month-1",
-    },
-    "water_vapour": {
-        "standard_name": "atmosphere_mass_content_of_water_vapor",
-        "long_name": "column of water vapour",
-        "units": "kg m-2",
-    },
+_LONG_NAMES = {
+    "tas": "temperature near the surface",
+    "altitude": "altitude of the surface",
+    "cloud": "share of the sky with clouds",
+    "rain": "rainfall",
+    "water_vapour": "column of water vapour",
 }
 _CRS = {
     "grid_mapping_name": "lambert_cylindrical_equal_area",
@@ -48,6 +27,33 @@ _CRS = {
     "false_northing": 0.0,
     "earth_radius": EARTH_RADIUS,
 }
+
+
+def smooth(rng: np.random.Generator, points: np.ndarray, length: float | np.ndarray) -> np.ndarray:
+    """A random field of unit variance with a Gaussian covariance, roughly.
+
+    Parameters
+    ----------
+    rng
+        Source of the 60 waves that are added up.
+    points : (..., d)
+        Where the field is wanted.
+    length
+        Length scale, for all coordinates or for each.
+
+    Examples
+    --------
+    >>> at = np.linspace(0.0, 1.0, 5)[:, None]
+    >>> coarse = smooth(np.random.default_rng(0), at[::2], 0.3)
+    >>> bool(np.allclose(coarse, smooth(np.random.default_rng(0), at, 0.3)[::2]))
+    True
+    """
+    out = np.zeros(points.shape[:-1])
+    waves = 60
+    for _ in range(waves):
+        wave = rng.standard_normal(points.shape[-1]) / length
+        out += np.cos(points @ wave + rng.uniform(0, 2 * np.pi))
+    return out * np.sqrt(2.0 / waves)
 
 
 def synthetic_fields(
@@ -128,7 +134,11 @@ def synthetic_fields(
     mapping = {"grid_mapping": "crs"} if projected else {}
     return xr.Dataset(
         {
-            name: (dims if name == "altitude" else in_time, values, _ATTRS[name] | mapping)
+            name: (
+                dims if name == "altitude" else in_time,
+                values,
+                cf_attributes(name, _LONG_NAMES[name], **mapping),
+            )
             for name, values in maps.items()
         },
         coords=coords,

@@ -16,11 +16,9 @@ from deconditional.errors import UsageError
 from deconditional.fields.clock import Clock
 from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.fine_bags import FineBags
-from deconditional.fields.part import check_known
 from deconditional.fields.predict import quantile_levels
 from deconditional.fields.question import Question
 from deconditional.fields.sides import FineSide
-from deconditional.fields.survey import Survey, joined_surveys, surveyed
 from deconditional.fields.zones.layer import Layer
 from deconditional.inference.posterior import CoarsePosterior
 
@@ -175,23 +173,13 @@ class _Found:
             )
         clock = Clock() if model is None else model.pairing_.clock
         parts = side.parts(grid, np.zeros(times, dtype=np.int64), 1, clock, {})
-        survey: Survey = parts.gather(surveyed, joined_surveys)
-        check_known(question, survey.known, survey.n_counted, survey.n_present)
-        table, area = survey.units, np.zeros(grid.n)
-        area[table.unit] = table.area
-        cover = parts.reader.cover(area, survey.masked)
-        enough = parts.reader.enough(area, survey.masked)[table.unit] & (table.amount > 0)
-        if not enough.any():
-            raise UsageError(
-                f"no zone has predictions over {min_cover:.0%} of its area (the most is "
-                f"{cover.max():.0%}); check that they lie where the fine data is, or lower "
-                "min_cover."
-            )
-        kept = table.select(enough)
-        plain = grid.is_point[kept.unit] | bool(exposure)
+        remedy = "check that they lie where the fine data is, or lower min_cover"
+        bags = FineBags.of(parts, "predictions", remedy)
+        unit = bags.table.unit
+        plain = grid.is_point[unit] | bool(exposure)
         amount = np.full(grid.n, np.nan)
-        amount[kept.unit] = kept.amount * np.where(plain, 1.0, grid.square_km)
-        return cls(side, FineBags(parts, kept), grid.n, amount, cover)
+        amount[unit] = bags.table.amount * np.where(plain, 1.0, grid.square_km)
+        return cls(side, bags, grid.n, amount, bags.cover)
 
     def aggregate(
         self,

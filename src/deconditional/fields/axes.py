@@ -209,6 +209,12 @@ class Grid:
         """The cells in words."""
         raise NotImplementedError
 
+    def extent(self, low: Floats, high: Floats) -> str:
+        """Least and greatest coordinates, y before x, in words."""
+        unit = "°" if self.frame.spherical else "m"
+        ends = zip(self.coordinates, low, high, strict=True)
+        return " and ".join(f"{name} from {a:.6g} to {b:.6g}{unit}" for name, a, b in ends)
+
     def describe(self) -> str:
         """The grid in words."""
         text = self.describe_cells()

@@ -1,8 +1,9 @@
-"""Centres and bounds of cells as datasets give them: checked, or inferred."""
+"""Coordinates as datasets give them: centres and ends of cells, checked, or inferred."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import FULL_CIRCLE, AxisKind, Floats
+from deconditional.fields.axes import FULL_CIRCLE, Axis, AxisKind, Floats
 from deconditional.fields.frames import EARTH_RADIUS, Frame
 from deconditional.fields.polygons import estimated_corners
 from deconditional.fields.surface import Surface
@@ -19,123 +20,172 @@ FARTHEST: dict[AxisKind, float] = {"latitude": 1e4, "longitude": 1e4, "plane": 1
 """Degrees or metres from the origin that a coordinate may have, many turns allowed."""
 
 
-def cell_centres(variable: xr.DataArray, kind: AxisKind, unit: float, which: str) -> Floats:
-    """Values of a coordinate, in degrees without a jump or in metres; raises where they are none.
+@dataclass(frozen=True)
+class Coordinate:
+    """A coordinate of a dataset: what it measures, and what a value of one is in degrees or metres.
 
-    Parameters
-    ----------
-    variable
-        The coordinate.
-    unit
-        What a value of one is in degrees or metres.
-    which
-        What to call the dataset in errors.
+    `which` is what errors call the dataset.
     """
-    name = str(variable.name)
-    centres = np.asarray(variable.values, dtype=float) * unit
-    _check_somewhere(centres, name, kind, which)
-    if not np.isfinite(centres).all():
-        raise UsageError(
-            f"{which} data: the coordinate {name!r} has missing values, or infinite; drop them."
-        )
-    if len(np.unique(centres)) < len(centres):
-        raise UsageError(
-            f"{which} data: the coordinate {name!r} has repeated values; drop the duplicates, as "
-            f"in ds.drop_duplicates({name!r})."
-        )
-    if kind == "longitude":
-        return _longitudes(centres, name, which)
-    steps = np.diff(centres)
-    if len(steps) and not (np.all(steps > 0) or np.all(steps < 0)):
-        raise UsageError(
-            f"{which} data: the coordinate {name!r} is not in order; sort it, as in "
-            f"ds.sortby({name!r})."
-        )
-    return centres
+
+    dataset: xr.Dataset
+    name: str
+    kind: AxisKind
+    unit: float
+    which: str
+
+    def wrong(self, text: str) -> UsageError:
+        """A complaint about the dataset."""
+        return UsageError(f"{self.which} data: {text}")
+
+    def axis(self) -> Axis:
+        """The axis of cells whose centres the coordinate has; raises where they make none.
+
+        Bounds that come with the dataset are checked; others lie half-way between the centres.
+        """
+        centres, named = self._centres(), bounds_name(self.dataset, self.name)
+        if named is not None:
+            bounds = self._given(named, centres)
+        elif len(centres) < 2:
+            raise self.wrong(
+                f"{self.name!r} has a single value and no bounds, so the size of its cell is "
+                f"unknown; add a variable {self.name + '_bnds'!r} with its two ends."
+            )
+        else:
+            bounds = inferred_bounds(centres, self.kind)
+        stored = self.dataset[named or self.name].dtype
+        precision = np.finfo(stored).eps if stored.kind == "f" else 0.0
+        tolerance = 2 * float(precision * np.abs(bounds).max())
+        line = str(self.dataset[self.name].dims[0])
+        return Axis(line, self.name, self.kind, centres, bounds, tolerance)
+
+    def values(self, dims: Sequence[Any]) -> Floats:
+        """Values in degrees or metres, NaN where a cell has none; raises where one is nowhere."""
+        values = np.asarray(self.dataset[self.name].transpose(*dims).values, float) * self.unit
+        known, name = values[np.isfinite(values)], self.name
+        if not values.size:
+            raise self.wrong(
+                f"the coordinate {name!r} has no values at all, so there are no cells; check how "
+                "the file was cut."
+            )
+        if not known.size:
+            raise self.wrong(f"the coordinate {name!r} has missing values only.")
+        farthest = known[np.abs(known).argmax()]
+        if abs(farthest) > FARTHEST[self.kind]:
+            raise self.wrong(
+                f"the coordinate {name!r} runs to {farthest:.4g}, which is nowhere; correct it, or "
+                "mark the value as missing and drop it."
+            )
+        if self.kind == "latitude" and abs(farthest) > 90 + 1e-6:
+            raise self.wrong(
+                f"latitudes in {name!r} run to {farthest:.6g}, beyond a pole; if the grid is "
+                "projected, set units of 'm' and no latitude name."
+            )
+        return np.where(np.isfinite(values), values, np.nan)
+
+    def corners(self, dims: Sequence[Any]) -> Floats | None:
+        """Values at the corners of every cell, one axis more than `dims`; None without any."""
+        bounds = bounds_name(self.dataset, self.name)
+        if bounds is None:
+            return None
+        corners = self.dataset[bounds].transpose(*dims, ..., missing_dims="ignore")
+        fits = corners.ndim == len(dims) + 1 and corners.dims[:-1] == tuple(dims)
+        if not fits or corners.dtype.kind not in "fiu" or corners.shape[-1] < 2:
+            raise self.wrong(
+                f"the bounds {bounds!r} must hold the corners of every cell of {self.name!r}, on "
+                f"{(*map(str, dims), 'corner')}; they lie on {tuple(map(str, corners.dims))}."
+            )
+        return np.asarray(corners.values, dtype=float) * self.unit
+
+    def _centres(self) -> Floats:
+        """Values in order, longitudes without a jump; raises where they have none."""
+        name, centres = self.name, self.values(self.dataset[self.name].dims)
+        if np.isnan(centres).any():
+            raise self.wrong(f"the coordinate {name!r} has missing values, or infinite; drop them.")
+        if len(np.unique(centres)) < len(centres):
+            raise self.wrong(
+                f"the coordinate {name!r} has repeated values; drop the duplicates, as in "
+                f"ds.drop_duplicates({name!r})."
+            )
+        if self.kind == "longitude":
+            return self._longitudes(centres)
+        steps = np.diff(centres)
+        if len(steps) and not (np.all(steps > 0) or np.all(steps < 0)):
+            raise self.wrong(
+                f"the coordinate {name!r} is not in order; sort it, as in ds.sortby({name!r})."
+            )
+        return centres
+
+    def _longitudes(self, centres: Floats) -> Floats:
+        turned = np.sort(np.mod(centres, 360.0))
+        if np.any(np.diff(turned, append=turned[0] + 360.0) < 1e-6):
+            raise self.wrong(
+                f"the longitudes in {self.name!r} hold a meridian twice, such as 0 and 360; drop "
+                f"one, as in ds.isel({self.name}=slice(None, -1))."
+            )
+        try:
+            return unwrapped(centres)
+        except ValueError:
+            raise self.wrong(
+                f"the longitudes in {self.name!r} are not in order; sort them, as in "
+                f"ds.sortby({self.name!r})."
+            ) from None
+
+    def _given(self, named: str, centres: Floats) -> Floats:
+        """The bounds (n, 2) that a dataset has; raises where they are not those of such cells."""
+        given = self.dataset[named]
+        bounds = given.transpose(*self.dataset[self.name].dims, ..., missing_dims="ignore").values
+        if bounds.ndim == 1 and len(centres) == 1:
+            bounds = bounds[None]
+        numbers = bounds.dtype.kind in "fiu" and bool(np.isfinite(bounds).all())
+        if bounds.shape != (len(centres), 2) or not numbers:
+            raise self.wrong(
+                f"the bounds {named!r} must hold two finite numbers for each of the "
+                f"{len(centres)} values of {self.name!r}; their shape is {bounds.shape}."
+            )
+        bounds = bounds.astype(float) * self.unit
+        slack = 1e-6 * max(1.0, float(np.abs(centres).max()))
+        if self.kind == "longitude":
+            bounds = _around(centres, bounds, slack)
+        bounds = np.sort(bounds, axis=1)
+        if not np.all((bounds[:, 0] <= centres + slack) & (centres - slack <= bounds[:, 1])):
+            raise self.wrong(
+                f"the bounds {named!r} do not enclose the values of {self.name!r}; correct or drop "
+                "them."
+            )
+        if self.kind == "latitude":
+            bounds = np.clip(bounds, -90.0, 90.0)
+        width = bounds[:, 1] - bounds[:, 0]
+        if not np.all(width > 0):
+            raise self.wrong(f"a cell in the bounds {named!r} is empty; correct them.")
+        low, high = bounds[np.argsort(centres)].T
+        between = low[1:] - high[:-1]
+        if self.kind == "longitude":
+            between = np.append(between, low[0] + 360.0 - high[-1])
+        if np.any(between < -0.01 * width.min()):
+            raise self.wrong(
+                f"cells in the bounds {named!r} overlap each other; correct or drop them."
+            )
+        return bounds
 
 
-def _check_somewhere(values: Floats, name: str, kind: AxisKind, which: str) -> None:
-    """Raise where no value is there, or one is nowhere."""
-    known = values[np.isfinite(values)]
-    if not values.size:
-        raise UsageError(
-            f"{which} data: the coordinate {name!r} has no values at all, so there are no cells; "
-            "check how the file was cut."
-        )
-    if not known.size:
-        raise UsageError(f"{which} data: the coordinate {name!r} has missing values only.")
-    farthest = known[np.abs(known).argmax()]
-    if abs(farthest) > FARTHEST[kind]:
-        raise UsageError(
-            f"{which} data: the coordinate {name!r} runs to {farthest:.4g}, which is nowhere; "
-            "correct it, or mark the value as missing and drop it."
-        )
-    if kind == "latitude" and abs(farthest) > 90 + 1e-6:
-        raise UsageError(
-            f"{which} data: latitudes in {name!r} run to {farthest:.6g}, beyond a pole; if the "
-            "grid is projected, set units of 'm' and no latitude name."
-        )
-
-
-def placed_cells(
-    dataset: xr.Dataset,
-    names: Sequence[str],
-    pair: tuple[str, str],
-    kinds: Sequence[tuple[AxisKind, float]],
-    frame: Frame,
-    which: str,
-) -> Surface:
+def placed_cells(y: Coordinate, x: Coordinate, names: Sequence[str], frame: Frame) -> Surface:
     """Cells that each have a place of their own, with their corners, or else with their areas.
 
-    Parameters
-    ----------
-    names
-        The variables of interest, which may say what measures the area of points.
-    pair, kinds
-        Coordinates, y before x, and what they measure in which unit.
-    frame
-        What the coordinates mean.
+    `names` are the variables of interest, which may say what measures the area of points.
     """
-    dims = dataset[pair[0]].dims
-    about = list(zip(pair, kinds, strict=True))
-    places = [_places(dataset[n], dims, *kind, which) for n, kind in about]
-    lines = np.stack(places, axis=-1).reshape(-1, places[0].shape[-1], 2)
-    corners = [_corners(dataset, n, dims, which) for n in pair]
-    given, sizes = None, None
-    if corners[0] is not None and corners[1] is not None:
-        if corners[0].shape[-1] == 2:  # ends along each coordinate: a box
-            corners = [corners[0][..., [0, 0, 1, 1]], corners[1][..., [0, 1, 1, 0]]]
-        ends = [c * unit for c, (_, unit) in zip(corners, kinds, strict=True) if c is not None]
-        given = np.stack(ends, axis=-1).reshape(*lines.shape[:2], -1, 2)
+    dims = y.dataset[y.name].dims
+    lines = np.stack([y.values(dims), x.values(dims)], axis=-1)
+    lines = lines.reshape(-1, *lines.shape[-2:])
+    north, east, given, sizes = y.corners(dims), x.corners(dims), None, None
+    if north is not None and east is not None:
+        if north.shape[-1] == 2:  # ends along each coordinate: a box
+            north, east = north[..., [0, 0, 1, 1]], east[..., [0, 1, 1, 0]]
+        given = np.stack([north, east], axis=-1).reshape(*lines.shape[:2], -1, 2)
     elif len(dims) == 2 and min(lines.shape[:2]) > 1:
         given = estimated_corners(lines, frame)
     else:
-        sizes = _sizes(dataset, names, dims, frame)
-    return Surface(tuple(map(str, dims)), pair, lines, given, frame, sizes=sizes)
-
-
-def _places(
-    variable: xr.DataArray, dims: Sequence[Any], kind: AxisKind, unit: float, which: str
-) -> Floats:
-    """Values of a coordinate that every cell has by itself; NaN where one has no place."""
-    values = np.asarray(variable.transpose(*dims).values, dtype=float) * unit
-    _check_somewhere(values, str(variable.name), kind, which)
-    return np.where(np.isfinite(values), values, np.nan)
-
-
-def _corners(dataset: xr.Dataset, name: str, dims: Sequence[Any], which: str) -> Floats | None:
-    """The coordinate of the corners of every cell, one axis more than `dims`; None without any."""
-    bounds = bounds_name(dataset, name)
-    if bounds is None:
-        return None
-    corners = dataset[bounds].transpose(*dims, ..., missing_dims="ignore")
-    fits = corners.ndim == len(dims) + 1 and corners.dims[:-1] == tuple(dims)
-    if not fits or corners.dtype.kind not in "fiu" or corners.shape[-1] < 2:
-        raise UsageError(
-            f"{which} data: the bounds {bounds!r} must hold the corners of every cell of {name!r}, "
-            f"on {(*map(str, dims), 'corner')}; they lie on {tuple(map(str, corners.dims))}."
-        )
-    return np.asarray(corners.values, dtype=float)
+        sizes = _sizes(y.dataset, names, dims, frame)
+    return Surface(tuple(map(str, dims)), (y.name, x.name), lines, given, frame, sizes=sizes)
 
 
 def _sizes(
@@ -152,44 +202,6 @@ def _sizes(
     return None
 
 
-def _longitudes(centres: Floats, name: str, which: str) -> Floats:
-    turned = np.sort(np.mod(centres, 360.0))
-    if np.any(np.diff(turned, append=turned[0] + 360.0) < 1e-6):
-        raise UsageError(
-            f"{which} data: the longitudes in {name!r} hold a meridian twice, such as 0 and 360; "
-            f"drop one, as in ds.isel({name}=slice(None, -1))."
-        )
-    try:
-        return unwrapped(centres)
-    except ValueError:
-        raise UsageError(
-            f"{which} data: the longitudes in {name!r} are not in order; sort them, as in "
-            f"ds.sortby({name!r})."
-        ) from None
-
-
-def cell_bounds(
-    dataset: xr.Dataset, name: str, centres: Floats, kind: AxisKind, unit: float, which: str
-) -> tuple[Floats, float]:
-    """Bounds of the cells of a coordinate, (n, 2), and how far off they may be as stored.
-
-    Bounds that come with the dataset are checked; others lie half-way between the centres.
-    """
-    named = bounds_name(dataset, name)
-    if named is not None:
-        bounds = _given(dataset, name, named, centres, kind, unit, which)
-    elif len(centres) < 2:
-        raise UsageError(
-            f"{which} data: {name!r} has a single value and no bounds, so the size of its cell is "
-            f"unknown; add a variable {name + '_bnds'!r} with its two ends."
-        )
-    else:
-        bounds = inferred_bounds(centres, kind)
-    stored = dataset[named or name].dtype
-    precision = np.finfo(stored).eps if stored.kind == "f" else 0.0
-    return bounds, 2 * float(precision * np.abs(bounds).max())
-
-
 def bounds_name(dataset: xr.Dataset, name: str) -> str | None:
     """The variable with the bounds of a coordinate, by its attribute or by its usual name."""
     variable = dataset[name]
@@ -199,48 +211,10 @@ def bounds_name(dataset: xr.Dataset, name: str) -> str | None:
     return next((n for n in named if n in dataset.variables), None)
 
 
-def _given(
-    dataset: xr.Dataset,
-    name: str,
-    named: str,
-    centres: Floats,
-    kind: AxisKind,
-    unit: float,
-    which: str,
-) -> Floats:
-    bounds = dataset[named].transpose(*dataset[name].dims, ..., missing_dims="ignore").values
-    if bounds.ndim == 1 and len(centres) == 1:
-        bounds = bounds[None]
-    numbers = bounds.dtype.kind in "fiu" and bool(np.isfinite(bounds).all())
-    if bounds.shape != (len(centres), 2) or not numbers:
-        raise UsageError(
-            f"{which} data: the bounds {named!r} must hold two finite numbers for each of the "
-            f"{len(centres)} values of {name!r}; their shape is {bounds.shape}."
-        )
-    bounds = bounds.astype(float) * unit
-    slack = 1e-6 * max(1.0, float(np.abs(centres).max()))
-    if kind == "longitude":
-        bounds = _around(centres, bounds, slack)
-    bounds = np.sort(bounds, axis=1)
-    if not np.all((bounds[:, 0] <= centres + slack) & (centres - slack <= bounds[:, 1])):
-        raise UsageError(
-            f"{which} data: the bounds {named!r} do not enclose the values of {name!r}; correct "
-            "or drop them."
-        )
-    if kind == "latitude":
-        bounds = np.clip(bounds, -90.0, 90.0)
-    width = bounds[:, 1] - bounds[:, 0]
-    if not np.all(width > 0):
-        raise UsageError(f"{which} data: a cell in the bounds {named!r} is empty; correct them.")
-    low, high = bounds[np.argsort(centres)].T
-    between = low[1:] - high[:-1]
-    if kind == "longitude":
-        between = np.append(between, low[0] + 360.0 - high[-1])
-    if np.any(between < -0.01 * width.min()):
-        raise UsageError(
-            f"{which} data: cells in the bounds {named!r} overlap each other; correct or drop them."
-        )
-    return bounds
+def bounds_names(dataset: xr.Dataset, names: Iterable[Any]) -> set[str]:
+    """The variables with the bounds of some coordinates, of those that have any."""
+    found = (bounds_name(dataset, name) for name in names if name in dataset.variables)
+    return {str(name) for name in found if name is not None}
 
 
 def _around(centres: Floats, bounds: Floats, slack: float) -> Floats:

@@ -12,12 +12,10 @@ from typing import Any
 
 import cftime
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from deconditional.errors import UsageError
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from deconditional.fields.axes import Floats, Ints
 
 MOMENT = 1e-6
 """A time that is too short to matter, in years: half a minute."""
@@ -138,13 +136,7 @@ class Clock:
 def time_places(times: np.ndarray, among: np.ndarray) -> Ints:
     """The place of every time among others; -1 where it is not one of them."""
     times, among = comparable(times, among)
-    place = {key(t): k for k, t in enumerate(among)}
-    return np.array([place.get(key(t), -1) for t in times], dtype=np.int64)
-
-
-def key(time: Any) -> Any:
-    """A time as what can be looked up."""
-    return time.item() if isinstance(time, np.generic) else time
+    return np.asarray(pd.Index(among).get_indexer(pd.Index(times)), dtype=np.int64)
 
 
 def check_mode(mode: Any) -> None:

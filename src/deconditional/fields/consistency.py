@@ -73,9 +73,9 @@ class ConsistentPosterior(Gaussians):
             cross = _cross(field, cells, posterior.x)
             gram = np.asarray(shares @ cross, dtype=float)
             root = _root(gram)
-            variance = posterior.component_variances[k]
-            variance = variance - _explained(cross, root)
-            variance = np.maximum(variance, 0.0)
+            inverse, parts = np.linalg.inv(root), np.array_split(cross, len(cross) // 8192 + 1)
+            explained = np.concatenate([((part @ inverse.T) ** 2).sum(1) for part in parts])
+            variance = np.maximum(posterior.component_variances[k] - explained, 0.0)
             mean = posterior.component_means[k]
             move = _move(mean, variance, cross, shares, observed, scaling)
             self._cross.append(cross)
@@ -150,11 +150,6 @@ def _root(gram: Floats) -> Floats:
             "the observed cells are so well determined already that they cannot be made "
             "consistent; leave consistency out."
         ) from None
-
-
-def _explained(cross: np.ndarray, root: Floats) -> Floats:
-    inverse, parts = np.linalg.inv(root), np.array_split(cross, len(cross) // 8192 + 1)
-    return np.concatenate([((part @ inverse.T) ** 2).sum(1) for part in parts])
 
 
 def _move(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from deconditional.errors import VERSION
-from deconditional.fields import result as results
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Floats, Grid
 from deconditional.fields.learn import STAGED
-from deconditional.fields.predict import EXTRAPOLATION
+from deconditional.fields.predict import EXTRAPOLATION, NOT_PREDICTED
 from deconditional.fields.problem import Problem
 from deconditional.fields.validation import Comparison
 from deconditional.fitting.report import FitReport
@@ -34,6 +35,9 @@ WORDS = {
     "coarse_residual": "observed less area mean of {}",
 }
 """The long name of every variable, from that of the target."""
+EXTRAPOLATION_VALUES = np.arange(NOT_PREDICTED, 4, dtype=np.int8)
+EXTRAPOLATION_FLAGS = "not_predicted inside outside_range prior_only outside_range_and_prior_only"
+PACKAGES = ("jax", "gpjax", "numpy", "scipy", "xarray")
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,14 @@ def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr
             suffix = " standard_error" if name in ("std", "latent_std") else ""
             attrs["standard_name"] = f"{standard}{suffix}"
         out[name].attrs = attrs
-    out[EXTRAPOLATION].attrs = results.extrapolation_attributes()
+    out[EXTRAPOLATION].attrs = extrapolation_attributes()
     if grid.mapping:
         for each in out.data_vars:
             if not str(each).startswith("coarse_"):
                 out[each].attrs["grid_mapping"] = grid.mapping
     past = str(problem.coarse.attrs.get("history", "")).strip()
-    line = results.history_line(command)
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    line = f"{now} deconditional {VERSION}: {command}"
     out.attrs = {
         "Conventions": "CF-1.11",
         "title": f"{long_name}, downscaled",
@@ -99,7 +104,7 @@ def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr
         "history": f"{line}\n{past}" if past else line,
         **{f"fit_{row['name'].replace('.', '_')}": row["value"] for row in account.parameters},
         **_skill(account),
-        "deconditional": results.as_json(_facts(account) | _of_result(out)),
+        "deconditional": as_json(_facts(account) | _of_result(out)),
     }
     return out
 
@@ -107,8 +112,8 @@ def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr
 def _of_result(out: xr.Dataset) -> dict[str, Any]:
     """Facts about values; of a lazy result, whoever reads it can have them."""
     residuals, flags = out["coarse_residual"], out[EXTRAPOLATION]
-    left = None if residuals.chunks else results.residual_summary(residuals.values)
-    flagged = None if flags.chunks else results.extrapolation_summary(flags.values)
+    left = None if residuals.chunks else residual_summary(residuals.values)
+    flagged = None if flags.chunks else extrapolation_summary(flags.values)
     return {"residuals": left, "extrapolation": flagged}
 
 
@@ -139,7 +144,7 @@ def _facts(account: Account) -> dict[str, Any]:
         },
         "comparison": None if account.comparison is None else _table(account),
         "timings": {name: round(value, 2) for name, value in account.timings.items()},
-        "versions": versions(*results.PACKAGES),
+        "versions": versions(*PACKAGES),
     }
 
 
@@ -176,3 +181,59 @@ def mediation(matching: str, is_matched: bool, model: Any) -> str:
     if isinstance(model, MediatedGP):
         how = "mediators measure means over coarse cells, by a regression of the observations"
     return f"{matching}: {how}"
+
+
+# ---------------------------------------------------------------------- facts
+
+
+def extrapolation_attributes() -> dict[str, Any]:
+    """What the flags of cells far from the data mean."""
+    return {
+        "long_name": "how far a cell is from the data",
+        "flag_values": EXTRAPOLATION_VALUES,
+        "flag_meanings": EXTRAPOLATION_FLAGS,
+        "comment": (
+            "outside_range: an input beyond the range of the bags by over a tenth of it; "
+            "prior_only: a variance of at least 95 % of that of the prior"
+        ),
+    }
+
+
+def extrapolation_summary(flags: Any) -> dict[str, Any]:
+    """Number of predicted cells, and the share of them that is flagged."""
+    n, flagged = int((flags >= 0).sum()), int((flags > 0).sum())
+    return {"n": n, "share": flagged / n if n else None}
+
+
+def residual_summary(residual: Floats) -> dict[str, Any]:
+    """Number, mean, root mean square and largest of what is left."""
+    left = residual[np.isfinite(residual)]
+    if not left.size:
+        return {"n": 0, "mean": None, "rmse": None, "largest": None}
+    return {
+        "n": int(left.size),
+        "mean": float(left.mean()),
+        "rmse": float(np.sqrt(np.mean(left**2))),
+        "largest": float(left[np.abs(left).argmax()]),
+    }
+
+
+def as_json(facts: Mapping[str, Any]) -> str:
+    """Facts as one line of JSON; NumPy values become plain ones, what is not finite null."""
+    return json.dumps(_plain(facts), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return repr(value)

@@ -14,7 +14,6 @@ import xarray as xr
 from sklearn.exceptions import NotFittedError
 
 from deconditional.errors import UsageError, tell_of
-from deconditional.fields.answer import answer, written_answer
 from deconditional.fields.description import Account
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.io import check_output
@@ -22,8 +21,15 @@ from deconditional.fields.learn import Learner, interrupted
 from deconditional.fields.meanings import meanings_of
 from deconditional.fields.options import Options
 from deconditional.fields.pair import Pairing, pair
-from deconditional.fields.predict import Together, Wanted, levels_of, parts_of, quantile_levels
+from deconditional.fields.predict import (
+    Together,
+    Wanted,
+    exceedance_levels,
+    parts_of,
+    quantile_levels,
+)
 from deconditional.fields.problem import Problem
+from deconditional.fields.result import Answer
 from deconditional.fields.scaling import InputScaling, TargetScaling
 from deconditional.fields.series import Series, Windows
 from deconditional.fields.sides import CoarseSide, FineSide, two_sides
@@ -257,7 +263,7 @@ class Downscaler(Savable, Options):
 
     def predict(
         self,
-        fine: xr.Dataset,
+        fine: xr.Dataset | FineSide,
         *,
         quantiles: Sequence[float] = (),
         samples: int = 0,
@@ -291,17 +297,13 @@ class Downscaler(Savable, Options):
             flag for cells far from the data (see :attr:`Posterior.extrapolation`), the coarse
             residuals, and what was learnt as attributes.
         """
-        wanted = self._wanted(quantiles, samples, features, exceedance)
-        return answer(*self._asked(FineSide.of(fine, self.pairing_.question), wanted, command))
-
-    def predict_side(self, side: FineSide, command: str, **wanted: Any) -> xr.Dataset:
-        """Posterior on fine data whose grid was found; see :meth:`predict`."""
-        return answer(*self._asked(side, self._wanted(**wanted), command))
+        wanted = (quantiles, samples, exceedance, features)
+        return self._answer(fine, command, *wanted).dataset()
 
     def predict_to(
         self,
         path: str | Path,
-        fine: xr.Dataset,
+        fine: xr.Dataset | FineSide,
         *,
         quantiles: Sequence[float] = (),
         samples: int = 0,
@@ -329,37 +331,21 @@ class Downscaler(Savable, Options):
         """
         self._check_fitted()
         out = check_output(path, overwrite)
-        wanted = self._wanted(quantiles, samples, features, exceedance)
-        asked = self._asked(FineSide.of(fine, self.pairing_.question), wanted, command)
-        return written_answer(out, *asked, resume=resume)
+        wanted = (quantiles, samples, exceedance, features)
+        return self._answer(fine, command, *wanted).write(out, resume)
 
-    def _account(self) -> Account:
-        """All that results say of the fit."""
-        series, problem = self.learner_.series, self.learner_.problem
-        if isinstance(series, Series):
-            problem = replace(problem, pairing=series.overview(problem.pairing))
-        return Account(
-            problem=problem,
-            options=self.get_params(deep=False),
-            model_name=self.model_name_,
-            model=self.model_,
-            is_matched=self.learner_.is_matched(self.model_name_),
-            report=self.fit_report_,
-            parameters=self.parameters_,
-            comparison=self.comparison_,
-            timings=self.timings_,
-        )
-
-    def _wanted(
+    def _answer(
         self,
+        fine: xr.Dataset | FineSide,
+        command: str,
         quantiles: Sequence[float] = (),
         samples: int = 0,
-        features: int | None = None,
         exceedance: Sequence[float] = (),
-    ) -> Wanted:
-        """What is asked of the posterior, checked."""
+        features: int | None = None,
+    ) -> Answer:
+        """What there is to answer from, once it is known that one can predict there."""
         self._check_fitted()
-        return Wanted(
+        wanted = Wanted(
             target=self.target_scaling_,
             levels=quantile_levels(quantiles),
             n_samples=samples,
@@ -367,26 +353,35 @@ class Downscaler(Savable, Options):
             fine_noise=self.fine_noise,
             features=features,
             consistency=self.consistency,
-            above=levels_of(exceedance),
+            above=exceedance_levels(exceedance),
         )
-
-    def _asked(
-        self, side: FineSide, wanted: Wanted, command: str
-    ) -> tuple[FineSide, Together | Windows, Wanted, Account, str, bool]:
-        """All that an answer takes, once it is known that one can predict there."""
+        side = fine if isinstance(fine, FineSide) else FineSide.of(fine, self.pairing_.question)
         self.check_consistency(side)
-        learner, account = self.learner_, self._account()
-        problem = account.problem
+        learner, problem = self.learner_, self.learner_.problem
+        if isinstance(learner.series, Series):
+            problem = replace(problem, pairing=learner.series.overview(problem.pairing))
         if self.pairing_.n_time:
             side = side.repeated(problem.pairing.coarse)
+        source: Together | Windows
         if learner.series is not None:
-            windows = Windows.of(learner.series, learner, self.model_name_, self.model_, side)
-            return side, windows, wanted, account, command, self.progress
-        parts, known = parts_of(side, problem), learner.bags
-        if isinstance(known, FineBags) and known.parts.same_as(parts):
-            parts = known.parts  # with all that has been found out of them since the fit
-        source = Together(parts, self.model_, problem)
-        return side, source, wanted, account, command, self.progress
+            source = Windows.of(learner.series, learner, self.model_name_, self.model_, side)
+        else:
+            parts, known = parts_of(side, problem), learner.bags
+            if isinstance(known, FineBags) and known.parts.same_as(parts):
+                parts = known.parts  # with all that has been found out of them since the fit
+            source = Together(parts, self.model_, problem)
+        account = Account(
+            problem=problem,
+            options=self.get_params(deep=False),
+            model_name=self.model_name_,
+            model=self.model_,
+            is_matched=learner.is_matched(self.model_name_),
+            report=self.fit_report_,
+            parameters=self.parameters_,
+            comparison=self.comparison_,
+            timings=self.timings_,
+        )
+        return Answer(side, source, wanted, account, command, self.progress)
 
     def _summary(self) -> dict[str, Any]:
         self._check_fitted()

@@ -16,7 +16,7 @@ from rich.console import Console
 from deconditional.errors import UsageError
 from deconditional.fields.axes import span
 from deconditional.fields.downscaler import Downscaler
-from deconditional.fields.mapped import combined, downscale_slices, slices
+from deconditional.fields.mapped import Slices
 from deconditional.fields.predict import quantile_levels
 from deconditional.fields.sides import FineSide, two_sides
 from deconditional.saving.resume import Checkpoint, opened
@@ -97,10 +97,7 @@ def downscale(
     ['mean', 'quantiles', 'std']
     """
     if times is not None:
-        if not isinstance(fine, xr.Dataset) or not isinstance(coarse, xr.Dataset):
-            raise UsageError("times chooses among times of gridded data; leave it out.")
-        fine, coarse = select_time(fine, times, "fine"), select_time(coarse, times, "coarse")
-        on = None if on is None else select_time(on, times, "fine")
+        fine, coarse, on = at_times(times, fine, coarse, on)
     asked: dict[str, Any] = {"target": target, "covariates": covariates, "mediators": mediators}
     downscaler = new_downscaler(**asked, **options)
     quantile_levels(quantiles)
@@ -123,8 +120,8 @@ def downscale(
     downscaler.check_consistency(where)
     with opened(checkpoint) as kept:
         downscaler.learn(downscaler.prepare(*sides), checkpoint=kept)
-        wanted = {"quantiles": quantiles, "samples": samples, "exceedance": exceedance}
-        return downscaler.predict_side(where, command, **wanted)
+        wanted: dict[str, Any] = {"quantiles": quantiles, "samples": samples}
+        return downscaler.predict(where, exceedance=exceedance, command=command, **wanted)
 
 
 def _mapped(
@@ -145,12 +142,11 @@ def _mapped(
             for choice in choices:
                 given = downscaler.get_params(deep=False) | {name: choice}
                 new_downscaler(**given).question()
-    dim, values, cut = slices(fine, coarse, on, map_over, {**asked, "progress": False})
+    slices = Slices.of((fine, coarse, on), map_over, {**asked, "progress": False})
     console = Console(stderr=True, quiet=not downscaler.progress)
     with ExitStack() as stack:
         folder = store or stack.enter_context(TemporaryDirectory())
-        done, failed = downscale_slices(cut, folder, downscale, jobs, console)
-        return combined(dim, values, cut, done, failed)
+        return slices.carried_out(folder, downscale, jobs, console)
 
 
 def new_downscaler(*names: Any, **options: Any) -> Downscaler:
@@ -159,6 +155,19 @@ def new_downscaler(*names: Any, **options: Any) -> Downscaler:
         return Downscaler(*names, **options)
     except TypeError as error:
         raise UsageError(f"{str(error).replace('Downscaler.__init__() got an ', '')}.") from None
+
+
+def at_times(
+    times: str, fine: Any, coarse: Any, on: Any, option: str = "times"
+) -> tuple[Any, Any, Any]:
+    """Fine and coarse data, and where to predict, at the times that a text names."""
+    if not isinstance(fine, xr.Dataset) or not isinstance(coarse, xr.Dataset):
+        raise UsageError(f"{option} chooses among times of gridded data; leave it out.")
+    named = {"fine": fine, "coarse": coarse} | ({} if on is None else {"prediction": on})
+    chosen = {which: select_time(data, times, which) for which, data in named.items()}
+    if all(chosen[which] is data for which, data in named.items()):
+        raise UsageError(f"{option} {times} was given, but nothing has times; leave it out.")
+    return chosen["fine"], chosen["coarse"], chosen.get("prediction")
 
 
 def select_time(dataset: xr.Dataset, times: str, which: str) -> xr.Dataset:

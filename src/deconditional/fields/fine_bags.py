@@ -24,11 +24,11 @@ from deconditional.bags import Bags
 from deconditional.bags.condense import MOST_POINTS, representatives, thinned
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Flags, Floats, Ints
-from deconditional.fields.part import Part
+from deconditional.fields.part import Part, check_known
 from deconditional.fields.parts import Parts
 from deconditional.fields.recipes import WHOLE_BAGS
 from deconditional.fields.scaling import InputScaling, Spread
-from deconditional.fields.survey import UnitTable
+from deconditional.fields.survey import Survey, UnitTable, joined_surveys, surveyed
 from deconditional.inference.posterior import blocks
 
 Functions = Callable[[Any], Any]
@@ -45,15 +45,42 @@ class FineBags:
     ----------
     table
         Sums over the points of every bag, units in order.
+    survey
+        What all parts say of all units.
+    cover : (units,)
+        The share of every unit that points cover.
     """
 
     parts: Parts
     table: UnitTable
+    survey: Survey
+    cover: Floats
 
-    @property
-    def amounts(self) -> Floats:
-        """The amount in every bag: its area, or its exposure."""
-        return self.table.amount
+    @classmethod
+    def of(cls, parts: Parts, what: str, remedy: str) -> FineBags:
+        """The bags of parts: units of which these cover as much as was asked for.
+
+        Raises where there are none: `what` is not there then, and `remedy` says what to do.
+        """
+        reader, survey = parts.reader, parts.gather(surveyed, joined_surveys)
+        question, noun, table = reader.question, reader.coarse.noun, survey.units
+        check_known(question, survey.known, survey.n_counted, survey.n_present)
+        area = np.zeros(reader.n_units)
+        area[table.unit] = table.area
+        cover = reader.cover(area, survey.masked)
+        enough = reader.enough(area, survey.masked)[table.unit]
+        if not enough.any():
+            raise UsageError(
+                f"no {noun[:-1]} has {what} over {question.min_cover:.0%} of its area (the most is "
+                f"{cover.max():.0%}); {remedy}."
+            )
+        enough &= table.amount > 0
+        if not enough.any():
+            raise UsageError(
+                f"the exposure {question.exposure!r} is zero or missing in all {noun}; check that "
+                "it lies where they do, and its units."
+            )
+        return cls(parts, table.select(enough), survey, cover)
 
     def make(
         self, which: Ints | None = None, points_per_bag: int | None = None, seed: int = 0

@@ -84,39 +84,46 @@ class Frame:
         """Coordinates (..., 2) as those of another frame; NaN where there is no such place."""
         if self.same_as(other):
             return yx
-        there = other._from_globe(self._to_globe(yx))
+        there = yx if self.geographic else self._turned(yx, "FORWARD")
+        there = there if other.geographic else other._turned(there, "INVERSE")
         return np.where(np.isfinite(there), there, np.nan)
-
-    def _to_globe(self, yx: Floats) -> Floats:
-        return yx if self.geographic else self._turned(yx, "FORWARD")
-
-    def _from_globe(self, yx: Floats) -> Floats:
-        return yx if self.geographic else self._turned(yx, "INVERSE")
 
     def _turned(self, yx: Floats, direction: Any) -> Floats:
         x, y = self._transformer.transform(yx[..., 1], yx[..., 0], direction=direction)
         return np.stack([y, x], axis=-1)
 
     @cached_property
-    def _transformer(self) -> Any:
-        """Transformer from this frame to latitude and longitude on the same figure of the Earth."""
+    def crs(self) -> Any:
+        """The coordinate reference system of pyproj; None where nothing is known of it."""
         try:
-            from pyproj import CRS, Transformer
+            from pyproj import CRS
             from pyproj.exceptions import CRSError
         except ImportError:
             raise UsageError(
                 "two grids in different projections meet through pyproj: pip install "
                 "'deconditional[geo]'."
             ) from None
+        text = self.facts.get("crs_wkt") or self.facts.get("spatial_ref")
         try:
-            own = CRS.from_cf(dict(self.facts))
-            return Transformer.from_crs(own, own.source_crs, always_xy=True)
+            if text:
+                return CRS.from_wkt(str(text))
+            if self.geographic:
+                return CRS.from_epsg(4326)
+            return CRS.from_cf(dict(self.facts)) if self.facts else None
         except (CRSError, KeyError, TypeError, ValueError, AttributeError) as error:
-            text = str(self.facts.get(NAME, "without a name"))
+            name = str(self.facts.get(NAME, "without a name"))
             raise UsageError(
-                f"the grid mapping {text!r} cannot be understood ({str(error)[:100]}); correct its "
-                "attributes, or give latitude and longitude as coordinates with two dimensions."
+                f"the grid mapping {name!r} cannot be understood ({str(error)[:100]}); correct its "
+                "attributes, set it, as in ds.rio.write_crs('EPSG:32636'), or give latitude and "
+                "longitude as coordinates with two dimensions."
             ) from None
+
+    @cached_property
+    def _transformer(self) -> Any:
+        """Transformer from this frame to latitude and longitude on the same figure of the Earth."""
+        from pyproj import Transformer
+
+        return Transformer.from_crs(self.crs, self.crs.source_crs, always_xy=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without what cannot travel to another process."""

@@ -16,8 +16,8 @@ import pandas as pd
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Axis, AxisKind, Floats, Grid, Lattice
-from deconditional.fields.bounds import cell_bounds, cell_centres, placed_cells
+from deconditional.fields.axes import AxisKind, Floats, Grid, Lattice
+from deconditional.fields.bounds import Coordinate, placed_cells
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.io import understandable
 from deconditional.fields.surface import Surface
@@ -91,7 +91,7 @@ def find_grid(
     mapping = search.mapping()
     pair = search.scattered(candidates, globe)
     if pair is not None:
-        cells: Grid = search.surface(*pair, mapping)
+        cells: Grid = search.surface(pair, mapping)
     else:
         cells = search.lattice([search.coordinate(r, candidates[r]) for r in "yx"], mapping)
     time, times = search.time(candidates["time"], set(cells.spatial))
@@ -225,8 +225,8 @@ class Search:
         # The name that rioxarray gives it; arithmetic drops the attribute, and the variable stays.
         return "spatial_ref" if "spatial_ref" in self.dataset.coords else None
 
-    def kinds(self, pair: Sequence[str], about: Mapping[str, Any]) -> list[tuple[AxisKind, float]]:
-        """What two coordinates measure, and their units; raises where they are not of one kind."""
+    def coordinates(self, pair: Sequence[str], about: Mapping[str, Any]) -> list[Coordinate]:
+        """Two coordinates, what they measure found; raises where they are not of one kind."""
         y, x = pair
         if y == x:
             raise UsageError(
@@ -240,27 +240,22 @@ class Search:
                 f"{self.which} data: {y!r} and {x!r} are not coordinates of one kind; both must be "
                 "degrees, or both lengths. Correct their units."
             )
-        return kinds
+        named = zip(pair, kinds, strict=True)
+        return [Coordinate(self.dataset, name, *kind, self.which) for name, kind in named]
 
     def lattice(self, pair: Sequence[str], mapping: str | None) -> Lattice:
         """The grid of two axes."""
         about = {} if mapping is None else self.dataset[mapping].attrs
-        axes = []
-        for name, (kind, unit) in zip(pair, self.kinds(pair, about), strict=True):
-            centres = cell_centres(self.dataset[name], kind, unit, self.which)
-            bounds, off = cell_bounds(self.dataset, name, centres, kind, unit, self.which)
-            line = str(self.dataset[name].dims[0])
-            axes.append(Axis(line, name, kind, centres, bounds, off))
+        y, x = (coordinate.axis() for coordinate in self.coordinates(pair, about))
         turned = self.dataset[pair[0]].attrs.get("standard_name") == "grid_latitude"
-        y, x = axes
         return Lattice(y, x, frame=Frame.of(about, y.kind != "plane", turned))
 
-    def surface(self, y: str, x: str, mapping: str | None) -> Surface:
+    def surface(self, pair: Sequence[str], mapping: str | None) -> Surface:
         """The grid of cells that each have a place."""
         about = {} if mapping is None else self.dataset[mapping].attrs
-        (kind, _), _ = kinds = self.kinds((y, x), about)
-        frame = GEOGRAPHIC if kind == "latitude" else Frame.of(about, False, False)
-        return placed_cells(self.dataset, self.names, (y, x), kinds, frame, self.which)
+        y, x = self.coordinates(pair, about)
+        frame = GEOGRAPHIC if y.kind == "latitude" else Frame.of(about, False, False)
+        return placed_cells(y, x, self.names, frame)
 
     def kind(self, variable: xr.DataArray, role: str, degrees: bool) -> tuple[AxisKind, float]:
         """Latitude, longitude or plane, and the unit in degrees or metres.

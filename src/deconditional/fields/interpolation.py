@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator, griddata
 from scipy.spatial import QhullError
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Axis, Grid, Lattice
+from deconditional.fields.axes import Floats, Lattice
 from deconditional.fields.grids import find_grid, values_on
-
-Floats = npt.NDArray[np.float64]
 
 
 def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
@@ -41,42 +39,36 @@ def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     values = values_on(grid, given, "field")[0].reshape(grid.shape)
     if np.isnan(values).all():
         raise UsageError("the coarse field is missing everywhere, so there is nothing between.")
-    if not (
-        isinstance(grid, Lattice) and isinstance(fine, Lattice) and grid.frame.same_as(fine.frame)
-    ):
-        return _over_triangles(grid, values, fine, like)
-    (y, x), values = _padded(grid, values)
-    at = np.stack(
-        [
-            np.clip(rows.ravel(), y[0], y[-1])
-            if axis == 0
-            else _turned(rows.ravel(), x, grid.spherical)
-            for axis, rows in enumerate(np.meshgrid(fine.y.centres, fine.x.centres, indexing="ij"))
-        ],
-        axis=1,
-    )
-    known = np.isfinite(values)
-    if known.all():
-        out = RegularGridInterpolator((y, x), values)(at)
-    else:
-        centres = np.stack([part[known] for part in np.meshgrid(y, x, indexing="ij")], axis=1)
-        out = scattered(centres, values[known], at)
-    order = [fine.y.name, fine.x.name]
-    field = like.transpose(..., *order)
-    return xr.DataArray(
-        out.reshape(fine.shape), {n: field[n] for n in order if n in field.coords}, order
-    )
-
-
-def _over_triangles(grid: Grid, values: Floats, fine: Grid, like: xr.DataArray) -> xr.DataArray:
-    """A field between places in no rows and columns, seen from above the middle of them."""
-    known = np.isfinite(values.ravel()) & grid.there
-    at = grid.frame.place(fine.frame.into(grid.frame, fine.centres))
-    out = scattered(grid.positions[known], values.ravel()[known], np.nan_to_num(at))
+    lattices = isinstance(grid, Lattice) and isinstance(fine, Lattice)
+    if lattices and grid.frame.same_as(fine.frame):
+        out = _between_lines(grid, values, fine)
+    else:  # seen from above the middle of places in no rows and columns
+        known = np.isfinite(values.ravel()) & grid.there
+        at = grid.frame.place(fine.frame.into(grid.frame, fine.centres))
+        out = scattered(grid.positions[known], values.ravel()[known], np.nan_to_num(at))
     field = like.transpose(..., *fine.spatial)
-    shape = [field.sizes[d] for d in fine.spatial]
     coords = {n: v for n, v in field.coords.items() if set(v.dims) <= set(fine.spatial)}
-    return xr.DataArray(out.reshape(shape), coords, fine.spatial)
+    return xr.DataArray(out.reshape([field.sizes[d] for d in fine.spatial]), coords, fine.spatial)
+
+
+def _between_lines(grid: Any, values: Floats, fine: Any) -> Floats:
+    """Values of a lattice between its rows and columns, at the centres of another, row by row."""
+    lines = {"y": grid.y.centres, "x": grid.x.centres}
+    field, x = xr.DataArray(values, lines, ("y", "x")).sortby(["y", "x"]), fine.x.centres
+    if grid.spherical and np.diff(grid.x.bounds).sum() > 359.0:  # a copy on either side
+        turns = (-360.0, 0.0, 360.0)
+        field = xr.concat([field.assign_coords(x=field.x + turn) for turn in turns], "x")
+    south, north = field.y.values[[0, -1]]
+    west, east = field.x.values[[0, -1]]
+    if grid.spherical:
+        middle = 0.5 * (west + east)
+        x = middle + np.mod(x - middle + 180.0, 360.0) - 180.0
+    y, x = np.clip(fine.y.centres, south, north), np.clip(x, west, east)
+    at = np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2)
+    known = field.stack(cell=("y", "x")).dropna("cell")
+    if known.size == field.size:
+        return RegularGridInterpolator((field.y, field.x), field.values)(at)
+    return scattered(np.column_stack([known.y, known.x]), known.values, at)
 
 
 def scattered(places: Floats, values: Floats, at: Floats) -> Floats:
@@ -101,27 +93,3 @@ def _from_above(places: Floats) -> Callable[[Floats], Floats]:
     turn = np.linalg.svd(np.eye(3) - np.outer(middle, middle) / (middle @ middle))[0][:, :2]
     up = middle / np.linalg.norm(middle)
     return lambda p: (p @ turn) / np.maximum(1.0 + p @ up, 1e-6)[:, None]
-
-
-def _padded(grid: Lattice, values: Floats) -> tuple[tuple[Floats, Floats], Floats]:
-    """Ascending axes; all around the globe a copy of the columns on either side."""
-    y, values = _ascending(grid.y, values, 0)
-    x, values = _ascending(grid.x, values, 1)
-    if grid.spherical and np.diff(grid.x.bounds).sum() > 359.0:
-        x = np.concatenate([x - 360.0, x, x + 360.0])
-        values = np.concatenate([values] * 3, axis=1)
-    return (y, x), values
-
-
-def _ascending(axis: Axis, values: Floats, along: int) -> tuple[Floats, Floats]:
-    if axis.centres[0] <= axis.centres[-1]:
-        return axis.centres, values
-    return axis.centres[::-1], np.flip(values, along)
-
-
-def _turned(x: Floats, ends: Floats, spherical: bool) -> Floats:
-    """Longitudes brought near the middle of the axis; all held to the outermost centres."""
-    if spherical:
-        middle = 0.5 * (ends[0] + ends[-1])
-        x = middle + np.mod(x - middle + 180.0, 360.0) - 180.0
-    return np.clip(x, ends[0], ends[-1])

@@ -22,9 +22,9 @@ from rich.console import Console
 from deconditional.errors import DeconditionalWarning, SliceWarning, UsageError, one_line
 from deconditional.fields.axes import time_label
 from deconditional.fields.cluster import active_client, cluster, limit_threads
+from deconditional.fields.description import as_json
 from deconditional.fields.io import write_fields
 from deconditional.fields.predict import EXTRAPOLATION, NOT_PREDICTED
-from deconditional.fields.result import as_json
 from deconditional.fitting.interrupts import aborting
 from deconditional.saving.identity import digest
 from deconditional.saving.outputs import check_folder
@@ -36,79 +36,180 @@ Work = Callable[..., xr.Dataset]
 
 @dataclass(frozen=True)
 class Slice:
-    """Downscaling that is one of many: its data, options and name.
+    """Downscaling that is one of many.
 
     Attributes
     ----------
     index, label
         Its place along the dimension, and what to call it.
-    fine, coarse, on
-        Its data; None where they travel beside it.
+    data
+        Fine and coarse data and where to predict; nothing where they travel beside it.
     options
         Arguments of ``downscale`` beyond the data.
-    identity
-        A digest of data and options.
     """
 
     index: int
     label: str
-    fine: Any
-    coarse: Any
-    on: Any
+    data: tuple[Any, ...]
     options: Mapping[str, Any]
-    identity: str
 
-    def __str__(self) -> str:
-        return self.label
+    @property
+    def file(self) -> str:
+        """Name of the file that keeps the result: it says what that was made from."""
+        parts = [part for data in self.data for part in _contents(data)]
+        return f"{self.index:05d}-{digest(as_json(self.options), *parts)[:16]}.nc"
 
 
-def slices(
-    fine: xr.Dataset,
-    coarse: xr.Dataset,
-    on: xr.Dataset | None,
-    map_over: str | Mapping[str, Sequence[Any]],
-    options: Mapping[str, Any],
-) -> tuple[str, np.ndarray, list[Slice]]:
-    """The dimension, its values, and a slice for each.
+@dataclass(frozen=True)
+class Slices:
+    """All slices along a dimension with its values."""
 
-    Parameters
-    ----------
-    map_over
-        A dimension of the coarse data, along which the fine data is cut too where it has it; or
-        the name of an option with the values it takes, as in ``{"seed": range(10)}``.
-    """
-    if isinstance(map_over, Mapping):
-        if len(map_over) != 1:
-            raise UsageError("map_over takes one option with its values, as in {'seed': [0, 1]}.")
-        name, given = next(iter(map_over.items()))
-        choices = list(given)
-        if not choices:
-            raise UsageError(f"map_over has no values for {name!r}; give at least one.")
-        cut = [
-            _slice(k, f"{name}={value}", fine, coarse, on, {**options, name: value})
-            for k, value in enumerate(choices)
+    dim: str
+    values: np.ndarray
+    every: tuple[Slice, ...]
+
+    @classmethod
+    def of(
+        cls,
+        data: tuple[xr.Dataset, xr.Dataset, xr.Dataset | None],
+        map_over: str | Mapping[str, Sequence[Any]],
+        options: Mapping[str, Any],
+    ) -> Slices:
+        """A slice for every value of a dimension, or of an option.
+
+        Parameters
+        ----------
+        data
+            Fine and coarse data and where to predict.
+        map_over
+            A dimension of the coarse data, along which the others are cut too where they have it;
+            or the name of an option with the values it takes, as in ``{"seed": range(10)}``.
+        """
+        if isinstance(map_over, Mapping):
+            if len(map_over) != 1:
+                raise UsageError(
+                    "map_over takes one option with its values, as in {'seed': [0, 1]}."
+                )
+            name, given = next(iter(map_over.items()))
+            choices = list(given)
+            if not choices:
+                raise UsageError(f"map_over has no values for {name!r}; give at least one.")
+            plain = all(isinstance(c, bool | int | float | str) for c in choices)
+            every = [
+                Slice(k, f"{name}={value}", data, {**options, name: value})
+                for k, value in enumerate(choices)
+            ]
+            shown = choices if plain else [str(c) for c in choices]
+            return cls(str(name), np.asarray(shown), tuple(every))
+        dim, coarse = map_over, data[1]
+        if dim not in coarse.dims:
+            there = ", ".join(map(str, coarse.dims))
+            raise UsageError(
+                f"the coarse data has no dimension {dim!r} to map over; it has {there}."
+            )
+        values = coarse[dim].values if dim in coarse.coords else np.arange(coarse.sizes[dim])
+        if len(set(values.tolist())) < len(values):
+            raise UsageError(f"the values of {dim!r} in the coarse data are not distinct.")
+        every = []
+        for k, value in enumerate(values):
+            label, named = f"{dim}={time_label(value)}", ("fine", "coarse", "prediction")
+            cut = (_at(d, dim, value, k, n, label) for d, n in zip(data, named, strict=True))
+            every.append(Slice(k, label, tuple(cut), options))
+        return cls(dim, values, tuple(every))
+
+    def carried_out(
+        self, store: str | Path, downscale: Work, jobs: int, console: Console
+    ) -> xr.Dataset:
+        """All results along the dimension; every slice that the folder has not yet is fitted.
+
+        Parameters
+        ----------
+        store
+            A folder for one file per slice.
+        downscale
+            Takes the data and options of a slice to its result.
+        jobs
+            Processes of a Dask cluster on this machine, where none is active.
+        console
+            Where progress goes.
+        """
+        folder = Path(store)
+        check_folder(folder)
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"the store {str(folder)!r} is a file; name a folder.")
+        folder.mkdir(exist_ok=True)
+        files = [folder / each.file for each in self.every]
+        todo = [each for each in self.every if not files[each.index].exists()]
+        failed: dict[int, str] = {}
+        work = partial(_result, downscale)
+        with cluster(jobs if jobs > 1 and active_client() is None else None, None):
+            outcomes = _here(todo, work) if active_client() is None else _on_cluster(todo, work)
+            for each, outcome in outcomes:
+                try:
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    write_fields(outcome, files[each.index])
+                except Exception as error:
+                    failed[each.index] = one_line(error)
+                console.print(f"{each.label}: {'failed' if each.index in failed else 'done'}")
+        return self._combined(files, failed)
+
+    def _combined(self, files: Sequence[Path], failed: Mapping[int, str]) -> xr.Dataset:
+        """All slices along the dimension; those that failed are missing values, and a warning."""
+        every, dim = self.every, self.dim
+        if len(failed) == len(every):
+            raise UsageError(
+                f"all {len(every)} slices failed; the first, {every[0].label}: {failed[0]}."
+            )
+        found = {}
+        for each in every:
+            if each.index not in failed:
+                with xr.open_dataset(files[each.index], decode_timedelta=False) as data:
+                    found[each.index] = data.load()
+        template = found[min(found)]
+        parts = [found.get(s.index, template.where(False)) for s in every]
+        together = xr.concat(
+            [p.drop_vars("coarse_role") for p in parts],
+            dim=dim,
+            data_vars="all",
+            coords="minimal",
+            compat="override",
+            join="override",
+            combine_attrs="override",
+        )
+        roles = [found.get(s.index, template)["coarse_role"] for s in every]
+        together["coarse_role"] = xr.concat(roles, dim=dim)
+        if EXTRAPOLATION in together:  # failed slices made it a float
+            flags = together[EXTRAPOLATION].fillna(NOT_PREDICTED).astype(np.int8)
+            together[EXTRAPOLATION] = flags
+        together = together.assign_coords({dim: (dim, self.values)})
+        together.attrs = {k: v for k, v in template.attrs.items() if not k.startswith("fit_")}
+        facts = {index: json.loads(str(d.attrs["deconditional"])) for index, d in found.items()}
+        names = ("model", "parameters", "fit", "residuals", "extrapolation", "timings")
+        about = [
+            {"label": s.label, "failed": failed.get(s.index)}
+            | {n: facts[s.index].get(n) for n in names if s.index in facts}
+            for s in every
         ]
-        return str(name), _labels(choices), cut
-    dim = map_over
-    if dim not in coarse.dims:
-        there = ", ".join(map(str, coarse.dims))
-        raise UsageError(f"the coarse data has no dimension {dim!r} to map over; it has {there}.")
-    values = coarse[dim].values if dim in coarse.coords else np.arange(coarse.sizes[dim])
-    if len(set(values.tolist())) < len(values):
-        raise UsageError(f"the values of {dim!r} in the coarse data are not distinct.")
-    cut = []
-    for k, value in enumerate(values):
-        label = f"{dim}={time_label(value)}"
-        points = _at(fine, dim, value, k, "fine", label)
-        target = None if on is None else _at(on, dim, value, k, "prediction", label)
-        cut.append(_slice(k, label, points, coarse.isel({dim: k}, drop=True), target, options))
-    return dim, values, cut
+        whole = facts[min(facts)] | {"map_over": dim, "residuals": None, "slices": about}
+        together.attrs["deconditional"] = as_json(whole)
+        if failed:
+            shown = "; ".join(f"{s.label}: {failed[s.index]}" for s in every if s.index in failed)
+            warnings.warn(
+                f"{len(failed)} of {len(every)} slices failed and are missing in the result "
+                f"({shown}). The same call tries them again and keeps the others.",
+                SliceWarning,
+                stacklevel=5,
+            )
+        return together
 
 
-def _at(data: xr.Dataset, dim: str, value: Any, place: int, which: str, label: str) -> xr.Dataset:
+def _at(data: Any, dim: str, value: Any, place: int, which: str, label: str) -> Any:
     """What belongs to one value of a dimension; all of a dataset that does not have it."""
-    if dim not in data.dims:
+    if data is None or dim not in data.dims:
         return data
+    if which == "coarse":
+        return data.isel({dim: place}, drop=True)
     if dim not in data.coords:
         if place >= data.sizes[dim]:
             raise UsageError(f"the {which} data has nothing for {label}; cut the coarse data.")
@@ -122,18 +223,6 @@ def _at(data: xr.Dataset, dim: str, value: Any, place: int, which: str, label: s
         ) from None
 
 
-def _slice(
-    k: int,
-    label: str,
-    fine: xr.Dataset,
-    coarse: xr.Dataset,
-    on: xr.Dataset | None,
-    options: Mapping[str, Any],
-) -> Slice:
-    parts = [part for data in (fine, coarse, on) for part in _contents(data)]
-    return Slice(k, label, fine, coarse, on, options, digest(as_json(options), *parts)[:16])
-
-
 def _contents(data: xr.Dataset | None) -> Iterator[Any]:
     """What tells a dataset from others: values, or of Dask arrays what makes them."""
     yield None
@@ -143,70 +232,12 @@ def _contents(data: xr.Dataset | None) -> Iterator[Any]:
         yield variable.values if variable.chunks is None else str(variable.data.name)
 
 
-def _labels(choices: Sequence[Any]) -> np.ndarray:
-    plain = all(isinstance(c, bool | int | float | str) for c in choices)
-    return np.asarray(choices if plain else [str(c) for c in choices])
-
-
-# ---------------------------------------------------------------------- carrying out
-
-
-def downscale_slices(
-    cut: Sequence[Slice],
-    store: str | Path,
-    downscale: Work,
-    jobs: int = 1,
-    console: Console | None = None,
-) -> tuple[dict[int, Path], dict[int, str]]:
-    """Fit and predict every slice that is not in the folder yet.
-
-    Parameters
-    ----------
-    cut
-        The slices.
-    store
-        A folder for one file per slice, whose name says what it was made from.
-    downscale
-        Takes the data and options of a slice to its result.
-    jobs
-        Processes of a Dask cluster on this machine, where none is active.
-    console
-        Where progress goes.
-
-    Returns
-    -------
-    tuple
-        Files of the slices that are done, and reasons of those that failed.
-    """
-    folder = Path(store)
-    check_folder(folder)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"the store {str(folder)!r} is a file; name a folder.")
-    folder.mkdir(exist_ok=True)
-    files = {s.index: folder / f"{s.index:05d}-{s.identity}.nc" for s in cut}
-    done = {k: file for k, file in files.items() if file.exists()}
-    todo = [s for s in cut if s.index not in done]
-    failed: dict[int, str] = {}
-    work, quiet = partial(_result, downscale), console or Console(quiet=True)
-    with cluster(jobs if jobs > 1 and active_client() is None else None, None):
-        outcomes = _here(todo, work) if active_client() is None else _on_cluster(todo, work)
-        for each, outcome in outcomes:
-            try:
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                done[each.index] = write_fields(outcome, files[each.index])
-            except Exception as error:
-                failed[each.index] = one_line(error)
-            quiet.print(f"{each.label}: {'done' if each.index in done else 'failed'}")
-    return done, failed
-
-
 def _here(todo: Sequence[Slice], work: Work) -> Iterator[tuple[Slice, Any]]:
     for each in todo:
         outcome: Any
         try:
             with aborting():  # an interrupt means all of the slices
-                outcome = work(each, each.fine, each.coarse, each.on)
+                outcome = work(each, *each.data)
         except Exception as error:
             outcome = error
         yield each, outcome
@@ -222,8 +253,7 @@ def _on_cluster(todo: Sequence[Slice], work: Work) -> Iterator[tuple[Slice, Any]
     task = delayed(work, pure=False)
     futures = {}
     for each in todo:  # Dask sees the data of a slice only outside of it
-        bare = replace(each, fine=None, coarse=None, on=None)
-        found = task(bare, each.fine, each.coarse, each.on)
+        found = task(replace(each, data=()), *each.data)
         futures[client.compute(found, retries=RETRIES)] = each
     try:
         for future in as_completed(futures):
@@ -239,74 +269,3 @@ def _result(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconditionalWarning)  # what they say is in the facts
         return downscale(fine, coarse, on=on, **each.options).compute()
-
-
-# ---------------------------------------------------------------------- coming together
-
-
-def combined(
-    dim: str,
-    values: np.ndarray,
-    cut: Sequence[Slice],
-    done: Mapping[int, Path],
-    failed: Mapping[int, str],
-) -> xr.Dataset:
-    """All slices along the dimension; those that failed are missing values, and a warning."""
-    if not done:
-        label, reason = cut[0].label, failed.get(cut[0].index, "nothing was computed")
-        raise UsageError(f"all {len(cut)} slices failed; the first, {label}: {reason}.")
-    found = {}
-    for index, file in sorted(done.items()):
-        with xr.open_dataset(file, decode_timedelta=False) as data:
-            found[index] = data.load()
-    template = found[min(found)]
-    parts = [found.get(s.index, template.where(False)) for s in cut]
-    together = xr.concat(
-        [p.drop_vars("coarse_role") for p in parts],
-        dim=dim,
-        data_vars="all",
-        coords="minimal",
-        compat="override",
-        join="override",
-        combine_attrs="override",
-    )
-    roles = [found.get(s.index, template)["coarse_role"] for s in cut]
-    together["coarse_role"] = xr.concat(roles, dim=dim)
-    if EXTRAPOLATION in together:  # failed slices made it a float
-        flags = together[EXTRAPOLATION].fillna(NOT_PREDICTED).astype(np.int8)
-        together[EXTRAPOLATION] = flags
-    together = together.assign_coords({dim: (dim, values)})
-    facts = [_facts(found[s.index]) if s.index in found else None for s in cut]
-    whole = _facts(template) | {
-        "map_over": dim,
-        "residuals": None,
-        "slices": [
-            {
-                "label": s.label,
-                "failed": failed.get(s.index),
-                **({} if fact is None else _of_slice(fact)),
-            }
-            for s, fact in zip(cut, facts, strict=True)
-        ],
-    }
-    together.attrs = {k: v for k, v in template.attrs.items() if not k.startswith("fit_")} | {
-        "deconditional": as_json(whole)
-    }
-    if failed:
-        shown = "; ".join(f"{s.label}: {failed[s.index]}" for s in cut if s.index in failed)
-        warnings.warn(
-            f"{len(failed)} of {len(cut)} slices failed and are missing in the result ({shown}). "
-            "The same call tries them again and keeps the others.",
-            SliceWarning,
-            stacklevel=3,
-        )
-    return together
-
-
-def _facts(data: xr.Dataset) -> dict[str, Any]:
-    return json.loads(str(data.attrs["deconditional"]))
-
-
-def _of_slice(facts: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("model", "parameters", "fit", "residuals", "extrapolation", "timings")
-    return {name: facts.get(name) for name in names}

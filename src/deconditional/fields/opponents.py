@@ -17,16 +17,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.cluster import KMeans
 
-from deconditional.fields.axes import Lattice
+from deconditional.fields.axes import Flags, Floats, Ints, Lattice
 from deconditional.fields.interpolation import scattered
 from deconditional.fields.pair import Pairing
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 BILINEAR = "bilinear"
 """What linear interpolation is called among models."""

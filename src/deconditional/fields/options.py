@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -67,20 +67,15 @@ class Options(BaseEstimator):
         if self.consistency not in (None, "exact"):
             raise UsageError(f"consistency must be 'exact' or nothing, not {self.consistency!r}.")
         check_model(self.model, self.kernel, self.mediator_kernel)
-        return Question(
-            target=self.target or "",
-            covariates=listed(self.covariates, "covariates"),
-            mediators=listed(self.mediators, "mediators"),
-            position=bool(self.position),
-            mask=self.mask,
-            min_cover=self.min_cover,
-            dims=self.dims,
-            time=self.time,
-            window=self.window,
-            kind=self.kind,
-            exposure=self.exposure,
-            family=self._family(),
-        )
+        same = {f.name: getattr(self, f.name) for f in fields(Question) if hasattr(self, f.name)}
+        asked = {
+            "target": self.target or "",
+            "covariates": listed(self.covariates, "covariates"),
+            "mediators": listed(self.mediators, "mediators"),
+            "position": bool(self.position),
+            "family": self._family(),
+        }
+        return Question(**same | asked)
 
     def _family(self) -> Any:
         """The family, None where it is normal; raises where options do not go with it."""
@@ -134,11 +129,6 @@ class Options(BaseEstimator):
                 "predict on ds.load(), or on one region or time after the other."
             )
 
-    def _kernel(self) -> Any:
-        """Counts say little of single cells, and what they do not say is overdispersion."""
-        usual = "rough" if self.family is None else "smooth"
-        return usual if self.kernel is None else self.kernel
-
     def recipe(self, pairing: Pairing, sampled: bool = False) -> Recipe:
         """What all candidates share; of a sample of a series, one set of parameters is wanted."""
         if pairing.sources and (self.transform or self.consistency or self.fine_noise):
@@ -146,8 +136,10 @@ class Options(BaseEstimator):
                 "transform, consistency and fine_noise are for one source; leave them out, and "
                 "give positive, skewed sources family=dc.Tweedie()."
             )
+        # Counts say little of single cells, and what they do not say is overdispersion.
+        usual = "rough" if self.family is None else "smooth"
         return Recipe(
-            kernel=self._kernel(),
+            kernel=usual if self.kernel is None else self.kernel,
             mediator_kernel=self.mediator_kernel,
             inputs=_inputs(pairing, len(pairing.question.inputs)),
             mediators=_inputs(pairing, len(pairing.question.mediators)),

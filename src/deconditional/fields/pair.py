@@ -11,24 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid, span
+from deconditional.fields.axes import Floats, Grid, Ints, span
 from deconditional.fields.clock import Clock
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.overlap import check_overlap
-from deconditional.fields.part import ROUNDING, check_known
+from deconditional.fields.part import ROUNDING
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
 from deconditional.fields.several import Told
 from deconditional.fields.sides import CoarseSide, FineSide
-from deconditional.fields.survey import UnitTable, joined_surveys, surveyed
+from deconditional.fields.survey import UnitTable
 from deconditional.fields.units import Units
 from deconditional.observations.families import check_observed
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 LEAST_OBSERVATIONS = 5
 
@@ -142,7 +138,7 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     units = coarse.units(fine.grid.times)
     fine.check_size()
     check_overlap(fine.grid, grid)
-    bags, filled, about = _bags(fine, coarse, units)
+    bags, filled = _bags(fine, coarse, units)
     bag_unit = bags.table.unit
     plain = grid.is_point[bag_unit % grid.n_cells] | bool(question.exposure)
     amount = bags.table.amount * np.where(plain, 1.0, grid.square_km)
@@ -176,71 +172,33 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
         understood=(),
         repeated=fine.lasting,
         amount=amount,
-        cover=about.cover,
+        cover=bags.cover,
         sources=coarse.sources,
     )
     if few:
         return pairing, bags
     _check_link(pairing, grid.times)
-    said = _understood(pairing, about, units.how)
+    said = _understood(pairing, bags, units.how)
     return replace(
         pairing, understood=(*said[:1], *fine.understood, *coarse.understood, *said[1:])
     ), bags
 
 
-@dataclass(frozen=True)
-class About:
-    """What is said of the fine data.
-
-    Attributes
-    ----------
-    n_cells, n_present
-        Fine cells, and those with all covariates.
-    too_small, partly
-        Units left out because of their cover, and bags that stand for a part of their unit.
-    amount
-        The exposure of all fine cells.
-    cover : (units,)
-        See :class:`Pairing`.
-    """
-
-    n_cells: int
-    n_present: int
-    too_small: int
-    partly: int
-    amount: float
-    cover: Floats
-
-
-def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, Floats, About]:
-    """The bags, means of mediators that the fine data has, and what there is to say."""
+def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, Floats]:
+    """The bags, and the means over them of mediators that the fine data has."""
     question, mediators = fine.question, fine.mediators()
     n_times = units.size // coarse.grid.n_cells
     parts = fine.parts(coarse.grid, units.fine_time, n_times, units.clock, mediators)
-    found = parts.gather(surveyed, joined_surveys)
-    check_known(question, found.known, found.n_counted, found.n_present)
-    table, area = found.units, np.zeros(units.size)
-    area[table.unit] = table.area
-    share = parts.reader.cover(area, found.masked)
-    enough = parts.reader.enough(area, found.masked)[table.unit]
-    if not enough.any():
-        most = share.max()
-        raise UsageError(
-            f"no {coarse.grid.noun[:-1]} has fine covariates over {question.min_cover:.0%} of "
-            f"its area (the most is {most:.0%}); lower min_cover, or check that the grids coincide."
-        )
+    remedy = "lower min_cover, or check that the grids coincide"
+    bags = FineBags.of(parts, "fine covariates", remedy)
     if question.exposure:
-        _check_amounts(table, units.target, coarse)
-        enough &= table.amount > 0
-    kept = table.select(enough)
+        _check_amounts(bags.survey.units, units.target, coarse)
     if not question.covariates and not question.position:
         raise UsageError("there is nothing to predict from: name covariates, or use position.")
-    filled = np.full((len(kept.unit), len(question.mediators)), np.nan)
+    filled = np.full((len(bags.table.unit), len(question.mediators)), np.nan)
     there = [f"mediator {name}" in mediators for name in question.mediators]
-    filled[:, there] = kept.other_means()
-    partly = int((share[kept.unit] < 1.0 - ROUNDING).sum())
-    about = About(found.n_cells, found.n_present, int((~enough).sum()), partly, found.amount, share)
-    return FineBags(parts, kept), filled, about
+    filled[:, there] = bags.table.other_means()
+    return bags, filled
 
 
 def _as_rates(
@@ -277,13 +235,8 @@ def _as_rates(
 
 
 def _check_amounts(table: UnitTable, target: Floats, coarse: CoarseSide) -> None:
-    """Raise where there is an exposure nowhere, or none at all where something was observed."""
+    """Raise where there is no exposure at all where something was observed."""
     name = coarse.question.exposure
-    if not (table.amount > 0).any():
-        raise UsageError(
-            f"the exposure {name!r} is zero or missing in all {coarse.grid.noun}; check that it "
-            "lies where they do, and its units."
-        )
     empty = np.zeros(len(target), dtype=bool)
     empty[table.unit] = table.amount <= 0
     empty &= np.isfinite(target) & (target != 0)
@@ -345,8 +298,10 @@ def _check_link(p: Pairing, coarse_times: Any) -> None:
         )
 
 
-def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[str, str], ...]:
-    question, matched = p.question, int((p.own_bag >= 0).sum())
+def _understood(p: Pairing, bags: FineBags, on_time: str | None) -> tuple[tuple[str, str], ...]:
+    question, matched, survey = p.question, int((p.own_bag >= 0).sum()), bags.survey
+    cover, too_small = bags.cover[p.bag_unit], len(survey.units.unit) - p.n_bags
+    partly = int((cover < 1.0 - ROUNDING).sum())
     without = [int(np.isnan(values).any(1).sum()) for values in (p.bag_mediator, p.mediator)]
     covariates = _names(question.covariates, question.position, p.n_time > 0)
     mediators = _names(question.mediators, question.position, p.n_time > 0)
@@ -355,8 +310,8 @@ def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[st
     lines = {
         "fine grid": p.fine.describe(),
         "coarse grid": p.coarse.describe(),
-        "covariates": f"{covariates}, known in {about.n_present / about.n_cells:.1%} of "
-        f"{about.n_cells} fine cells",
+        "covariates": f"{covariates}, known in {survey.n_present / survey.n_cells:.1%} of "
+        f"{survey.n_cells} fine cells",
         "mediators": f"{mediators}, missing for {without[0]} of {p.n_bags} bags and {without[1]} "
         f"of {len(p.z)} observations",
         "bags": f"{p.n_bags} {p.coarse.noun} with fine covariates, {sizes} fine cells in each",
@@ -374,20 +329,20 @@ def _understood(p: Pairing, about: About, on_time: str | None) -> tuple[tuple[st
             f"; {', '.join(question.split)} as the mean over time at each place and the deviation "
             "from that"
         )
-    if about.partly:
+    if partly:
         lines["partly covered"] = (
-            f"{about.partly} bags have covariates in a part of their cell only, and stand for it "
-            f"with that part (the least is {about.cover[p.bag_unit].min():.0%})"
+            f"{partly} bags have covariates in a part of their cell only, and stand for it "
+            f"with that part (the least is {cover.min():.0%})"
         )
-    if about.too_small:
+    if too_small:
         lines["left out"] = (
-            f"{about.too_small} {p.coarse.noun.removeprefix('coarse ')} with covariates over less "
+            f"{too_small} {p.coarse.noun.removeprefix('coarse ')} with covariates over less "
             f"than {question.min_cover:.0%} of their area"
         )
     if question.exposure:
         assert p.amount is not None
         lines["exposure"] = (
-            f"{question.exposure}: {about.amount:.8g} in the fine data, {p.amount.sum():.8g} in "
+            f"{question.exposure}: {survey.amount:.8g} in the fine data, {p.amount.sum():.8g} in "
             f"the bags, {p.amount.min():.4g} to {p.amount.max():.4g} in each; none where it is "
             "missing"
         )

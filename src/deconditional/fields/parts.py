@@ -109,9 +109,7 @@ class Parts:
         return answer
 
     def stack(self, work: Callable[..., Floats], leading: int, *more: Any) -> Any:
-        """An array (leading, time, y, x) of what a function makes for every part, of its shape."""
-        if not self.lazy:
-            return work(self.only, *more)
+        """A Dask array (leading, time, y, x) of what a function makes for every chunk."""
         import dask.array as da
 
         limit_threads()

@@ -68,32 +68,34 @@ class Wanted:
         return replace(self, seed=self.seed + number) if self.n_samples else self
 
     @property
-    def layers(self) -> dict[str, tuple[tuple[str, ...], int]]:
-        """Leading dimensions and number of layers of every variable, by its name."""
-        layers: dict[str, tuple[tuple[str, ...], int]] = {"mean": ((), 1), "std": ((), 1)}
-        if self.levels:
-            layers["quantiles"] = (("quantile",), len(self.levels))
-        if self.above:
-            layers["exceedance"] = (("above",), len(self.above))
-        if self.target.bounded:
-            layers["latent_mean"] = layers["latent_std"] = ((), 1)
-        layers[EXTRAPOLATION] = ((), 1)
-        if self.n_samples:
-            layers["samples"] = (("sample",), self.n_samples)
-        return layers
+    def layers(self) -> dict[str, tuple[tuple[str, ...], slice]]:
+        """Leading dimensions of every variable and where its layers are, by its name."""
+        sizes: dict[str, tuple[tuple[str, ...], int]] = {
+            "mean": ((), 1),
+            "std": ((), 1),
+            "quantiles": (("quantile",), len(self.levels)),
+            "exceedance": (("above",), len(self.above)),
+            "latent_mean": ((), int(self.target.bounded)),
+            "latent_std": ((), int(self.target.bounded)),
+            EXTRAPOLATION: ((), 1),
+            "samples": (("sample",), self.n_samples),
+        }
+        wanted = {name: about for name, about in sizes.items() if about[1]}
+        ends = np.cumsum([n for _, n in wanted.values()]).tolist()
+        return {
+            name: (dims, slice(end - n, end))
+            for (name, (dims, n)), end in zip(wanted.items(), ends, strict=True)
+        }
 
     @property
     def size(self) -> int:
         """Number of layers of the answer."""
-        return sum(count for _, count in self.layers.values())
+        return max(rows.stop for _, rows in self.layers.values())
 
     def nothing(self, shape: tuple[int, ...]) -> Floats:
         """All layers where nothing is predicted."""
-        out, start = np.full((self.size, *shape), np.nan), 0
-        for name, (_, count) in self.layers.items():
-            if name == EXTRAPOLATION:
-                out[start : start + count] = NOT_PREDICTED
-            start += count
+        out = np.full((self.size, *shape), np.nan)
+        out[self.layers[EXTRAPOLATION][1]] = NOT_PREDICTED
         return out
 
     def marginals(self, posterior: Gaussians) -> dict[str, np.ndarray]:
@@ -114,48 +116,46 @@ class Wanted:
     def spread_out(self, cells: Cells, values: Mapping[str, np.ndarray]) -> Floats:
         """All layers, (layers, times, y, x), of values at points; NaN, or -1, elsewhere."""
         inside = cells.present.ravel()
-        n = int(inside.sum())
-        out, start = self.nothing((inside.size,)), 0
-        for name, (_, count) in self.layers.items():
-            if n:
-                rows = slice(start, start + count)
-                out[rows, inside] = np.atleast_2d(values[name])[:, :n]
-            start += count
+        out, n = self.nothing((inside.size,)), int(inside.sum())
+        for name, (_, rows) in self.layers.items() if n else ():
+            out[rows, inside] = np.atleast_2d(values[name])[:, :n]
         return out.reshape(len(out), *cells.shape)
 
     def named(self, stack: Any) -> dict[str, tuple[tuple[str, ...], Any]]:
         """Leading dimensions and array (..., time, y, x) of every variable, by its name."""
-        arrays, start = {}, 0
-        for name, (dims, count) in self.layers.items():
-            array = stack[start : start + count] if dims else stack[start]
+        arrays = {}
+        for name, (dims, rows) in self.layers.items():
+            array = stack[rows] if dims else stack[rows.start]
             arrays[name] = (dims, array.astype(np.int8) if name == EXTRAPOLATION else array)
-            start += count
         return arrays
 
 
 def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
-    """Levels in order, each once; raises where one lies outside 0 to 1."""
-    try:
-        levels = [float(q) for q in np.ravel(np.asarray(quantiles, dtype=float))]
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
-            "quantiles=[0.05, 0.5, 0.95]."
-        ) from None
+    """Levels of quantiles in order, each once; raises where one lies outside 0 to 1."""
+    levels = _in_order(
+        quantiles,
+        f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
+        "quantiles=[0.05, 0.5, 0.95].",
+    )
     if any(not 0 < q < 1 for q in levels):
-        raise UsageError(f"quantiles lie strictly between 0 and 1, not {levels}.")
-    return tuple(sorted(set(levels)))
+        raise UsageError(f"quantiles lie strictly between 0 and 1, not {list(levels)}.")
+    return levels
 
 
-def levels_of(levels: Sequence[float]) -> tuple[float, ...]:
-    """Levels in order, each once; raises where one is no number."""
+def exceedance_levels(levels: Sequence[float]) -> tuple[float, ...]:
+    """Levels of the target in order, each once; raises where one is no number."""
+    said = f"exceedance levels are numbers, as in exceedance=[0.01], not {levels!r}."
+    return _in_order(levels, said)
+
+
+def _in_order(given: Sequence[float], complaint: str) -> tuple[float, ...]:
     try:
-        numbers = [float(v) for v in np.ravel(np.asarray(levels, dtype=float))]
+        numbers = np.unique(np.asarray(given, dtype=float))
     except (TypeError, ValueError):
-        numbers = [float("nan")]
+        numbers = np.array([np.nan])
     if not np.isfinite(numbers).all():
-        raise UsageError(f"exceedance levels are numbers, as in exceedance=[0.01], not {levels!r}.")
-    return tuple(sorted(set(numbers)))
+        raise UsageError(complaint)
+    return tuple(numbers.tolist())
 
 
 def latent(posterior: Any) -> Any:
@@ -190,29 +190,26 @@ class Together:
         self, wanted: Wanted, stage: Callable[[str], None]
     ) -> tuple[dict[str, tuple[tuple[str, ...], Any]], Any]:
         """All that was asked for, for each name leading dimensions and array, and area means."""
-        stack, means = predicted(self.parts, self.model, self.problem, wanted, stage)
+        stack, means = self.layers(wanted, stage)
         return wanted.named(stack), self.problem.fitted(means)
+
+    def layers(self, wanted: Wanted, stage: Callable[[str], None]) -> tuple[Any, Any]:
+        """All layers that were asked for, (layers, time, y, x), and area means of the first."""
+        parts, reader = self.parts, self.parts.reader
+        if parts.lazy:
+            predictor = chunk_predictor(self.model, self.problem, wanted)
+            stack = parts.stack(_of_chunk, wanted.size, predictor)
+        else:
+            stack = _at_once(parts.only, self.model, self.problem, wanted, stage)
+        if (reader.unit_time < 0).all() or not meet(reader.grid, reader.coarse):
+            return stack, np.full(reader.n_units, np.nan)
+        return stack, parts.area_means(stack[0])
 
     def area_means(self, mean: Any) -> Floats:
         """Area means over all units of a field, in chunks, that was written."""
         field = self.parts.reader.grid.full(mean.data)
         means = self.parts.area_means(field.rechunk(self.parts.chunks)).compute()
         return np.asarray(self.problem.fitted(means))
-
-
-def predicted(
-    parts: Parts, model: Any, problem: Problem, wanted: Wanted, stage: Callable[[str], None]
-) -> tuple[Any, Any]:
-    """All layers of what was asked for, (layers, time, y, x), and area means of the first."""
-    size = wanted.size
-    if parts.lazy:
-        stack = parts.stack(_of_chunk, size, chunk_predictor(model, problem, wanted))
-    else:
-        stack = parts.stack(_at_once, size, model, problem, wanted, stage)
-    reader = parts.reader
-    if (reader.unit_time < 0).all() or not meet(reader.grid, reader.coarse):
-        return stack, np.full(reader.n_units, np.nan)
-    return stack, parts.area_means(stack[0])
 
 
 def _at_once(

@@ -7,18 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from sklearn.neighbors import KNeighborsRegressor
 
 from deconditional.bags import Bags
+from deconditional.fields.axes import Floats, Ints
 from deconditional.fields.pair import Pairing
 from deconditional.fields.scaling import InputScaling, Spread, TargetScaling
 from deconditional.fields.several import Told
 from deconditional.models.sources import Source
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

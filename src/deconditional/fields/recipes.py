@@ -255,7 +255,8 @@ class Recipe:
         kernel = field_kernel(inputs, family)
         base = models.BaggGP(
             kernel,
-            trend=self._slopes(trend, self.inputs),
+            # A trend that is linear in nothing is compiled with one that is in some covariates.
+            trend=self._slopes(trend, self.inputs) if trend == "linear" else (),
             n_restarts=1,
             seed=self.seed,
             priors=self._priors(kernel, inputs) or None,

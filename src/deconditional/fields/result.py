@@ -1,31 +1,39 @@
-"""From a posterior to a dataset that says where it came from."""
+"""The answer of a fit: a dataset that says where it came from, in memory or lazy, or written."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from deconditional.errors import VERSION
-from deconditional.fields.axes import Floats, Grid
-from deconditional.fields.predict import NOT_PREDICTED
+from deconditional.errors import Caution, tell_of
+from deconditional.fields.axes import Grid
+from deconditional.fields.bounds import bounds_names
+from deconditional.fields.description import (
+    Account,
+    as_json,
+    described,
+    extrapolation_summary,
+    residual_summary,
+)
+from deconditional.fields.io import write_fields
+from deconditional.fields.io.writing import GEOTIFF
+from deconditional.fields.predict import EXTRAPOLATION, Together, Wanted
 from deconditional.fields.problem import Problem
+from deconditional.fields.series import Windows
 from deconditional.fields.sides import FineSide
+from deconditional.fields.streaming import stream
 from deconditional.fields.zones.grid import DIM, Zones
+from deconditional.fitting.progress import show
+from deconditional.models.cautions import extrapolated
 
 ROLES = "nothing covariates_only target_only both"
-EXTRAPOLATION_VALUES = np.arange(NOT_PREDICTED, 4, dtype=np.int8)
-EXTRAPOLATION_FLAGS = "not_predicted inside outside_range prior_only outside_range_and_prior_only"
-PACKAGES = ("jax", "gpjax", "numpy", "scipy", "xarray")
-
-
-def history_line(command: str) -> str:
-    """Line that a command adds to a CF history."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} deconditional {VERSION}: {command}"
 
 
 def fine_part(side: FineSide, named: Mapping[str, tuple[tuple[str, ...], Any]]) -> xr.Dataset:
@@ -46,9 +54,7 @@ def _coordinates(fine: xr.Dataset, grid: Grid) -> dict[str, xr.DataArray]:
     """All coordinates of the fine data on a grid, their bounds and the grid mapping."""
     kept: dict[str, xr.DataArray] = {}
     wanted = [n for n in fine.variables if n in fine.coords and set(fine[n].dims) <= set(grid.dims)]
-    bounds = [fine[n].attrs.get("bounds") or fine[n].encoding.get("bounds") for n in wanted]
-    bounds += [f"{name}_bnds" for name in grid.coordinates]
-    for name in [*wanted, *bounds, grid.mapping]:
+    for name in [*wanted, *bounds_names(fine, wanted), grid.mapping]:
         if name is not None and name in fine.variables:
             kept[str(name)] = fine[name].reset_coords(drop=True)
     return kept
@@ -112,64 +118,75 @@ def _zone_facts(problem: Problem, grid: Zones) -> dict[str, Any]:
     return variables
 
 
-def with_area_means(coarse: xr.Dataset, values: Floats) -> xr.Dataset:
-    """The coarse part of a result, once its area means are known."""
-    means = values.reshape(coarse["coarse_mean"].shape)
-    left = coarse["coarse_observed"].values - means
-    return coarse.assign(
-        coarse_mean=coarse["coarse_mean"].copy(data=means),
-        coarse_residual=coarse["coarse_residual"].copy(data=left),
-    )
+@dataclass(frozen=True)
+class Answer:
+    """The posterior on fine data, and what a result says of it.
 
+    Attributes
+    ----------
+    side, source
+        Where to predict, and what predicts there.
+    wanted, account
+        What is asked of the posterior, and all there is to say of the fit.
+    command
+        What the history says.
+    progress
+        Show how far the work is.
+    """
 
-def extrapolation_attributes() -> dict[str, Any]:
-    """What the flags of cells far from the data mean."""
-    return {
-        "long_name": "how far a cell is from the data",
-        "flag_values": EXTRAPOLATION_VALUES,
-        "flag_meanings": EXTRAPOLATION_FLAGS,
-        "comment": (
-            "outside_range: an input beyond the range of the bags by over a tenth of it; "
-            "prior_only: a variance of at least 95 % of that of the prior"
-        ),
-    }
+    side: FineSide
+    source: Together | Windows
+    wanted: Wanted
+    account: Account
+    command: str
+    progress: bool
 
+    def dataset(self) -> xr.Dataset:
+        """The result: Dask arrays where the fine data has them."""
+        began, wanted, account = time.perf_counter(), self.wanted, self.account
+        with show(self.progress) as stage:
+            stage("predicting")
+            named, means = self.source.predicted(wanted, stage)
+        out = fine_part(self.side, named)
+        for name, levels in (("quantile", wanted.levels), ("above", wanted.above)):
+            if levels:
+                out = out.assign_coords({name: (name, np.asarray(levels))})
+        if account.problem.pairing.question.family is not None:
+            out["rate"] = out["mean"]
+        out = out.merge(coarse_part(account.problem, means))
+        timings = {**account.timings, "predicting": time.perf_counter() - began}
+        account = replace(account, timings=timings)
+        result = described(out, self.side.grid, account, self.command)
+        if result[EXTRAPOLATION].chunks is None:
+            tell_of(extrapolated(**extrapolation_summary(result[EXTRAPOLATION].values)))
+        return result
 
-def extrapolation_summary(flags: Any) -> dict[str, Any]:
-    """Number of predicted cells, and the share of them that is flagged."""
-    n, flagged = int((flags >= 0).sum()), int((flags > 0).sum())
-    return {"n": n, "share": flagged / n if n else None}
+    def write(self, out: Path, resume: bool) -> Path:
+        """Write the result; where it is lazy, region by region, in the memory of a few chunks."""
+        result = self.dataset()
+        if result["mean"].chunks is None or out.suffix in GEOTIFF:
+            return write_fields(result.compute(), out)
+        fields = [name for name in result.data_vars if not str(name).startswith("coarse_")]
+        cautions: list[Caution] = []
 
+        def finish(written: xr.Dataset) -> xr.Dataset:
+            """What cannot be known before all fields are written."""
+            rest = result.drop_vars(fields)
+            if rest["coarse_mean"].chunks is not None:
+                means = self.source.area_means(written["mean"])
+                means = means.reshape(rest["coarse_mean"].shape)
+                left = rest["coarse_observed"].values - means
+                rest["coarse_mean"] = rest["coarse_mean"].copy(data=means)
+                rest["coarse_residual"] = rest["coarse_residual"].copy(data=left)
+            rest = rest.drop_vars([n for n in rest.coords if n in written.variables]).compute()
+            facts = json.loads(result.attrs["deconditional"])
+            facts["residuals"] = residual_summary(rest["coarse_residual"].values)
+            facts["extrapolation"] = extrapolation_summary(written[EXTRAPOLATION])
+            cautions.extend(extrapolated(**facts["extrapolation"]))
+            return rest.assign_attrs(result.attrs, deconditional=as_json(facts))
 
-def residual_summary(residual: Floats) -> dict[str, Any]:
-    """Number, mean, root mean square and largest of what is left."""
-    left = residual[np.isfinite(residual)]
-    if not left.size:
-        return {"n": 0, "mean": None, "rmse": None, "largest": None}
-    return {
-        "n": int(left.size),
-        "mean": float(left.mean()),
-        "rmse": float(np.sqrt(np.mean(left**2))),
-        "largest": float(left[np.abs(left).argmax()]),
-    }
-
-
-def as_json(facts: Mapping[str, Any]) -> str:
-    """Facts as one line of JSON; NumPy values become plain ones, what is not finite null."""
-    return json.dumps(_plain(facts), allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return repr(value)
+        with show(self.progress) as stage:
+            stage("predicting and writing")
+            place = stream(result[fields], out, finish, resume=resume)
+        tell_of(cautions)
+        return place

@@ -255,10 +255,10 @@ def clipped_moments(
     sd = np.maximum(sd, 1e-300)
     low, high = bounds
     # What is beyond the largest number is infinite, also where it is squared.
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", divide="ignore"):
         if log:
-            low = max(low, 0.0)
-            a, b = (_log(low) - mu) / sd, (_log(high) - mu) / sd
+            low, high = max(low, 0.0), max(high, 0.0)
+            a, b = (np.log(low) - mu) / sd, (np.log(high) - mu) / sd
             inside = [
                 np.exp(k * mu + 0.5 * (k * sd) ** 2 + _log_mass(a - k * sd, b - k * sd))
                 for k in (1, 2)
@@ -268,7 +268,8 @@ def clipped_moments(
             # Differences in the upper tail are taken in the lower one, where they are exact.
             mass = np.where(a > 0, ndtr(-a) - ndtr(-b), ndtr(b) - ndtr(a))
             first = _density(b) - _density(a)
-            second = _times(b, _density(b)) - _times(a, _density(a))
+            tails = [np.nan_to_num(t, posinf=0.0, neginf=0.0) * _density(t) for t in (a, b)]
+            second = tails[1] - tails[0]
             inside = [
                 mu * mass - sd * first,
                 (mu**2 + sd**2) * mass - 2 * mu * sd * first - sd**2 * second,
@@ -301,13 +302,5 @@ def _log_mass(a: Any, b: Any) -> Any:
     return np.where(np.isneginf(below), -np.inf, inside)
 
 
-def _log(value: float) -> float:
-    return -np.inf if value <= 0 else float(np.log(value))
-
-
 def _density(t: Any) -> Any:
     return np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi)
-
-
-def _times(t: Any, density: Any) -> Any:
-    return np.where(np.isfinite(t), np.where(np.isfinite(t), t, 0.0) * density, 0.0)

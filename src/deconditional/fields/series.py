@@ -19,21 +19,18 @@ from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import DeconditionalWarning
+from deconditional.fields.axes import Floats, Ints
 from deconditional.fields.clock import Clock, years
 from deconditional.fields.grids import values_on
 from deconditional.fields.learn import Learner
 from deconditional.fields.pair import Pairing, pair
-from deconditional.fields.predict import Wanted, parts_of, predicted
+from deconditional.fields.predict import Together, Wanted, parts_of
 from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.fitting.progress import tell
 from deconditional.saving.kinds import LeftBehind
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 LEARNT = 600
 """Observations that hyper-parameters are learnt from: a minute or so of exact inference."""
@@ -188,8 +185,8 @@ class Conditioner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeconditionalWarning)
             learner, model = self._conditioned(fine, coarse)
-            parts = parts_of(where, learner.problem)
-            stack, means = predicted(parts, model, learner.problem, wanted, lambda _: None)
+            source = Together(parts_of(where, learner.problem), model, learner.problem)
+            stack, means = source.layers(wanted, lambda _: None)
         times = learner.problem.pairing.times
         assert times is not None and where.grid.times is not None
         place = learner.problem.pairing.clock.places(where.grid.times, times)

@@ -18,7 +18,6 @@ from deconditional.fields.axes import Floats
 from deconditional.fields.grids import find_grid, values_on
 from deconditional.fields.question import Question, resolved
 from deconditional.fields.zones.coverage import Rings
-from deconditional.fields.zones.crs import crs_of
 from deconditional.fields.zones.grid import DIM, Zones
 from deconditional.fields.zones.layer import is_table, numbers
 from deconditional.models.sources import Source
@@ -127,7 +126,7 @@ def as_table(source: Source, question: Question) -> Any:
     places = [f"{a:.6g}, {b:.6g}" for a, b in grid.centres[there]]
     columns = {name: values_on(grid, data, name)[0][there] for name in names}
     shapes = shapely.polygons(corners[there][..., ::-1])
-    table = geopandas.GeoDataFrame(columns, places, geometry=shapes, crs=crs_of(grid.frame))
+    table = geopandas.GeoDataFrame(columns, places, geometry=shapes, crs=grid.frame.crs)
     table.attrs = dict(data[question.target].attrs)
     return table
 
@@ -157,7 +156,7 @@ def joined(
     told, said = [], []
     for source, table, side in zip(sources, tables, sides, strict=True):
         noise, question = source.noise_std, side.question
-        noise = numbers(table, noise, "zones") if isinstance(noise, str) else noise
+        noise = numbers(table, noise) if isinstance(noise, str) else noise
         noise = np.broadcast_to(np.nan if noise is None else noise, len(table)).astype(float)
         told.append(Told(len(table), question, side.amounts(), noise, source.bias))
         kind = "" if question.kind is None else f", {question.kind}s"

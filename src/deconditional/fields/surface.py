@@ -9,12 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Floats, Grid, Ints
 from deconditional.fields.frames import Frame
 from deconditional.fields.polygons import Polygons, shorter_steps
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -134,11 +131,6 @@ class Surface(Grid):
 
     def describe_cells(self) -> str:
         """The cells in words."""
-        unit = "°" if self.frame.spherical else "m"
-        ends = [(np.nanmin(v), np.nanmax(v)) for v in np.moveaxis(self.lines, -1, 0)]
+        ends = self.extent(*(end(self.centres, axis=0) for end in (np.nanmin, np.nanmax)))
         many = " x ".join(map(str, self.shape)) if len(self.spatial) == 2 else str(self.n_cells)
-        where = " and ".join(
-            f"{name} from {low:.6g} to {high:.6g}{unit}"
-            for name, (low, high) in zip(self.coordinates, ends, strict=True)
-        )
-        return f"{many} {'points' if self.given is None else 'cells'} with {where}"
+        return f"{many} {'points' if self.given is None else 'cells'} with {ends}"

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Floats, Grid, Ints
 from deconditional.fields.clock import Clock, comparable, time_places
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

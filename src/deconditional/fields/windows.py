@@ -15,10 +15,9 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
+from deconditional.fields.axes import Floats
 from deconditional.fields.bounds import bounds_name
 from deconditional.fields.clock import is_dates, time_places, years
-
-Floats = npt.NDArray[np.float64]
 
 PERIODS = {"day": 1.0, "month": 30.44, "year": 365.24}
 """Windows by name, and how many days they have."""

@@ -76,7 +76,7 @@ class BasisField(Field):
         less = jnp.concatenate([features, less], axis=1) if has_prior else less
         return Functionals(every @ self.coefficients.mean, less, more, has_prior)
 
-    def quick(self, x: np.ndarray, may_round: bool) -> PointMoments:
+    def quick(self, x: np.ndarray, rounded: int) -> PointMoments:
         r"""The moments by one matrix product.
 
         With :math:`I - \mathrm{Cov}(v) = EE^\top` the variance is the prior's less

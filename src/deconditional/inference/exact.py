@@ -37,7 +37,7 @@ from deconditional.kernels.repeats import Repeats
 from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
 
 MANY = 2**32
-"""Kernel values of a prediction from which on it is worth compiling it once more: seconds."""
+"""Kernel values of predictions from which on it is worth compiling it once more: seconds."""
 
 CHECKED = 256
 """Points that are predicted in both precisions."""
@@ -231,7 +231,7 @@ class ExactField(Field):
         cross = between_bags(self.kernel, new, self.layout, dtype=self.dtype)
         return self.conditioned.seen_by_bags(cross, h)
 
-    def quick(self, x: np.ndarray, may_round: bool) -> Field:
+    def quick(self, x: np.ndarray, rounded: int) -> Field:
         """The posterior in float32 tiles, where x are many points and a check finds that as good.
 
         A tile takes two fifths of the time then. What it costs depends on how much the weights of
@@ -239,8 +239,8 @@ class ExactField(Field):
         have next to no noise.
         """
         layout = self.layout if self.repeats is None else self.repeats.base
-        few = len(x) * len(layout.points) < MANY
-        if few or not may_round or self.dtype == jnp.float32:
+        few = rounded * len(x) * len(layout.points) < MANY
+        if few or not rounded or self.dtype == jnp.float32:
             return self
         some = jnp.asarray(x[np.linspace(0, len(x) - 1, min(CHECKED, len(x))).astype(int)])
         single = replace(self, dtype=jnp.float32)

@@ -81,10 +81,11 @@ class Field(eqx.Module):
         return at.mean, jnp.maximum(at.variance(prior_variance(self.kernel, x)), 0.0)
 
     @abstractmethod
-    def quick(self, x: np.ndarray, may_round: bool) -> PointMoments:
+    def quick(self, x: np.ndarray, rounded: int) -> PointMoments:
         """Means and variances, in the form that is quickest for as many points as x.
 
-        With `may_round` in single precision, where that is found as good.
+        So many posteriors, which share what is compiled, may be `rounded` to single precision at x
+        where that is found as good; zero for none.
         """
 
     @eqx.filter_jit

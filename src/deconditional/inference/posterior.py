@@ -205,7 +205,7 @@ class Posterior(Joint):
         done: list[int] = []
 
         def answer(s: int) -> None:
-            quick = self.fields[s].quick(self.x, self.may_round)
+            quick = self.fields[s].quick(self.x, len(first) if self.may_round else 0)
             for rows, block in blocks(self.x):
                 mean, variance = quick.moments(block)
                 size = rows.stop - rows.start

@@ -17,10 +17,11 @@ class Trend(eqx.Module):
     ----------
     kind
         ``"none"``, ``"constant"`` or ``"linear"``.
-    columns
-        The covariates of a linear trend; None where it is linear in all.
     centre, scale
         Of the covariates.
+    sloped
+        One for every covariate that a linear trend has a slope in, zero for others: so trends in
+        more and in fewer covariates share what is compiled.
     prior_std
         b, the prior standard deviation of every coefficient.
     """
@@ -28,17 +29,14 @@ class Trend(eqx.Module):
     kind: str = eqx.field(static=True)
     centre: Array
     scale: Array
+    sloped: Array
     prior_std: Float[Array, " q"]
-    columns: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
     def __loaded__(self) -> Trend:
         """The trend itself, once its parts are known to have a size for each other."""
-        d = len(self.centre)
-        chosen = range(d) if self.columns is None else self.columns
-        if not all(0 <= column < d for column in chosen):
-            raise ValueError("it is linear in covariates that are not there")
-        q = {"none": 0, "constant": 1, "linear": 1 + len(chosen)}[self.kind]
-        if self.prior_std.shape != (q,) or self.centre.shape != self.scale.shape:
+        q = {"none": 0, "constant": 1, "linear": 1 + len(self.centre)}[self.kind]
+        shapes = {self.centre.shape, self.scale.shape, self.sloped.shape}
+        if self.prior_std.shape != (q,) or len(shapes) > 1:
             raise ValueError(f"it has no {self.kind} trend")
         return self
 
@@ -50,11 +48,8 @@ class Trend(eqx.Module):
         ones = of.ones((x.shape[0], 1), x.dtype)
         if self.kind == "constant":
             return ones
-        centre, scale = of.asarray(self.centre), of.asarray(self.scale)
-        slopes = (x - centre) / scale
-        if self.columns is not None:
-            slopes = slopes[:, list(self.columns)]
-        return of.concatenate([ones, slopes], axis=1)
+        centre, scale, sloped = map(of.asarray, (self.centre, self.scale, self.sloped))
+        return of.concatenate([ones, sloped * ((x - centre) / scale)], axis=1)
 
     def whitened(self, features: Float[Array, "m q"]) -> Float[Array, "m q"]:
         """Features whose coefficients have unit prior variance."""

@@ -160,11 +160,11 @@ def prior_trend(trend: str | Sequence[int], points: np.ndarray, z: np.ndarray) -
     offset = 10.0 * float(np.sqrt(np.mean(z**2))) or 1.0
     slope = 3.0 * spread(z) or offset
     d = points.shape[1]
-    kind, columns = (trend, None) if isinstance(trend, str) else ("linear", tuple(trend))
-    if columns is not None and not all(0 <= column < d for column in columns):
+    kind, columns = (trend, range(d)) if isinstance(trend, str) else ("linear", tuple(trend))
+    if not all(0 <= column < d for column in columns):
         raise ValueError(f"trend names the covariates {columns}; there are {d}, counted from 0.")
-    q = {"none": 0, "constant": 1, "linear": 1 + (d if columns is None else len(columns))}[kind]
+    q = {"none": 0, "constant": 1, "linear": 1 + d}[kind]
     scale = np.where(np.ptp(points, axis=0) > 0, points.std(0), 1.0)
+    sloped = np.isin(np.arange(d), columns).astype(float)
     prior_std = np.array([offset, *[slope] * d])[:q]
-    centre = jnp.asarray(points.mean(0))
-    return Trend(kind, centre, jnp.asarray(scale), jnp.asarray(prior_std), columns)
+    return Trend(kind, *map(jnp.asarray, (points.mean(0), scale, sloped, prior_std)))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.fields.zones.grid import DIM
-from deconditional.report import curves, maps
+from deconditional.report import maps, plots
 from deconditional.report.grids import area_weights, grid_of, plane, time_dim
 from deconditional.report.page import Picture, number, share
 from deconditional.report.result import ROLES, Result, floats
@@ -78,7 +78,7 @@ def fitted(result: Result) -> Picture:
     known = np.isfinite(seen) & np.isfinite(mean)
     far = int((np.abs(seen - mean)[known] > 2 * np.sqrt(np.maximum(mean[known], 1e-12))).sum())
     return Picture.of(
-        curves.against(mean[known], seen[known], "fitted", "observed"),
+        plots.against(mean[known], seen[known], "fitted", "observed"),
         f"Observed against fitted values of {number(int(known.sum()))} {result.noun}; "
         f"{number(far)} are more than two Poisson standard deviations from the line.",
         "On the line the fit is what was observed; the band is two standard deviations of a "
@@ -105,7 +105,7 @@ def held_out(pit: npt.NDArray[np.float64]) -> Picture:
         for level, actual in zip(levels, pit_coverage(pit, levels), strict=True)
     )
     return Picture.of(
-        curves.coverage_curve(pit),
+        plots.coverage_curve(pit),
         f"Actual against nominal coverage of central intervals: {held}.",
         "Above the line intervals are too wide, below it too narrow.",
     )
@@ -123,7 +123,7 @@ def over_time(result: Result, time: str) -> Picture:
     times = result.mean[time].values
     first, last = lines["posterior mean"][[0, -1]]
     return Picture.of(
-        curves.time_series(times, lines, result.label, "mean over the area", samples),
+        plots.time_series(times, lines, result.label, "mean over the area", samples),
         f"Mean of {result.name} over the area at {number(len(times))} times: "
         f"{result.with_units(first)} at the first, {result.with_units(last)} at the last.",
         "Means over the cells predicted, weighted by area.",

@@ -1,4 +1,4 @@
-"""How figures are made, look and are written; what they show stands in ``maps`` and ``curves``.
+"""How figures are made, look and are written, and those of lines; ``maps`` has the others.
 
 Figures are made without pyplot, so no window opens and no global state changes. Colour maps keep
 their order in grey and for colour-blind readers. Texts are drawn as they are given: a dollar sign
@@ -10,12 +10,18 @@ from __future__ import annotations
 import io
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from deconditional.saving.outputs import write_atomically
+from deconditional.scores import pit_coverage
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SEQUENTIAL, SPREAD, DIVERGING = "viridis", "cividis", "PuOr"
@@ -84,3 +90,95 @@ def plain_text(text: Any, width: int = 60) -> str:
     line = " ".join(str(text).split())
     line = line if len(line) <= width else line[: width - 1] + "…"
     return line.replace("$", r"\$")
+
+
+# ---------------------------------------------------------------------- lines
+
+LEVELS = np.array([0.05, *np.arange(0.1, 0.91, 0.1), 0.95, 0.99])
+
+LINES = ((BLUE, "-", "o"), (VERMILION, "--", "s"))
+"""Colour, line and marker of every curve in turn: each alone tells the curves apart."""
+
+
+def draw_coverage(axes: Axes, pit: npt.ArrayLike, title: str) -> None:
+    """Draw the share of PIT values inside central intervals against their probability."""
+    axes.plot([0, 1], [0, 1], color="0.3", linewidth=1, label="calibrated")
+    inside = pit_coverage(pit, LEVELS)
+    axes.plot(LEVELS, inside, "-", color=VERMILION, marker="s", ms=4, label="found")
+    axes.set(
+        xlabel="probability of the interval",
+        ylabel="share of truth inside",
+        title=plain_text(title),
+        xlim=(0, 1),
+        ylim=(0, 1.02),
+        aspect="equal",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left")
+
+
+def coverage_curve(pit: npt.ArrayLike, title: str = "coverage of central intervals") -> Figure:
+    """Share of PIT values inside central intervals against the intervals' probability."""
+    figure = new_figure(4.8, 4.4)
+    draw_coverage(figure.add_subplot(), pit, title)
+    return figure
+
+
+def against(x: npt.NDArray[Any], y: npt.NDArray[Any], x_name: str, y_name: str) -> Figure:
+    """Counts against what was expected of them, with the band of Poisson scatter."""
+    figure = new_figure(4.8, 4.4)
+    axes = figure.add_subplot()
+    line = np.linspace(0.0, float(max(x.max(initial=1.0), y.max(initial=1.0))), 200)
+    width = 2.0 * np.sqrt(line)
+    axes.fill_between(line, np.maximum(line - width, 0.0), line + width, color="0.9")
+    axes.plot(line, line, color="0.3", linewidth=1)
+    axes.plot(x, y, "o", ms=3, color=BLUE, alpha=0.7)
+    axes.set(xlabel=x_name, ylabel=y_name, title=f"{y_name} against {x_name}")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def time_series(
+    times: npt.ArrayLike,
+    curves: Mapping[str, npt.ArrayLike],
+    label: str,
+    title: str,
+    samples: npt.ArrayLike | None = None,
+) -> Figure:
+    """Curves over time, above thin lines of samples.
+
+    Parameters
+    ----------
+    times
+        Dates or numbers; of any other kind, steps are counted.
+    curves
+        Values by name.
+    label, title
+        Of the axis of values and of the figure.
+    samples : (s, times)
+        One line each.
+    """
+    when = np.asarray(times)
+    dates = np.issubdtype(when.dtype, np.datetime64)
+    known = dates or np.issubdtype(when.dtype, np.number)
+    figure = new_figure(5.6, 3.2)
+    axes = figure.add_subplot()
+    x: Any = when if known else np.arange(1, len(when) + 1)
+    for place, row in enumerate(() if samples is None else np.asarray(samples, dtype=float)):
+        axes.plot(x, row, color="0.7", linewidth=0.8, label=None if place else "samples")
+    for (name, values), (colour, line, marker) in zip(curves.items(), LINES, strict=False):
+        axes.plot(x, values, line, color=colour, marker=marker, ms=4, label=plain_text(name))
+    axes.grid(alpha=0.3)
+    axes.set(
+        xlabel="time" if known else "time step",
+        ylabel=plain_text(label, 40),
+        title=plain_text(title),
+    )
+    if dates:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        locator = AutoDateLocator(minticks=2, maxticks=7)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.legend(fontsize=9)
+    return figure

@@ -10,16 +10,16 @@ import numpy as np
 import xarray as xr
 
 from deconditional.errors import shortened, visible
-from deconditional.fields import result as written
 from deconditional.fields.axes import Floats
+from deconditional.fields.description import residual_summary
+from deconditional.fields.result import ROLES as WRITTEN_ROLES
 from deconditional.fields.zones.grid import DIM
 from deconditional.report.grids import plane, time_dim
-from deconditional.report.maps import without_outliers
-from deconditional.report.outlines import Outlines
+from deconditional.report.maps import Outlines, without_outliers
 from deconditional.report.page import number
 from deconditional.scores.marginals import Marginals
 
-ROLES = tuple(role.replace("_", " ") for role in written.ROLES.split())
+ROLES = tuple(role.replace("_", " ") for role in WRITTEN_ROLES.split())
 """What a coarse cell gives, by its value in ``coarse_role``."""
 
 
@@ -165,7 +165,7 @@ class Result:
         if not isinstance(residuals, dict):
             if "coarse_residual" not in self.data:
                 return {}
-            residuals = written.residual_summary(floats(self.data["coarse_residual"]))
+            residuals = residual_summary(floats(self.data["coarse_residual"]))
         return residuals if residuals.get("n", 1) else {}
 
     @cached_property

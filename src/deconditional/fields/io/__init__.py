@@ -5,8 +5,8 @@ is there whole or not at all.
 """
 
 from deconditional.fields.io.attributes import understandable
+from deconditional.fields.io.checks import available_memory, shown_bytes
 from deconditional.fields.io.geo import is_raster, is_table_file, open_table
-from deconditional.fields.io.memory import available_memory, shown_bytes
 from deconditional.fields.io.reading import UnreadableError, open_fields, open_fine
 from deconditional.fields.io.writing import (
     check_output,

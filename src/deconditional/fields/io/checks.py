@@ -7,15 +7,46 @@ reads as zeros, and a Zarr store can name a codec that runs what it finds.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import xarray as xr
 from scipy.io import netcdf_file
 
 from deconditional.errors import UsageError
-from deconditional.fields.io.memory import available_memory, shown_bytes
+
+
+def available_memory() -> float:
+    """Bytes that can still be had, as far as the system says; infinite where it does not."""
+    limits = [math.inf]
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits += [1024.0 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")]
+    if len(limits) == 1 and hasattr(os, "sysconf"):
+        with suppress(OSError, ValueError):
+            limits.append(float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
+    with suppress(OSError, ValueError):  # no limit, or no such system
+        group = Path("/sys/fs/cgroup")
+        most = int((group / "memory.max").read_text(encoding="ascii"))
+        limits.append(float(most - int((group / "memory.current").read_text(encoding="ascii"))))
+    return min(limits)
+
+
+def shown_bytes(n: float) -> str:
+    """Size in bytes as people write it.
+
+    Examples
+    --------
+    >>> shown_bytes(8e12), shown_bytes(1234)
+    ('8 TB', '1.23 kB')
+    """
+    for power, unit in ((18, "EB"), (15, "PB"), (12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if n >= 10**power:
+            return f"{n / 10**power:.3g} {unit}"
+    return f"{n:.0f} B"
 
 
 def check_whole(place: str) -> None:

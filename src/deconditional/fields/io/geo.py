@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from deconditional.errors import UsageError, one_line
-from deconditional.fields.io.memory import available_memory, shown_bytes
+from deconditional.fields.io.checks import available_memory, shown_bytes
 
 RASTERS = (".tif", ".tiff", ".vrt", ".img", ".asc", ".jp2")
 TABLES = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".parquet", ".csv")

@@ -19,9 +19,14 @@ import xarray as xr
 
 from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.attributes import understandable
-from deconditional.fields.io.checks import check_memory, check_whole, refuse_pickles
+from deconditional.fields.io.checks import (
+    available_memory,
+    check_memory,
+    check_whole,
+    refuse_pickles,
+    shown_bytes,
+)
 from deconditional.fields.io.geo import is_raster, open_raster
-from deconditional.fields.io.memory import available_memory, shown_bytes
 
 CHUNKED_BYTES = 2e9
 """Size of data from which on it is read chunk by chunk where nothing else was asked for."""

@@ -17,10 +17,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import FULL_CIRCLE, Axis
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from deconditional.fields.axes import FULL_CIRCLE, Axis, Floats, Ints
 
 NOTHING = 1e-12
 """Shares of a cell that are no more than rounding."""

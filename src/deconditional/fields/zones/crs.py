@@ -9,37 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deconditional.errors import UsageError, one_line
-from deconditional.fields.axes import FULL_CIRCLE
+from deconditional.errors import UsageError
+from deconditional.fields.axes import FULL_CIRCLE, Floats
 from deconditional.fields.frames import Frame
 from deconditional.fields.zones.coverage import Rings
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
 PIECES = 200
 """Sides are cut to at most this share of the extent of a zone before they are bent."""
-
-
-def crs_of(frame: Frame) -> Any:
-    """The coordinate reference system of fine cells; None where nothing is known of it."""
-    from pyproj import CRS
-    from pyproj.exceptions import CRSError
-
-    facts = dict(frame.facts)
-    try:
-        text = facts.get("crs_wkt") or facts.get("spatial_ref")
-        if text:
-            return CRS.from_wkt(str(text))
-        if frame.geographic:
-            return CRS.from_epsg(4326)
-        return CRS.from_cf(facts) if facts else None
-    except (CRSError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"the CRS of the fine data cannot be understood ({one_line(error)}); set it, as in "
-            "ds.rio.write_crs('EPSG:32636')."
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -57,22 +33,21 @@ class Meeting:
     understood: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, frame: Frame, given: Any, table: Any, what: str) -> Meeting:
+    def of(cls, frame: Frame, table: Any) -> Meeting:
         """The meeting of a table with cells; raises where it is not known how they lie."""
-        other = crs_of(frame) if given is None else given
-        own = table.crs
+        own, other = table.crs, frame.crs
         if own is None and other is None:
             said = "neither the table nor the fine data has one: taken for one plane, in metres"
             return cls(None, None, True, frame.spherical, (("CRS", said),))
         if own is None:
             low = f"gdf = gdf.set_crs({_short(other)!r}), if its coordinates are those of the fine "
             raise UsageError(
-                f"the {what} have no CRS, so it is not known where they are; name it: {low}data, "
+                f"the zones have no CRS, so it is not known where they are; name it: {low}data, "
                 "or gdf.set_crs('EPSG:4326') if they are longitude and latitude."
             )
         if other is None:
             raise UsageError(
-                f"the {what} are in {_short(own)}, but the fine data does not say where it is; "
+                f"the zones are in {_short(own)}, but the fine data does not say where it is; "
                 "give it a CRS, as in fine = fine.rio.write_crs('EPSG:32636')."
             )
         unstated = frame.geographic and not (
@@ -82,7 +57,7 @@ class Meeting:
         same = same or bool(unstated and own.is_geographic)
         said = f"{_short(own)}, as the fine data" if same else ""
         if not same:
-            said = f"{what} in {_short(own)}, reprojected to that of the fine data, {_short(other)}"
+            said = f"zones in {_short(own)}, reprojected to that of the fine data, {_short(other)}"
         return cls(own, other, same, frame.spherical, (("CRS", said),))
 
     @property

@@ -10,14 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from deconditional.fields.axes import FULL_CIRCLE, Grid, Lattice
+from deconditional.fields.axes import FULL_CIRCLE, Flags, Floats, Grid, Ints, Lattice
 from deconditional.fields.frames import Frame
 from deconditional.fields.polygons import shorter_steps
 from deconditional.fields.zones.coverage import Rings, coverage
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 DIM = "zone"
 """The dimension of zones."""
@@ -187,10 +183,5 @@ class Zones(Grid):
 
     def describe_cells(self) -> str:
         """The zones in words."""
-        unit = "°" if self.frame.spherical else "m"
         low, high = self.rings.ends[0].min(0), self.rings.ends[1].max(0)
-        where = " and ".join(
-            f"{name} from {low[k]:.6g} to {high[k]:.6g}{unit}"
-            for name, k in zip(self.coordinates, (1, 0), strict=True)
-        )
-        return f"{self.n} {self.noun} with {where}"
+        return f"{self.n} {self.noun} with {self.extent(low[::-1], high[::-1])}"

@@ -14,11 +14,9 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Grid
+from deconditional.fields.axes import Flags, Grid
 from deconditional.fields.zones.crs import Meeting
 from deconditional.fields.zones.grid import DIM, Zones
-
-Flags = npt.NDArray[np.bool_]
 
 POLYGONS, POINTS = ("Polygon", "MultiPolygon"), ("Point", "MultiPoint")
 MOST_NAMED = 5
@@ -55,25 +53,18 @@ class Layer:
     understood: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(
-        cls,
-        table: Any,
-        columns: Sequence[str],
-        fine: Grid,
-        what: str = "zones",
-        fine_crs: Any = None,
-    ) -> Layer:
+    def of(cls, table: Any, columns: Sequence[str], fine: Grid) -> Layer:
         """The layer of a GeoDataFrame; raises where it is none, and says which rows are wrong.
 
         `columns` must be there, as numbers; `fine` is the grid of the cells that the zones are seen
-        with and `fine_crs` what their data says of it; `what` is what errors call the zones.
+        with.
         """
-        check_table(table, what)
-        check_rows(table, what)
-        meeting = Meeting.of(fine.frame, fine_crs, table, what)
-        values = {name: (DIM, numbers(table, name, what)) for name in columns}
+        check_table(table)
+        check_rows(table)
+        meeting = Meeting.of(fine.frame, table)
+        values = {name: (DIM, numbers(table, name)) for name in columns}
         is_point = bool(table.geom_type.isin(POINTS).all())
-        check_geometry(table, is_point, meeting.geographic, what)
+        check_geometry(table, is_point, meeting.geographic)
         rings = meeting.rings(table.geometry.to_numpy(), is_point)
         spherical = fine.frame.spherical
         names = ("lat", "lon") if spherical else ("y", "x")
@@ -89,7 +80,7 @@ class Layer:
         }
         data = xr.Dataset(values, coords, dict(table.attrs))
         kind = "points" if is_point else "polygons"
-        said = [(what, f"{len(table)} {kind}"), *meeting.understood]
+        said = [("zones", f"{len(table)} {kind}"), *meeting.understood]
         if twice := int(table.geometry.to_wkb().duplicated().sum()):
             many = (
                 f"{twice} {kind} lie on others, and all count, as of one time; downscale times one"
@@ -104,11 +95,11 @@ def labels(table: Any) -> np.ndarray:
     return np.asarray(index) if index.dtype.kind in "iu" else np.asarray(index.map(str), dtype=str)
 
 
-def check_table(table: Any, what: str) -> None:
+def check_table(table: Any) -> None:
     """Raise unless this is a table with geometry and rows."""
     if not (hasattr(table, "geometry") and hasattr(table, "crs")):
         raise UsageError(
-            f"the {what} are a table without geometry; read the file with geopandas.read_file, or "
+            "the zones are a table without geometry; read the file with geopandas.read_file, or "
             "of columns with coordinates make geopandas.GeoDataFrame(df, "
             "geometry=geopandas.points_from_xy(df.lon, df.lat), crs='EPSG:4326')."
         )
@@ -116,31 +107,31 @@ def check_table(table: Any, what: str) -> None:
         geometry = table.geometry
     except AttributeError:
         raise UsageError(
-            f"the {what} have no active geometry column; name it: gdf.set_geometry('geometry')."
+            "the zones have no active geometry column; name it: gdf.set_geometry('geometry')."
         ) from None
     if not len(table):
-        raise UsageError(f"the {what} have no rows at all; check how the table was cut.")
+        raise UsageError("the zones have no rows at all; check how the table was cut.")
     absent = np.asarray(geometry.isna() | geometry.is_empty)
     if absent.any():
         raise UsageError(
-            f"the {what} {named_rows(table.index, absent)} have no geometry; drop these rows, or "
+            f"the zones {named_rows(table.index, absent)} have no geometry; drop these rows, or "
             "join the table with its geometry again."
         )
 
 
-def check_rows(table: Any, what: str) -> None:
+def check_rows(table: Any) -> None:
     """Raise where two rows have one name."""
     again = table.index[table.index.duplicated()].unique()
     if len(again):
         raise UsageError(
-            f"the {what} {named_rows(again, np.ones(len(again), dtype=bool))} come more than once, "
+            f"the zones {named_rows(again, np.ones(len(again), dtype=bool))} come more than once, "
             "so results could not be told apart; join their parts with gdf.dissolve, number the "
             "rows with gdf.reset_index(drop=True), or, of a table of several times, downscale one "
             "after the other, as in gdf[gdf['month'] == 1]."
         )
 
 
-def check_geometry(table: Any, is_point: bool, geographic: bool, what: str) -> None:
+def check_geometry(table: Any, is_point: bool, geographic: bool) -> None:
     """Raise where geometry is of several kinds, of none that has cells, or not valid."""
     import shapely
 
@@ -148,12 +139,12 @@ def check_geometry(table: Any, is_point: bool, geographic: bool, what: str) -> N
     odd = np.asarray(~kinds.isin([*POLYGONS, *POINTS]))
     if odd.any():
         raise UsageError(
-            f"the {what} {named_rows(table.index, odd)} are {kinds[odd].iloc[0]}s; polygons or "
+            f"the zones {named_rows(table.index, odd)} are {kinds[odd].iloc[0]}s; polygons or "
             "points are needed. Of lines make areas with gdf.buffer, say."
         )
     if not is_point and kinds.isin(POINTS).any():
         raise UsageError(
-            f"the {what} are polygons and points in one table; give each as a source of its own: "
+            "the zones are polygons and points in one table; give each as a source of its own: "
             "[dc.Source(polygons, ...), dc.Source(points, ...)]."
         )
     shapes = table.geometry.to_numpy()
@@ -165,7 +156,7 @@ def check_geometry(table: Any, is_point: bool, geographic: bool, what: str) -> N
     if nowhere.any():
         row = bounds[nowhere][0]
         raise UsageError(
-            f"the {what} {named_rows(table.index, nowhere)} lie nowhere on the globe (the first "
+            f"the zones {named_rows(table.index, nowhere)} lie nowhere on the globe (the first "
             f"runs from {row[0]:.6g}, {row[1]:.6g} to {row[2]:.6g}, {row[3]:.6g}), though the CRS "
             "of the table is one of longitude and latitude, in this order; correct it with "
             "gdf.set_crs(..., allow_override=True), or exchange the coordinates."
@@ -176,20 +167,20 @@ def check_geometry(table: Any, is_point: bool, geographic: bool, what: str) -> N
     if wrong.any():
         reason = shapely.is_valid_reason(shapes[wrong][0])
         raise UsageError(
-            f"the geometry of the {what} {named_rows(table.index, wrong)} is not valid ({reason}), "
+            f"the geometry of the zones {named_rows(table.index, wrong)} is not valid ({reason}), "
             "so their areas are not known; mend it with gdf.geometry = gdf.make_valid(), and look "
             "at the result."
         )
     flat = shapely.area(shapes) <= 0
     if flat.any():
         raise UsageError(
-            f"the {what} {named_rows(table.index, flat)} have no area; drop them, or give points."
+            f"the zones {named_rows(table.index, flat)} have no area; drop them, or give points."
         )
     if geographic:
-        _check_long_sides(table, shapes, what)
+        _check_long_sides(table, shapes)
 
 
-def _check_long_sides(table: Any, shapes: np.ndarray, what: str) -> None:
+def _check_long_sides(table: Any, shapes: np.ndarray) -> None:
     """Raise where a side goes more than half around the globe: it may be meant the other way."""
     import shapely
 
@@ -204,33 +195,33 @@ def _check_long_sides(table: Any, shapes: np.ndarray, what: str) -> None:
     rows = np.zeros(len(table), dtype=bool)
     rows[owner[part][ring[1:][long]]] = True
     raise UsageError(
-        f"the {what} {named_rows(table.index, rows)} have sides of more than 180° of longitude, so "
+        f"the zones {named_rows(table.index, rows)} have sides of more than 180° of longitude, so "
         "it is not clear which way around the globe they go. Where they cross the antimeridian, "
         "write longitudes beyond 180 (190 for -170) or cut them there; where they do go the long "
         "way, put points along their sides: gdf.segmentize(90)."
     )
 
 
-def numbers(table: Any, name: str, what: str) -> npt.NDArray[np.float64]:
+def numbers(table: Any, name: str) -> npt.NDArray[np.float64]:
     """A column as numbers, NaN where missing; raises where it is not there or holds no numbers."""
     if name not in table.columns or name == table.geometry.name:
         there = ", ".join(str(c) for c in table.columns if c != table.geometry.name)
-        raise UsageError(f"the {what} have no column {name!r}; they have {there or 'none at all'}.")
+        raise UsageError(f"the zones have no column {name!r}; they have {there or 'none at all'}.")
     column = table[name]
     if getattr(column, "ndim", 1) != 1:
-        raise UsageError(f"the {what} have several columns {name!r}; rename all but one.")
+        raise UsageError(f"the zones have several columns {name!r}; rename all but one.")
     if column.dtype.kind not in "fiub":
         example = column.dropna()
         shown = repr(_plain(example.iloc[0])) if len(example) else "nothing"
         raise UsageError(
-            f"the column {name!r} of the {what} holds {column.dtype} values ({shown}), not "
+            f"the column {name!r} of the zones holds {column.dtype} values ({shown}), not "
             f"numbers; convert it, as in gdf[{name!r}] = pandas.to_numeric(gdf[{name!r}])."
         )
     values = np.asarray(column, dtype=float)
     endless = np.isinf(values)
     if endless.any():
         raise UsageError(
-            f"the column {name!r} of the {what} is infinite in {named_rows(table.index, endless)}; "
+            f"the column {name!r} of the zones is infinite in {named_rows(table.index, endless)}; "
             "correct it, or make it NaN where it is unknown."
         )
     return values
