@@ -166,7 +166,7 @@ def _losses(same: Any, own: Any, number: int, vectors: Any) -> Any:
 
 
 def _side_by_side(
-    problem: Problem, ask: Callable[[Any], Any], vectors: np.ndarray
+    problem: Problem, ask: Callable[[Any], Any], vectors: Sequence[np.ndarray] | np.ndarray
 ) -> Iterator[Any]:
     """What is answered at every vector in turn, worked out side by side."""
     pool = ThreadPoolExecutor(side_by_side(problem, len(vectors)))

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from threading import Event
 from typing import Any, Literal
 
 import equinox as eqx
@@ -202,27 +203,29 @@ class Posterior(Joint):
         means = np.empty((len(self.fields), len(self.x)))
         variances = np.empty_like(means)
         first = {id(field): s for s, field in reversed(list(enumerate(self.fields)))}
+        noise, halt = self._noise, Event()
         done: list[int] = []
 
         def answer(s: int) -> None:
             quick = self.fields[s].quick(self.x, len(first) if self.may_round else 0)
             for rows, block in blocks(self.x):
+                if halt.is_set():
+                    return
                 mean, variance = quick.moments(block)
                 size = rows.stop - rows.start
                 means[s, rows] = np.asarray(mean)[:size]
-                variances[s, rows] = np.asarray(variance)[:size] + self._noise[s]
+                variances[s, rows] = np.asarray(variance)[:size] + noise[s]
                 done.append(size)
                 tell("points", sum(done), len(first) * len(self.x))
 
         # A block keeps one core busy, unless it is spread over devices: draws go side by side.
-        pool = ThreadPoolExecutor(side_by_side(self.fields, len(first)))
-        try:
-            list(pool.map(answer, first.values()))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        with ThreadPoolExecutor(side_by_side(self.fields, len(first))) as pool:
+            try:
+                list(pool.map(answer, first.values()))
+            finally:
+                halt.set()
         same = [first[id(field)] for field in self.fields]
-        means, variances = means[same], variances[same]
-        return means, variances
+        return means[same], variances[same]
 
     @property
     def extrapolating(self) -> np.ndarray:

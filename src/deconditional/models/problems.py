@@ -69,8 +69,10 @@ def problem_parts(
     if options.fine_noise:  # what unit noise of single fine values gives to bag means
         overlap = jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
     many = options.precision == "auto" and bags.n_points >= FLOAT32_FROM
-    whole = [p for p in template.parameters if p.name == "kernel.variance" and variance_prior]
-    priors = {p.name: variance_prior(p.start) for p in whole} | dict(options.priors or {})
+    priors = dict(options.priors or {})
+    if variance_prior and "kernel.variance" not in priors:
+        whole = [p for p in template.parameters if p.name == "kernel.variance"]
+        priors |= {p.name: variance_prior(p.start) for p in whole}
     return {
         "layout": bags.layout,
         "overlap": overlap,

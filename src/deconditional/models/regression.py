@@ -109,16 +109,14 @@ class Unmatched(NamedTuple):
         vector = jnp.asarray(fitted.optimum.vector)
         _, field = fitted.problems[0].solve(vector)
         best = self._at(fitted.problems[0], vector, field, apart)
-        common, pivots = np.zeros((len(best.mean), 0)), []
-        if not apart:  # more draws than errors give these mean and covariance exactly
-            common, pivots = errors_in_common(best.errors, draws - 1 if draws else None)
+        # More draws than errors in common give these mean and covariance exactly.
+        common, pivots = errors_in_common(best.errors, draws - 1 if draws else None)
         chosen = np.linspace(0, len(fitted.vectors), draws, endpoint=False).astype(int)
         drawn = []
         for k, step in zip(chosen, steps(draws, len(pivots), seed), strict=True):
             vector = jnp.asarray(fitted.vectors[k])
             one = self._at(fitted.problems[k], vector, fitted.fields[k], apart)
-            its = common if apart else errors_in_common(one.errors, pivots=pivots)[0]
-            drawn.append(self._measured(one, its, step))
+            drawn.append(self._measured(one, errors_in_common(one.errors, None, pivots)[0], step))
         return self._measured(best, common, np.zeros(len(pivots))), drawn
 
     def _at(self, problem: Any, vector: Any, field: Any, apart: bool) -> _Regression:

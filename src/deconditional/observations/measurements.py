@@ -80,6 +80,8 @@ def errors_in_common(
     >>> bool(np.isclose(factor[pivots[0], 0] ** 2, 5.0)), factor.shape
     (True, (5, 1))
     """
+    if covariance.ndim == 1:  # variances: errors are taken bag by bag
+        return np.zeros((len(covariance), 0)), []
     left = np.array(covariance, dtype=float)
     least = 1e-12 * max(float(np.diag(left).max()), 1e-300)
     limit = len(left) if most is None else min(most, len(left))
@@ -95,7 +97,7 @@ def errors_in_common(
         left -= np.outer(column, column)
         columns.append(column)
         chosen.append(pivot)
-    return np.stack(columns, 1) if columns else np.zeros((len(left), 0)), chosen
+    return np.reshape(columns, (-1, len(left))).T, chosen
 
 
 def steps(draws: int, size: int, seed: int = 0) -> Floats:
