@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from threading import Event
 from typing import Any, Literal
 
 import equinox as eqx
@@ -24,7 +22,6 @@ from deconditional.errors import SampleWarning
 from deconditional.fitting.progress import tell
 from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
-from deconditional.kernels.devices import side_by_side
 from deconditional.kernels.layout import is_accelerator
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
 from deconditional.scores import mixture_cdf, mixture_quantile
@@ -203,29 +200,19 @@ class Posterior(Joint):
         means = np.empty((len(self.fields), len(self.x)))
         variances = np.empty_like(means)
         first = {id(field): s for s, field in reversed(list(enumerate(self.fields)))}
-        noise, halt = self._noise, Event()
-        done: list[int] = []
-
-        def answer(s: int) -> None:
-            quick = self.fields[s].quick(self.x, len(first) if self.may_round else 0)
+        for s, field in enumerate(self.fields):
+            if (same := first[id(field)]) < s:
+                means[s], variances[s] = means[same], variances[same]
+                tell("points", (s + 1) * len(self.x), means.size)
+                continue
+            quick = field.quick(self.x, len(first) if self.may_round else 0)
             for rows, block in blocks(self.x):
-                if halt.is_set():
-                    return
                 mean, variance = quick.moments(block)
                 size = rows.stop - rows.start
                 means[s, rows] = np.asarray(mean)[:size]
-                variances[s, rows] = np.asarray(variance)[:size] + noise[s]
-                done.append(size)
-                tell("points", sum(done), len(first) * len(self.x))
-
-        # A block keeps one core busy, unless it is spread over devices: draws go side by side.
-        with ThreadPoolExecutor(side_by_side(self.fields, len(first))) as pool:
-            try:
-                list(pool.map(answer, first.values()))
-            finally:
-                halt.set()
-        same = [first[id(field)] for field in self.fields]
-        return means[same], variances[same]
+                variances[s, rows] = np.asarray(variance)[:size] + self._noise[s]
+                tell("points", s * len(self.x) + rows.stop, means.size)
+        return means, variances
 
     @property
     def extrapolating(self) -> np.ndarray:
