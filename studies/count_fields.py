@@ -26,6 +26,9 @@ BLOCK = 6
 """Fine cells to a coarse one, along both axes."""
 
 DRAWS = 500
+GAUGES = 30
+"""Fine cells whose rain is known in one of the models of rain."""
+
 WET = 0.03
 """Millimetres from which an hour is wet: half of the least amount that the file has."""
 
@@ -105,6 +108,22 @@ def tweedie(given: Cells, seed: int, independent: bool = False) -> Draws:
     return Draws(found.draws)
 
 
+def with_gauges(given: Cells, seed: int) -> Draws:
+    """Rain as a Tweedie amount, beside a few fine cells with gauges, which tell how these scatter.
+
+    Power and dispersion of a fine cell are those of the gauges.
+    """
+    where = np.random.default_rng(seed).choice(len(given.truth), GAUGES, replace=False)
+    sources = [
+        dc.Source(given.bags, given.means, family=dc.Tweedie()),
+        dc.Source(given.x[where], given.truth[where], family=dc.Tweedie()),
+    ]
+    model = dc.VBagg(gk.Matern32(), n_inducing=300, n_restarts=2, seed=seed).fit(sources)
+    of_gauges: dict[str, Any] = {"exposure": 1.0, "source": 1, "noise": True}
+    found: Any = model.predict_bags(given.fine, n_draws=DRAWS, seed=seed, **of_gauges)
+    return Draws(found.draws)
+
+
 def normal(given: Cells, seed: int) -> Draws:
     """A field with normal values, those below zero set to zero."""
     return Draws(np.maximum(_gaussian(given, given.means, seed), 0.0))
@@ -127,6 +146,7 @@ def _gaussian(given: Cells, z: Floats, seed: int) -> Floats:
 RAIN_MODELS: dict[str, Callable[[Cells, int], Draws]] = {
     "Tweedie": tweedie,
     "Tweedie, independent cells": partial(tweedie, independent=True),
+    "Tweedie, beside 30 gauges": with_gauges,
     "log transform": log_transform,
     "normal": normal,
 }
@@ -153,7 +173,9 @@ STATION_MODELS = (
     "cells and stations",
     "and a biased source, bias learnt",
     "and a biased source, bias ignored",
+    "cells and stations, spread of cells",
 )
+"""The last knows the noise of stations, and learns from them how single cells scatter."""
 
 
 class Observed(NamedTuple):
@@ -191,14 +213,17 @@ def stations(folder: Path, seed: int) -> Observed:
 
 def station_scores(folder: Path, model: str, seed: int) -> Record:
     """Scores of the field on all fine cells, from some of the sources."""
-    seen = stations(folder, seed)
+    seen, spread = stations(folder, seed), model == STATION_MODELS[4]
     normal: Any = dc.Normal()
     sources = [dc.Source(seen.given.bags, seen.given.means, family=normal)]
     if model != STATION_MODELS[0]:
-        sources.append(dc.Source(seen.given.x[seen.where], seen.measured, family=normal))
-    if model in STATION_MODELS[2:]:
+        known = STATION_NOISE if spread else None
+        where = seen.given.x[seen.where]
+        sources.append(dc.Source(where, seen.measured, family=normal, noise_std=known))
+    if model in STATION_MODELS[2:4]:
         bias = "offset" if model == STATION_MODELS[2] else "none"
         sources.append(dc.Source(seen.second, seen.warm, family=normal, bias=bias))
-    fitted = dc.VBagg(gk.Matern32(), n_inducing=400, n_restarts=2, seed=seed).fit(sources)
-    found = dc.scores.score(fitted.predict(seen.given.x), seen.given.truth)
+    options: Any = {"n_inducing": 400, "n_restarts": 2, "seed": seed, "fine_noise": spread}
+    fitted = dc.VBagg(gk.Matern32(), **options).fit(sources)
+    found = dc.scores.score(fitted.predict(seen.given.x, fine_noise=spread), seen.given.truth)
     return {name: value for name, value in found.items() if name != "nll"}

@@ -17,10 +17,9 @@ import xarray as xr
 
 import deconditional as dc
 from deconditional.errors import UsageError
-from deconditional.fields.interpolation import bilinear
-from deconditional.fields.opponents import BILINEAR
+from deconditional.fields.opponents import BILINEAR, bilinear
 from deconditional.scores.marginals import Marginals
-from studies.command import known, option
+from studies.command import known, option, whole
 from studies.first_scenarios import (
     CHOICES,
     NEEDS,
@@ -60,6 +59,7 @@ class FirstFiles(Study):
         (), "some scenarios (default: all)", quick=("globe, 48",), metavar="NAME"
     )
     random: int = option(0, "instead, so many random problems made of the files", type=int)
+    first: int = option(0, "seed of the first random problem", type=whole, metavar="N")
 
     @property
     def files(self) -> Files:
@@ -76,8 +76,9 @@ class FirstFiles(Study):
         if self.random < 0:
             raise UsageError(f"the number of random problems must not be negative: {self.random}.")
         if self.random:
+            seeds = range(self.first, self.first + self.random)
             there = [name for name in CHOICES if all(each in files for each in NEEDS[name])]
-            return [random_scenario(seed, there) for seed in range(self.random)]
+            return [random_scenario(seed, there) for seed in seeds]
         every = LOOKED_AT + SCORED_ONCE if self.packages else SCENARIOS
         names = known("scenario", self.scenarios, [each.name for each in every])
         found = []

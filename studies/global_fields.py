@@ -28,7 +28,7 @@ import numpy as np
 import deconditional as dc
 from deconditional.errors import UsageError
 from deconditional.fields.default_kernels import Inputs, field_kernel, mediator_kernel
-from deconditional.fields.interpolation import bilinear
+from deconditional.fields.opponents import bilinear
 from deconditional.report.maps import demo_maps
 from deconditional.report.plots import save
 from deconditional.scores.marginals import Marginals

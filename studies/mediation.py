@@ -336,7 +336,7 @@ def _fit_fields(model: Any, data: Any, oracle: bool) -> tuple[Any, np.ndarray, s
         scaling.scale**2 * answer.component_variances,
     )
     truth = data.truth.transpose(*side.grid.spatial).values
-    return posterior, truth.ravel()[part.cells.present.ravel()], "K"
+    return posterior, truth.ravel()[part.present.ravel()], "K"
 
 
 def _has_fine_noise(model: Any) -> bool:

@@ -23,7 +23,7 @@ class Paired:
     @property
     def cells(self):
         """The fine cells, where they are in memory."""
-        return self.fine_bags.parts.only.cells
+        return self.fine_bags.parts.only
 
 
 def pair(fine, coarse, question):

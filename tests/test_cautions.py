@@ -381,7 +381,7 @@ def test_mediators_that_carry_information_are_not_warned_of(name):
     for seed in range(n):
         bags, z, y = PROBLEMS[name](seed)
         useless = mediator_checks.useless_mediator(bags, y, z)
-        shifted = mediator_checks.observations_outside(bags.mediator, y)
+        shifted = mediator_checks.shifted(bags.mediator, y, "observations")
         outcomes["warned of a useless mediator"] += bool(useless)
         outcomes["warned of a shift"] += bool(shifted) and not useless
         outcomes["no warning"] += not useless and not shifted
@@ -480,17 +480,17 @@ def test_times_of_other_places_are_not_outside():
         np.stack(np.meshgrid(np.arange(8.0), np.arange(8.0)), -1).reshape(-1, 2)
     )
     both = np.concatenate([np.repeat(places, 3, 0), rng.normal(size=(192, 1))], 1)
-    assert mediator_checks.observations_outside(both[:96], both[96:]) == []
+    assert mediator_checks.shifted(both[:96], both[96:], "observations") == []
     few = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         cells = rng.normal(size=(36, 3))
         both = np.concatenate([np.repeat(cells, 3, 0), rng.normal(size=(108, 1))], 1)
-        few += bool(mediator_checks.observations_outside(both[:54], both[54:]))
+        few += bool(mediator_checks.shifted(both[:54], both[54:], "observations"))
     assert few <= binom.ppf(0.999, 20, 0.01)
     both = np.concatenate([np.repeat(places, 3, 0), rng.normal(size=(192, 1))], 1)
     east = both[:, 0] > 3
-    assert mediator_checks.observations_outside(both[~east], both[east]) != []
+    assert mediator_checks.shifted(both[~east], both[east], "observations") != []
 
 
 def test_half_of_the_observations_beyond_the_bags():
@@ -508,7 +508,7 @@ def test_half_of_the_observations_beyond_the_bags():
 
 def test_a_gap_between_the_bags_is_outside_too():
     known = np.concatenate([np.linspace(0, 1, 20), np.linspace(3, 4, 20)])[:, None]
-    found = mediator_checks.observations_outside(known, np.linspace(0, 4, 41)[:, None])
+    found = mediator_checks.shifted(known, np.linspace(0, 4, 41)[:, None], "observations")
     inner = np.linspace(0, 4, 41)
     reach = 1.5 / 19
     count = int(((inner > 1 + reach) & (inner < 3 - reach)).sum())
@@ -531,9 +531,9 @@ def test_a_shift_of_few_observations_is_not_worth_a_word():
     known = np.linspace(0, 1, 30)[:, None]
     asked = np.concatenate([np.linspace(0, 1, 28), [5.0, 6.0]])[:, None]
     assert mediator_checks.outside(known, asked).sum() == 2
-    assert mediator_checks.observations_outside(known, asked) == []
+    assert mediator_checks.shifted(known, asked, "observations") == []
     more = np.concatenate([np.linspace(0, 1, 14), np.linspace(2, 6, 6)])[:, None]
-    assert mediator_checks.observations_outside(known, more)[0].text.startswith(
+    assert mediator_checks.shifted(known, more, "observations")[0].text.startswith(
         "6 of 20 observations"
     )
 
@@ -545,7 +545,7 @@ def test_the_rate_of_false_shifts_is_that_of_the_test():
     for _ in range(n):
         sizes = rng.integers(15, 60, 2)
         known, asked = (rng.normal(size=(size, 1)) for size in sizes)
-        found += bool(mediator_checks.observations_outside(known, asked))
+        found += bool(mediator_checks.shifted(known, asked, "observations"))
     assert found <= binom.ppf(0.999, n, 0.01)
 
 

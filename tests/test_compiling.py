@@ -46,6 +46,17 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
+@pytest.mark.filterwarnings("ignore::deconditional.DeconditionalWarning")
+def test_trends_in_some_covariates_share_what_is_compiled(compiled):
+    """In one, in the other, in none: kriging and regression kriging are one objective."""
+    bags = dc.Bags.from_points(np.random.default_rng(0).uniform(size=(24, 2)), np.arange(24) // 3)
+    z = bags.means(bags.points[:, 0])
+    for trend in ((1,), (0,), ()):
+        compiled.clear()
+        dc.BaggGP(trend=trend, **SHORT).fit(bags, z).predict(bags.points).mean  # noqa: B018
+        assert trend == (1,) or compiled == []
+
+
 def fit_and_predict(make, seed):
     """A fit to new data of the same shapes, and everything that can be asked of it."""
     rng = np.random.default_rng(seed)

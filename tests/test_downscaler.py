@@ -24,8 +24,8 @@ import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import learn  # noqa: E402
 from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
+from deconditional.fields.description import Units  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
-from deconditional.fields.meanings import Units  # noqa: E402
 from deconditional.fields.problem import FitData  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
 from deconditional.fields.scaling import InputScaling, TargetScaling  # noqa: E402
@@ -537,6 +537,16 @@ def test_default_kernels():
     assert [type(part) for part in field_kernel(Inputs(2, 0)).kernels] == [gk.Matern32, gk.Matern12]
 
 
+def test_means_over_cells_have_little_noise_a_priori():
+    for name in ("bagg-gp", "kriging", "regression-kriging"):
+        prior = recipe().estimator(name, matched=True).priors["noise_std"]
+        assert (prior.median, prior.sigma) == (0.02, 1.0)
+    told = recipe(options={"learn_noise": False}).estimator("bagg-gp", matched=True)
+    others = [recipe().estimator("gpr", matched=True), told]
+    others.append(recipe().estimator("bagg-gp", matched=False).base)
+    assert all("noise_std" not in (model.priors or {}) for model in others)
+
+
 def test_kernels_by_name_are_checked():
     with pytest.raises(UsageError, match="no kernel 'rouhg'; choose one of rough, smooth"):
         dc.Downscaler("tas", ["altitude"], kernel="rouhg").question()
@@ -657,6 +667,9 @@ def test_times_can_be_chosen(in_time):
         dc.downscale(whole.fine, whole.coarse, **options, times="2001")
     with pytest.raises(UsageError, match="cannot select time 'today' of the fine data"):
         dc.downscale(whole.fine, whole.coarse, **options, times="today")
+    alone = (data.isel(time=0, drop=True) for data in (whole.fine, whole.coarse))
+    with pytest.raises(UsageError, match="times 2000-01 was given, but nothing has times"):
+        dc.downscale(*alone, **options, times="2000-01")
 
 
 # --- the choice of a model ----------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_one_fit_scores_all_that_is_compared(tmp_path, monkeypatch, capsys):
     ours = ["bagg-gp", "regression-kriging", "kriging"]
     assert models == ["default", *ours, "bilinear", "regression"]
     given = scenario("air, E1, 48").make(FILES)
-    plain = dc.fields.interpolation.bilinear(given.coarse.a1b, given.truth)
+    plain = dc.fields.opponents.bilinear(given.coarse.a1b, given.truth)
     (record,) = results.where(model="bilinear")
     assert record["rmse"] == pytest.approx(float(np.sqrt(((plain - given.truth) ** 2).mean())))
     page = (tmp_path / "table.md").read_text(encoding="utf-8")
@@ -119,7 +119,7 @@ def test_cells_of_a_curvilinear_ocean_keep_their_corners(tmp_path):
     sst.to_netcdf(tmp_path / "climate" / "nemo_1m_20150101-20150201_grid-T.nc")
     given = scenario("ocean, air, 20").make(Files(tmp_path))
     assert given.coarse.tos.shape == (4, 5) and given.coarse.nav_lat_bnds.ndim == 3
-    flat = dc.fields.interpolation.bilinear(given.coarse.tos, given.truth)
+    flat = dc.fields.opponents.bilinear(given.coarse.tos, given.truth)
     inside = (slice(12, -12), slice(12, -12))
     np.testing.assert_allclose(flat[inside], given.truth[inside], atol=1.0)  # of 40
 

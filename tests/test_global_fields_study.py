@@ -19,8 +19,8 @@ from studies.records import Results
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
-from deconditional.fields.interpolation import bilinear  # noqa: E402
 from deconditional.fields.learn import Learner  # noqa: E402
+from deconditional.fields.opponents import bilinear  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates  # noqa: E402
 from deconditional.models import PseudoTarget  # noqa: E402
 

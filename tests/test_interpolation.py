@@ -6,7 +6,7 @@ import pytest
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
-from deconditional.fields.interpolation import bilinear  # noqa: E402
+from deconditional.fields.opponents import bilinear  # noqa: E402
 
 LAT, LON = np.linspace(-75, 75, 6), np.linspace(15, 345, 12)
 FINE_LAT, FINE_LON = np.linspace(-88, 88, 23), np.linspace(2.5, 357.5, 72)

@@ -1,5 +1,7 @@
 """Unmatched counts: mediators as measurements of links of mean rates."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,25 @@ def test_draws_share_out_regressions_and_the_model_is_saved_whole(unmatched, tmp
     assert_close(again.predict([0.3]).mean, model.predict([0.3]).mean)
 
 
+def test_stations_beside_mediated_counts_are_one_dense_regression(unmatched):
+    bags, other, log_rate, rng = unmatched
+    at, z = np.array([-1.0, 0.3, 3.5]), np.array([-0.5, 0.4, 1.0])
+    counts = dc.Source(bags, rng.poisson(50 * np.exp(log_rate)), dc.Poisson(), exposure=50.0)
+    sources = [replace(counts, mediator=other), dc.Source(at, z, noise_std=0.05)]
+    names = {"source0.noise_std" if name == "noise_std" else name: v for name, v in HELD.items()}
+    held = {**names, **LINK, "mediator_overdispersion_std": 0.3}
+    model = dc.MediatedGP(fixed=held, n_inducing=63, **QUICK).fit(sources)
+    x = np.concatenate([bags.points[:, 0], at])
+    noise = np.concatenate([model.measurements_.noise + 0.1**2, np.full(3, 0.05**2)])
+    gain = np.linalg.solve(gram(x, x) + np.diag(noise), gram(x, at))
+    found = model.predict(at).latent
+    values = np.concatenate([model.measurements_.values, z])
+    assert_close(found.mean, gain.T @ values, tolerance=1e-3)
+    assert_close(found.variance, 1.0 - np.sum(gain * gram(x, at), 0), tolerance=1e-3)
+    assert (model.predict(at, source=1).mean == found.mean).all()
+    assert "source0.noise_std" in model.parameters_
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -106,6 +127,20 @@ def test_what_cannot_be_fitted(unmatched, wrong, message):
     with pytest.raises(ValueError, match=message):
         exposure = {"exposure": 2.0} if wrong == {} else {}
         dc.MediatedGP(**wrong).fit(bags, np.full(80, 2.0), mediator=other, **exposure)
+
+
+def test_sources_that_a_mediated_model_cannot_take(unmatched):
+    bags, other, *_ = unmatched
+    linked = dc.Source(bags, np.ones(80), dc.Poisson(), mediator=other)
+    own = dc.Source([0.0, 1.0], [1.0, 2.0])
+    for sources, message in (
+        ([own, linked], "the bags have no mediator"),
+        ([linked, linked], "the first source of a MediatedGP has mediators and the others"),
+        ([replace(linked, task=0), replace(own, task=1)], "has one target"),
+        ([replace(linked, family=None)], "leave it out, and the list"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dc.MediatedGP().fit(sources)
 
 
 def test_bags_that_were_observed_are_not_unmatched(unmatched):

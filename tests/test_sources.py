@@ -1,9 +1,12 @@
 """Several sources of one field, several targets, and inputs that cannot be."""
 
+import gpjax.kernels as gk
 import numpy as np
 import pytest
 
 import deconditional as dc
+from deconditional.fitting.kernel_parameters import kernel_template
+from deconditional.kernels.tasks import TaskKernel
 from tests.helpers import assert_close
 from tests.test_family_fits import FIXED, HELD, F, N, X, gram
 
@@ -31,13 +34,17 @@ def conditioned(noise, z):
     return x, gain @ z, np.diag(k - gain @ rows @ k)
 
 
-def test_cells_and_stations_are_one_gaussian_conditioning():
-    noise = np.diag([0.01] * 8 + [0.0004] * 3)
+@pytest.mark.parametrize("fine", [0.0, 0.3])
+def test_cells_and_stations_are_one_gaussian_conditioning(fine):
+    """With a noise of single points too, of which a fifth is left in the mean of five."""
+    noise = np.diag([0.01 + fine**2 / 5] * 8 + [0.0004 + fine**2] * 3)
     x, mean, variance = conditioned(noise, np.concatenate([Z, Y]))
     sources = [dc.Source(CELLS, Z, noise_std=0.1), dc.Source(STATIONS, Y, noise_std=0.02)]
-    post = dc.BaggGP(fixed=FIXED, **HELD).fit(sources).predict(x)
+    own = {"fine_noise": True, "fixed": {**FIXED, "fine_noise_std": fine}} if fine else {}
+    model = dc.BaggGP(**{"fixed": FIXED, **own, **HELD}).fit(sources)
+    post = model.predict(x, fine_noise=bool(fine))
     assert_close(post.mean, mean, tolerance=1e-5)
-    assert_close(post.variance, variance, tolerance=1e-5)
+    assert_close(post.variance, variance + fine**2, tolerance=1e-5)
 
 
 def test_an_offset_is_an_error_that_a_source_has_in_common():
@@ -93,6 +100,29 @@ def test_targets_that_have_nothing_in_common_are_fitted_apart():
     together = dc.BaggGP(fixed={**held, "kernel.own": 0.1}, rank=2, **HELD).fit(sources)
     assert together.predict(X, task=1).mean.shape == (N,)
     assert np.linalg.eigvalsh(together.kernel_.covariance_of_tasks()).min() > 0.0999
+
+
+def test_every_term_of_a_kernel_has_its_own_matrix_between_targets():
+    kernel = TaskKernel(gk.RBF() + gk.Matern32(lengthscale=0.3), n_tasks=2, rank=1, level=0.5)
+    smooth, rough = kernel.terms
+    loadings = np.array([[[1.0], [0.5]], [[0.2], [-0.7]]])
+    own = np.array([[0.1, 0.2], [0.3, 0.4]])
+    template = kernel_template(kernel, "kernel", np.zeros((3, 2)), 1.0)
+    values = {**template.own_values(), "kernel.loadings": loadings, "kernel.own": own}
+    x = np.column_stack([X[:6], np.arange(6) % 2])
+    found = template.with_values(values).cross_covariance(x, x)
+    t = np.arange(6) % 2
+    expected = 0.25 * (t[:, None] == t)
+    for term, a, k in zip((smooth, rough), loadings, own, strict=True):
+        between = a @ a.T + np.diag(k)
+        expected = expected + between[t][:, t] * term.cross_covariance(X[:6, None], X[:6, None])
+    assert_close(found, expected)
+
+
+def test_normal_sources_have_what_rates_have():
+    post = dc.BaggGP(fixed=FIXED, **HELD).fit([dc.Source(CELLS, Z, noise_std=0.1)]).predict(X)
+    assert post.latent is post
+    assert_close(post.exceedance(post.quantile(0.8)), np.full(N, 0.2))
 
 
 P, B = dc.Poisson(), dc.Binomial()

@@ -87,6 +87,10 @@ def test_repeated_bags_cost_what_distinct_ones_cost_and_agree():
     np.testing.assert_allclose(found.gram(kernel), bag_gram(kernel, bags), atol=1e-12)
     x = rng.normal(size=(5, 4))
     np.testing.assert_allclose(found.cross(kernel, x), bag_cross(kernel, x, bags), atol=1e-12)
+    one = dc.Bags.from_list(each[3:6])  # at one time, which x need not be at
+    found = repeats_of(one, kernel)
+    np.testing.assert_allclose(found.gram(kernel), bag_gram(kernel, one), atol=1e-12)
+    np.testing.assert_allclose(found.cross(kernel, x), bag_cross(kernel, x, one), atol=1e-12)
     assert separated(gk.RBF(), (2,)) is None and repeats_of(bags, gk.RBF()) is None
 
 
@@ -194,6 +198,34 @@ def test_a_covariate_of_space_and_time_is_its_mean_and_what_is_left(data):
     elsewhere = fine.isel(time=[2]).assign_coords(lon=fine.lon + 0.5).drop_vars("lon_bnds")
     with pytest.raises(UsageError, match="'cloud' was learnt from as its mean over time"):
         downscaler.predict(elsewhere)
+
+
+def test_simple_models_see_a_cell_through_the_same_points_at_all_times(data):
+    cloud = dc.datasets.synthetic_fields(8, 12, times=MONTHS, seed=1).cloud
+    asked = dc.Downscaler("tas", ["altitude", "cloud"], points_per_bag=5)
+    fine = data.fine.assign(cloud=cloud)
+    learner = asked.prepare(*two_sides(fine, data.coarse, asked.question()))
+    found = learner.data("regression-kriging").bags
+    kernel = field_kernel(replace(learner.recipe.inputs, n_others=0))
+    assert repeats_of(found, kernel).base.n_bags == 6 and found.sizes.max() == 5
+    whole = learner.bags.make(np.array(found.ids))
+    whole = replace(whole, points=learner.problem.inputs(whole.points))
+    np.testing.assert_allclose(  # what is linear in covariates: exact
+        found.means(found.points[:, -3:]), whole.means(whole.points[:, -3:]), atol=1e-12
+    )
+    np.testing.assert_allclose(bag_gram(kernel, found), bag_gram(kernel, whole), rtol=0.05)
+
+
+def test_trends_of_unmatched_fields_leave_time_to_its_kernel(data):
+    early, late = data.fine.isel(time=slice(3)), data.coarse.isel(time=[3, 4])
+    humid = data.coarse.tas.isel(time=slice(5)) + 1.0
+    coarse = late.assign(humid=humid).reindex(time=humid.time)
+    asked = dc.Downscaler("tas", ["altitude"], ["humid"])
+    learner = asked.prepare(*two_sides(early, coarse, asked.question()))
+    made = learner.recipe.estimator("mediated", matched=False)
+    n = learner.problem.pairing.n_position
+    assert made.trend == (*range(n), n + 1) and made.mediator_trend == made.trend
+    assert learner.recipe.estimator("bagg-gp", matched=False).trend == made.trend
 
 
 # --- windows ----------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def folder(tmp_path_factory):
 
 
 def test_rasters_become_variables_of_their_names(folder):
-    first, second = open_fine([str(folder / f) for f in ("elevation.tif", "slope.tif")], "fine")
+    first, second = open_fine([str(folder / f) for f in ("elevation.tif", "slope.tif")])
     assert list(first.data_vars) == ["elevation"] and list(second.data_vars) == ["slope"]
     both, said = together([first, second])
     assert said == () and set(both.data_vars) == {"elevation", "slope"}
@@ -80,9 +80,7 @@ def test_rasters_become_variables_of_their_names(folder):
 
 def test_amounts_of_another_grid_are_shared_out(folder):
     """Where the goal covers all, the total is kept; means of a constant are that constant."""
-    elevation, people = open_fine(
-        [str(folder / f) for f in ("elevation.tif", "people.tif")], "fine"
-    )
+    elevation, people = open_fine([str(folder / f) for f in ("elevation.tif", "people.tif")])
     elevation = elevation.astype(float)
     both, said = together([elevation, people.assign(one=people["people"] * 0 + 1)], ["people"])
     np.testing.assert_allclose(both["one"], 1.0, rtol=1e-12)
@@ -104,7 +102,7 @@ def test_amounts_of_another_grid_are_shared_out(folder):
 def test_tables_of_points(folder):
     stations = open_table(str(folder / "stations.csv"))
     assert stations.crs.to_epsg() == 4326 and list(stations.columns) == ["yield", "geometry"]
-    grid = find_grid(open_fine([str(folder / "elevation.tif")], "fine"), ["elevation"], "fine")
+    grid = find_grid(open_fine([str(folder / "elevation.tif")]), ["elevation"], "fine")
     layer = Layer.of(stations, ["yield"], grid)
     assert layer.grid.is_point.all()
     np.testing.assert_allclose(layer.grid.centres[0], [5_192_500, 301_500], atol=1e-3)
@@ -236,6 +234,50 @@ BAD = {
     "a raster from nowhere": (["--fine", "@bare.tif"], "nothing of where"),
     "an output of another kind": (["--out", "@o.png"], "must end in .nc, .zarr or .tif"),
 }
+
+
+COUNTS = [
+    *("--covariates", "elevation", "--family", "poisson", "--exposure", "@people.tif"),
+    *("--out", "@never.nc"),
+]
+BOW = shapely.Polygon([(0, 0), (1, 1), (1, 0), (0, 1)])
+SPOILT = {
+    "no CRS": (lambda d: d.set_crs(None, allow_override=True), "have no CRS"),
+    "a bow tie": (lambda d: with_shape(d, BOW), "gdf.make_valid()"),
+    "no geometry in a row": (lambda d: with_shape(d, None), "'d0' have no geometry"),
+    "a line": (lambda d: with_shape(d, shapely.LineString([(0, 0), (1, 1)])), "'d0' are LineStr"),
+    "a point": (lambda d: with_shape(d, shapely.Point(0, 0)), "polygons and points in one table"),
+    "no rows": (lambda d: d.iloc[:0], "have no rows"),
+    "names that come twice": (lambda d: d.assign(name=["d1", *d["name"][1:]]), "more than once"),
+    "another continent": (lambda d: d.set_geometry(d.translate(3e6)), "do not overlap"),
+    "degrees that are none": (lambda d: d.set_crs(4326, allow_override=True), "nowhere on the gl"),
+    "no such target": (lambda d: d.drop(columns="cases"), "no column 'cases'"),
+    "words": (lambda d: d.assign(cases="many"), "not numbers"),
+    "endless": (lambda d: d.assign(cases=[np.inf, *d["cases"][1:]]), "is infinite in 'd0'"),
+    "nothing known": (lambda d: d.assign(cases=np.nan), "missing in every"),
+    "two known": (lambda d: d.assign(cases=[1.0, 2.0] + [np.nan] * 10), "are needed to learn"),
+    "half a case": (lambda d: d.assign(cases=d["cases"] + 0.5), "'d0' has a count of 0.5"),
+    "less than none": (lambda d: d.assign(cases=d["cases"] - 1), "'d0' has an observation of -1"),
+}
+
+
+def with_shape(districts, shape):
+    """The table with another geometry in its first row."""
+    return districts.set_geometry([shape, *districts.geometry[1:]], crs=districts.crs)
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_spoilt_districts_end_with_two_and_a_line(folder, name, capsys):
+    spoil, words = SPOILT[name]
+    districts = gpd.read_file(folder / "districts.gpkg").assign(cases=np.arange(12.0))
+    place = folder / f"{name}.gpkg"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spoil(districts).to_file(place)
+    start = ["--fine", "@elevation.tif", "--coarse", str(place), "--id", "name"]
+    code = run(folder, *start, "--target", "cases", *COUNTS)
+    told = capsys.readouterr().err
+    assert code == 2 and words in told and "Traceback" not in told and told.count("\n") == 1
 
 
 @pytest.fixture(scope="module")

@@ -313,6 +313,41 @@ def test_chunks_give_the_same_bags(example):
     np.testing.assert_allclose(of_chunks.means(), bags.means(), atol=1e-12)
 
 
+@pytest.mark.parametrize("chunks", [{}, {"lat": 5, "lon": 7}])
+def test_weights_can_be_looked_at(example, chunks):
+    """A row for each zone and cell in it: the shares of the overlap, times areas."""
+    data, zones = example
+    fine = data.fine.chunk(chunks) if chunks else data.fine
+    question = Question("tas", ("altitude",), (), kind="mean")
+    found = pair(*two_sides(fine, zones, question))[1].cells()
+    shared = overlap(*_grids(data.fine, zones)).toarray()
+    filled = np.zeros_like(shared)
+    filled[found["cell"], found["unit"]] = found["amount"]
+    np.testing.assert_allclose(filled, shared, atol=1e-14)
+    np.testing.assert_allclose(found.groupby("unit")["weight"].sum(), 1.0)
+    boxes = zones.geometry.to_numpy()[found["unit"]]
+    inside = shapely.contains_xy(boxes, found["lon"], found["lat"])
+    assert inside.all()
+
+
+def test_mediators_are_columns_of_zones(example):
+    """Covariates in the west, observations in the east: the pairing is that of the same cells."""
+    data, zones = example
+    grid = find_grid(data.coarse, ["tas"], "coarse")
+    west = grid.centres[:, 1] < 15
+    cloud = data.coarse["cloud"].transpose(grid.y.name, grid.x.name)
+    fine = data.fine.where(data.fine["lon"] < 15)
+    tas = data.coarse["tas"].where(data.coarse["lon"] > 15)
+    question = Question("tas", ("altitude",), ("cloud",), kind="mean")
+    table = zones.assign(cloud=cloud.values.ravel(), tas=zones["tas"].where(~west))
+    by_cells, _ = pair(*two_sides(fine, data.coarse.assign(tas=tas), question))
+    by_zones, _ = pair(*two_sides(fine, table, question))
+    assert by_zones.matching == by_cells.matching == "unmatched"
+    for name in ("z", "mediator", "bag_mediator", "amount"):
+        one, two = (getattr(p, name) for p in (by_cells, by_zones))
+        np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9)
+
+
 def test_overlapping_zones_both_count(example):
     data, zones = example
     both = pd.concat([zones, zones.iloc[:3]], ignore_index=True)

@@ -31,8 +31,8 @@ from deconditional.datasets.homicides import YEARS
 from deconditional.errors import DeconditionalWarning, FitWarning
 from deconditional.fields.aggregation import aggregate
 from deconditional.fields.downscaler import Downscaler
-from deconditional.fields.interpolation import bilinear
 from deconditional.fields.io import write_fields
+from deconditional.fields.opponents import bilinear
 from deconditional.models.baselines import areal_weighting, dasymetric, poisson_regression
 from deconditional.report import write_report
 from deconditional.report.maps import demo_maps

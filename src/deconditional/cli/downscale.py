@@ -134,7 +134,7 @@ def zones_of(path: str, column: str | None) -> Any:
 def read(args: argparse.Namespace, extra: Sequence[str]) -> tuple[Any, Any, xr.Dataset | None]:
     """Fine and coarse data, and those to predict on if they are others, at the times asked for."""
     chunked = is_asked_for_chunks(args)
-    fine = open_fine([*args.fine, *extra], "fine", chunked)
+    fine = open_fine([*args.fine, *extra], chunked)
     coarse: Any
     if any(is_table_file(path) for path in args.coarse):
         coarse = [Source(zones_of(path, args.id), args.target) for path in args.coarse]

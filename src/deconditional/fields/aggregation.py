@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,8 @@ from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.predict import quantile_levels
 from deconditional.fields.question import Question
+from deconditional.fields.recipes import MOST_WHOLE
+from deconditional.fields.series import Windows
 from deconditional.fields.sides import FineSide
 from deconditional.fields.zones.layer import Layer
 from deconditional.inference.posterior import CoarsePosterior
@@ -26,7 +29,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 WHOLE = 20_000
-"""Points of all zones together that are taken as they are; of more, some stand for each zone."""
+"""Points of all zones together that are taken as they are; of more, some stand for each zone.
+
+The covariance of means costs their square. Rates are drawn, at a cost that is linear in points, so
+of them as many are taken as models of families learn from (:data:`MOST_WHOLE`).
+"""
 
 FEWEST, MOST = 16, 256
 """Points that stand for a zone."""
@@ -80,7 +87,8 @@ def aggregate(
     source
         A :class:`Downscaler` that was fitted, or a result that has samples.
     zones
-        A GeoDataFrame of polygons or points.
+        A GeoDataFrame of polygons or points. Of a model with several times the table has a row for
+        each zone at each of them, and a column ``time``.
     fine
         Covariates, and the exposure if there is one; by default those of the fit. Of a result, the
         dataset with the exposure.
@@ -124,29 +132,40 @@ def aggregate(
         raise UsageError("kind='count' is for a fitted Downscaler with a family of counts.")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
         raise UsageError(f"samples must be a whole number from 2 on, not {samples!r}.")
-    if isinstance(source, Downscaler):
-        asked = exposure or source.pairing_.question.exposure
-        found = _Found.of(_side_of_fit(source, fine), zones, asked, min_cover, source)
-        draws = _of_model(source, found, samples, seed)
-        if kind == "count":
-            return found.aggregate(
-                zones, draws, levels, kind, _counts(source, found, samples, seed)
-            )
-    else:
+    if not isinstance(source, Downscaler):
         found = _Found.of(_side_of_result(source, fine, exposure), zones, exposure, min_cover)
-        draws = _of_result(source, found)
-    return found.aggregate(zones, draws, levels, kind)
+        return found.aggregate(zones, _of_result(source, found), levels, kind)
+    asked = exposure or source.pairing_.question.exposure
+    found = _Found.of(_side_of_fit(source, fine), zones, asked, min_cover, source)
+    posterior, counts = np.empty((2 + samples, len(found.bags.table.unit))), None
+    if kind == "count":
+        counts = np.empty((samples, posterior.shape[1]))
+    for model, rows in _models(source, found):
+        bags = _bags(model, found, rows, seed)
+        posterior[:, rows] = np.vstack(_of_model(model, bags, samples, seed))
+        if counts is not None:
+            inside = found.amount[found.bags.table.unit[rows]]
+            counts[:, rows] = _counts(model, bags, inside, samples, seed)
+    return found.aggregate(zones, (posterior[0], posterior[1], posterior[2:]), levels, kind, counts)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Zones on the fine cells: bags of those that are covered enough, amounts and cover of all."""
+    """Zones on the fine cells: bags of those that are covered enough, amounts and cover of all.
+
+    Zones are units, or zones at times, one time after the other.
+    """
 
     side: FineSide
     bags: FineBags
-    n: int
     amount: Floats
     cover: Floats
+
+    @property
+    def times(self) -> np.ndarray | None:
+        """The times of the units; None where there is one at most."""
+        grid = self.side.grid
+        return grid.times if grid.n_times > 1 else None
 
     @classmethod
     def of(
@@ -163,23 +182,18 @@ class _Found:
         grid = Layer.of(zones, [], side.grid).grid
         if model is not None:
             view = model.pairing_.coarse.view
-            side = side.beside(model.pairing_.coarse)
             grid = replace(grid, seen=None if grid.frame.same_as(view) else view)
+            side = _as_learnt(side, model)
         times = side.grid.n_times
-        if times > 1:
-            raise UsageError(
-                f"zones are aggregated at one time, and the fine data has {times}; choose one, as "
-                "in fine.isel(time=[0])."
-            )
         clock = Clock() if model is None else model.pairing_.clock
-        parts = side.parts(grid, np.zeros(times, dtype=np.int64), 1, clock, {})
+        parts = side.parts(grid, np.arange(times), times, clock, {})
         remedy = "check that they lie where the fine data is, or lower min_cover"
         bags = FineBags.of(parts, "predictions", remedy)
         unit = bags.table.unit
-        plain = grid.is_point[unit] | bool(exposure)
-        amount = np.full(grid.n, np.nan)
+        plain = grid.is_point[unit % grid.n] | bool(exposure)
+        amount = np.full(times * grid.n, np.nan)
         amount[unit] = bags.table.amount * np.where(plain, 1.0, grid.square_km)
-        return cls(side, bags, grid.n, amount, bags.cover)
+        return cls(side, bags, amount, bags.cover)
 
     def aggregate(
         self,
@@ -191,24 +205,27 @@ class _Found:
     ) -> Aggregate:
         """The table of means, standard deviations and draws (n, kept), and of draws of counts."""
         mean, std, draws = posterior
-        unit = self.bags.table.unit
-        every = np.full((len(draws), self.n), np.nan)
+        unit, n = self.bags.table.unit, len(self.cover)
+        every = np.full((len(draws), n), np.nan)
         every[:, unit] = draws
-        columns: dict[str, Floats] = {}
+        columns: dict[str, Any] = {}
         for name, factor in {"": 1.0, "sum": self.amount}.items():
             if name and kind == "mean":
                 continue
-            about = np.full((2, self.n), np.nan)
+            about = np.full((2, n), np.nan)
             about[:, unit] = mean, std
             columns |= {name or "mean": about[0] * factor, _named(name, "std"): about[1] * factor}
             for level, line in zip(levels, _quantiles(every, levels), strict=True):
                 columns[_named(name, f"q{100 * level:02.0f}")] = line * factor
         if counts is not None:
-            every_count = np.full((len(counts), self.n), np.nan)
+            every_count = np.full((len(counts), n), np.nan)
             every_count[:, unit] = counts
             lines = _quantiles(every_count, levels)
             columns |= {f"count_q{100 * q:02.0f}": v for q, v in zip(levels, lines, strict=True)}
         columns |= {"amount": self.amount, "cover": self.cover}
+        if self.times is not None:
+            columns = {"time": np.repeat(self.times, len(zones))} | columns
+            zones = zones.iloc[np.tile(np.arange(len(zones)), len(self.times))]
         taken = [str(c) for c in zones.columns if c in columns]
         out = zones.rename(columns={c: f"{c}_given" for c in taken})
         return Aggregate(out.assign(**columns), every, None if counts is None else every_count)
@@ -241,9 +258,38 @@ def _side_of_fit(model: Downscaler, fine: xr.Dataset | None) -> FineSide:
     return side
 
 
-def _of_model(model: Downscaler, found: _Found, n: int, seed: int) -> tuple[Floats, Floats, Floats]:
+def _as_learnt(side: FineSide, model: Downscaler) -> FineSide:
+    """Fine data at the times of a fit, its covariates divided and its cells seen as they were."""
+    pairing, learner = model.pairing_, model.learner_
+    if pairing.n_time:
+        side = side.repeated(
+            pairing.coarse if learner.series is None else learner.series.coarse.grid
+        )
+    return side.split_as(learner.problem.means, pairing.fine).beside(pairing.coarse)
+
+
+def _models(model: Downscaler, found: _Found) -> Iterator[tuple[Downscaler, Ints]]:
+    """What has been learnt, and the rows of the bags it is asked for: of a series window by window.
+
+    Windows are drawn from one by one, so draws at times that have different ones are independent.
+    """
+    unit, series = found.bags.table.unit, model.learner_.series
+    if series is None:
+        yield model, np.arange(len(unit))
+        return
+    windows = Windows.of(series, model.learner_, model.model_name_, model.model_, found.side)
+    moment = unit // (len(found.cover) // found.side.grid.n_times)
+    for times, places in windows.groups():
+        one = copy(model)
+        one.learner_, one.model_ = windows.conditioner.conditioned(*series.window(places))
+        rows = np.flatnonzero(np.isin(moment, times))
+        if len(rows):
+            yield one, rows
+
+
+def _of_model(model: Downscaler, bags: Bags, n: int, seed: int) -> tuple[Floats, Floats, Floats]:
     """Mean, standard deviation and draws of means over zones."""
-    target, bags = model.target_scaling_, _bags(model, found, seed)
+    target = model.target_scaling_
     if target.link is not None or (model.pairing_.sources and not target.bounded):
         bags = replace(bags, exposure=None)
         means = model.model_.predict_bags(bags, kind="mean", n_draws=n, seed=seed).draws
@@ -256,21 +302,21 @@ def _of_model(model: Downscaler, found: _Found, n: int, seed: int) -> tuple[Floa
     return target.centre + target.scale * post.mean, target.scale * post.std, draws
 
 
-def _counts(model: Downscaler, found: _Found, n: int, seed: int) -> Floats:
+def _counts(model: Downscaler, bags: Bags, inside: Floats, n: int, seed: int) -> Floats:
     """Draws of counts as they would be observed, with a scatter and an effect of their own."""
-    bags = _bags(model, found, seed)
-    amounts = {model.pairing_.question.family.amount: found.amount[found.bags.table.unit]}
     bags = replace(bags, exposure=None)
+    amounts = {model.pairing_.question.family.amount: inside}
     post = model.model_.predict_bags(bags, kind="sum", noise=True, n_draws=n, seed=seed, **amounts)
     return np.asarray(post.draws)
 
 
-def _bags(model: Downscaler, found: _Found, seed: int) -> Bags:
+def _bags(model: Downscaler, found: _Found, rows: Ints, seed: int) -> Bags:
     """Zones as the model sees them, with some points for each where there are many."""
-    table, size = found.bags.table, None
-    if table.count.sum() > WHOLE:
-        size = int(np.clip(WHOLE // len(table.unit), FEWEST, MOST))
-    bags = found.bags.make(None, size, seed)
+    most = WHOLE if model.target_scaling_.link is None else MOST_WHOLE
+    size = None
+    if found.bags.table.count[rows].sum() > most:
+        size = int(np.clip(most // len(rows), FEWEST, MOST))
+    bags = found.bags.make(rows, size, seed)
     return replace(bags, points=model.input_scaling_(bags.points))
 
 
@@ -311,8 +357,8 @@ def _of_result(result: xr.Dataset, found: _Found) -> tuple[Floats, Floats, Float
     """Means over zones of every sample."""
     grid, parts = found.side.grid, found.bags.parts
     lines = result["samples"].transpose("sample", *grid.dims).values
-    values = lines.reshape(len(lines), -1)[:, parts.only.cells.present.ravel()]
-    members = parts.only.cells.memberships
+    values = lines.reshape(len(lines), -1)[:, parts.only.present.ravel()]
+    members = parts.only.memberships
     place = np.searchsorted(found.bags.table.unit, members.unit)
     used = np.isin(members.unit, found.bags.table.unit)
     total = np.bincount(place[used], members.amount[used])

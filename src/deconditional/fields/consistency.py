@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from deconditional.bags import Bags
 from deconditional.errors import FitWarning, UsageError
 from deconditional.fields.axes import Floats
-from deconditional.fields.part import Cells
+from deconditional.fields.part import Part
 from deconditional.fields.problem import Problem
 from deconditional.fields.recipes import condensed_size
 from deconditional.fields.scaling import TargetScaling
@@ -97,20 +97,20 @@ class ConsistentPosterior(Gaussians):
 
 
 def consistent(
-    posterior: Posterior, cells: Cells, problem: Problem, seed: int
+    posterior: Posterior, part: Part, problem: Problem, seed: int
 ) -> ConsistentPosterior:
     """A posterior whose area means are as observed, wherever cells cover enough of a unit.
 
     Parameters
     ----------
-    posterior, cells
-        The posterior of the process at all points of the cells that are predicted.
+    posterior, part
+        The posterior of the process at all points of the part that is predicted.
     seed
         Of the points that stand for the observed cells.
     """
-    pairing, reader, members = problem.pairing, cells.reader, cells.memberships
+    pairing, reader, members = problem.pairing, part.reader, part.memberships
     area = np.bincount(members.unit, members.area, minlength=reader.n_units).astype(float)
-    wanted = reader.enough(area, cells.masked) & np.isfinite(pairing.target)
+    wanted = reader.enough(area, part.masked) & np.isfinite(pairing.target)
     if not wanted.any():
         raise UsageError(
             "consistency='exact' found no observed coarse cell that the predicted cells cover; "

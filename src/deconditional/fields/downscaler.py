@@ -14,11 +14,10 @@ import xarray as xr
 from sklearn.exceptions import NotFittedError
 
 from deconditional.errors import UsageError, tell_of
-from deconditional.fields.description import Account
+from deconditional.fields.description import Account, meanings_of
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.io import check_output
 from deconditional.fields.learn import Learner, interrupted
-from deconditional.fields.meanings import meanings_of
 from deconditional.fields.options import Options
 from deconditional.fields.pair import Pairing, pair
 from deconditional.fields.predict import (

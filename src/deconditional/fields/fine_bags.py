@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy.sparse import csr_array
 
 from deconditional.bags import Bags
@@ -83,21 +84,32 @@ class FineBags:
         return cls(parts, table.select(enough), survey, cover)
 
     def make(
-        self, which: Ints | None = None, points_per_bag: int | None = None, seed: int = 0
+        self,
+        which: Ints | None = None,
+        points_per_bag: int | None = None,
+        seed: int = 0,
+        placed: int | None = None,
     ) -> Bags:
-        """Some of the bags, each of at most so many points; without a number, of all."""
+        """Some of the bags, each of at most so many points; without a number, of all.
+
+        Of models that take all but the first inputs, `placed` of them, linearly, points stand for a
+        bag by these, and have the bag's means of the rest: a cell has the same points at all times.
+        """
         place = np.arange(len(self.table.unit)) if which is None else which
         if points_per_bag == WHOLE_BAGS and self.parts.lazy:
             return self._centroids(place)
         order = np.argsort(self.table.unit[place])
-        plan = self._plan(place[order], points_per_bag, seed)
+        plan = self._plan(place[order], points_per_bag, seed, placed)
         met = self.parts.gather(_reduced, plan.joined, plan)
         points = replace(plan, shared=np.zeros_like(plan.shared)).reduced(met)
         index = order[np.searchsorted(plan.wanted, points.unit)]
         total = np.bincount(index, points.amount, minlength=len(place))
         by_bag = np.argsort(index, kind="stable")
+        rows = points.points[by_bag]
+        if placed is not None:
+            rows[:, placed:] = self.means[place[index[by_bag]], placed:]
         return Bags(
-            points=points.points[by_bag],
+            points=rows,
             bag=index[by_bag].astype(np.int64),
             weights=(points.amount / total[index])[by_bag],
             ids=tuple(self.table.unit[place].tolist()),
@@ -128,7 +140,9 @@ class FineBags:
             exposure=self._exposure(place),
         )
 
-    def _plan(self, place: Ints, points_per_bag: int | None, seed: int) -> Reduction:
+    def _plan(
+        self, place: Ints, points_per_bag: int | None, seed: int, placed: int | None
+    ) -> Reduction:
         """How to reduce some bags, in the order of their units; raises where too much is left."""
         sizes = self.table.count[place]
         size = int(sizes.max()) if points_per_bag is None else points_per_bag
@@ -142,14 +156,14 @@ class FineBags:
         most = MOST_POINTS if points_per_bag is not None else int(sizes.max())
         if points_per_bag is not None and shared.any():
             most = int(np.clip(MOST_GATHERED // shared.sum(), points_per_bag, MOST_POINTS))
-        return Reduction(self.table.unit[place], shared, points_per_bag, most, seed)
+        return Reduction(self.table.unit[place], shared, points_per_bag, most, seed, placed)
 
     def spread(self) -> Spread:
         """The spread of all points of the bags; in memory from the points, to the last digit."""
         if self.parts.lazy:
             return self.table.spread()
         part = self.parts.only
-        members = part.cells.memberships
+        members = part.memberships
         return Spread.of(part.points[members.row[np.isin(members.unit, self.table.unit)]])
 
     def averages(self, which: Ints, scaling: InputScaling, functions: Functions) -> Floats:
@@ -157,6 +171,22 @@ class FineBags:
         units = self.table.unit[which]
         sums = self.parts.gather(_function_sums, sum, units, scaling, functions).toarray()
         return np.asarray(sums[:, :-1] / sums[:, -1:])
+
+    def cells(self) -> pd.DataFrame:
+        """Which fine cells make up each bag, a row for each pair: the weights that means have.
+
+        ``unit`` is the number of the coarse cell or zone, all of one time before those of the next,
+        and ``cell`` that of the fine cell; `y` and `x` are its coordinates by their names;
+        ``amount`` is what lies in both, area or exposure, and ``weight`` its share of the bag.
+        """
+        place, number, amount = self.parts.gather(_listed, _joined_lists, self.table.unit)
+        grid, order = self.parts.reader.grid, np.lexsort((number, place))
+        place, number, amount = place[order], number[order], amount[order]
+        centres = grid.centres[number % grid.n_cells].T
+        columns = {"unit": self.table.unit[place], "cell": number}
+        columns |= dict(zip(grid.coordinates, centres, strict=True))
+        weight = amount / self.table.amount[place]
+        return pd.DataFrame({**columns, "amount": amount, "weight": weight})
 
     def sharing(self, which: Ints) -> csr_array:
         """Number of fine cells that every two of some bags share."""
@@ -192,6 +222,8 @@ class Reduction:
         Which wait for points of further parts.
     points_per_bag, most
         Points that stand for a bag, and at most so many of one that waits.
+    placed
+        How many inputs, the first ones, points stand for a bag by; None for all of them.
     """
 
     wanted: Ints
@@ -199,6 +231,7 @@ class Reduction:
     points_per_bag: int | None
     most: int
     seed: int
+    placed: int | None = None
 
     def joined(self, pieces: Sequence[BagPoints]) -> BagPoints:
         """The points of several parts, by unit and number, reduced."""
@@ -217,19 +250,21 @@ class Reduction:
         size = self.most if waits else self.points_per_bag
         if size is None or len(bag.unit) <= size:
             return bag
-        rng = np.random.default_rng([self.seed, int(bag.unit[0])])
+        rng = np.random.default_rng([self.seed, len(bag.unit)])  # the same at all times
         total = bag.amount.sum()
         if waits:
             rows, weights = thinned(bag.amount, size, rng)
         else:
-            rows, weights = representatives(bag.points, bag.amount / total, size, rng)
+            rows, weights = representatives(
+                bag.points[:, : self.placed], bag.amount / total, size, rng
+            )
         return bag.take(rows)._replace(amount=weights * total)
 
 
 def _reduced(part: Part, plan: Reduction) -> BagPoints:
-    members = part.cells.memberships
+    members = part.memberships
     members = members.take(np.isin(members.unit, plan.wanted) & (members.amount > 0))
-    numbers = part.cells.numbers[members.row]
+    numbers = part.numbers[members.row]
     return plan.joined([BagPoints(members.unit, numbers, part.points[members.row], members.amount)])
 
 
@@ -238,7 +273,7 @@ def _reduced(part: Part, plan: Reduction) -> BagPoints:
 
 def _members(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
     """Places among some units, points, and the amounts they share, for all points in them."""
-    members = part.cells.memberships
+    members = part.memberships
     members = members.take(np.isin(members.unit, units))
     order = np.argsort(units)
     return order[np.searchsorted(units[order], members.unit)], members.row, members.amount
@@ -256,6 +291,16 @@ def _function_sums(
         values = np.asarray(_evaluated(functions, block), float)[: rows.stop - rows.start]
         total = total + shares[:, needed[rows]] @ values[: len(needed)]
     return csr_array(np.concatenate([total, np.asarray(shares.sum(1))[:, None]], 1))
+
+
+def _listed(part: Part, units: Ints) -> tuple[Ints, Ints, Floats]:
+    """Bags, numbers of fine cells, and what lies in both."""
+    place, row, amount = _members(part, units)
+    return place, part.numbers[row], amount
+
+
+def _joined_lists(lists: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    return tuple(np.concatenate(columns) for columns in zip(*lists, strict=True))
 
 
 @eqx.filter_jit

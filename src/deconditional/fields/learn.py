@@ -28,6 +28,7 @@ from deconditional.fields.opponents import BILINEAR, REGRESSION, Trial, detail, 
 from deconditional.fields.problem import FitData, Problem
 from deconditional.fields.recipes import (
     OF_FAMILIES,
+    SIMPLE,
     SIMPLICITY,
     Recipe,
     candidates,
@@ -157,11 +158,11 @@ class Learner:
     def data(self, name: str) -> FitData:
         """What a model is fitted to."""
         problem, p = self.problem, self.problem.pairing
-        z, size = problem.z, self._points_per_bag(name)
+        z = problem.z
         if self.is_matched(name):
             used = np.flatnonzero(p.own_bag >= 0)
             own = p.own_bag[used]
-            bags, family = self._bags(own, size), p.question.family
+            bags, family = self._bags(name, own), p.question.family
             amounts = None
             if (family is not None or p.sources) and p.amount is not None:
                 name = "exposure" if family is None else family.amount
@@ -177,7 +178,7 @@ class Learner:
             raise UsageError(f"no observation has mediators, which {name} needs; use bagg-gp.")
         mediator = problem.mediators(p.bag_mediator[kept])
         return FitData(
-            replace(self._bags(kept, size), mediator=mediator),
+            replace(self._bags(name, kept), mediator=mediator),
             z[used],
             problem.mediators(p.mediator[used]),
             place[p.own_bag][used] if p.matching == "partly matched" else None,
@@ -193,15 +194,18 @@ class Learner:
             return family_size(int(self.problem.pairing.bag_sizes.sum()))
         if size == "auto":
             p = self.problem.pairing
-            n_bags = len(np.unique(p.bag_unit % p.coarse.n_cells)) if p.repeated else p.n_bags
+            again = p.repeated or (name in SIMPLE and p.clock.windows is None)
+            n_bags = len(np.unique(p.bag_unit % p.coarse.n_cells)) if again else p.n_bags
             return condensed_size(name, n_bags, p.n_time > 0 and not self.matched)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UsageError(f"points_per_bag must be 'auto', None or a number, not {size!r}.")
         return size
 
-    def _bags(self, which: Ints, size: int | None) -> Bags:
-        """Some of the bags as models see them."""
-        bags = self.bags.make(which, size, self.recipe.seed)
+    def _bags(self, name: str, which: Ints) -> Bags:
+        """Some of the bags as a model sees them."""
+        p, size = self.problem.pairing, self._points_per_bag(name)
+        placed = p.n_position + p.n_time if name in SIMPLE else None
+        bags = self.bags.make(which, size, self.recipe.seed, placed)
         return replace(bags, points=self.problem.inputs(bags.points))
 
     def fit(

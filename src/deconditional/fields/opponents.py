@@ -13,14 +13,18 @@ be learnt as well as from all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import xarray as xr
+from scipy.interpolate import RegularGridInterpolator, griddata
+from scipy.spatial import QhullError
 from sklearn.cluster import KMeans
 
+from deconditional.errors import UsageError
 from deconditional.fields.axes import Flags, Floats, Ints, Lattice
-from deconditional.fields.interpolation import scattered
+from deconditional.fields.grids import find_grid, values_on
 from deconditional.fields.pair import Pairing
 
 BILINEAR = "bilinear"
@@ -107,3 +111,83 @@ def interpolated(
         means = np.bincount(index, values[here]) / np.bincount(index)
         out[(time == now)[trial.asked]] = scattered(found, means, places[asked])
     return out
+
+
+def bilinear(coarse: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
+    """A coarse field between its cell centres, on the fine grid of another.
+
+    Longitudes that go all around the globe wrap; beyond the outermost centres the nearest value is
+    taken. Where cells are missing, values are interpolated linearly over the triangles between
+    those that are there.
+
+    Examples
+    --------
+    >>> def row(n):
+    ...     x = (np.arange(n) + 0.5) / n
+    ...     coords = {"y": ("y", [0.0, 1.0], {"units": "m"}), "x": ("x", x, {"units": "m"})}
+    ...     return xr.DataArray(np.stack([x, x]), coords, ("y", "x"))
+    >>> bilinear(row(4), row(8)).values[0, 1:-1].round(4).tolist()
+    [0.1875, 0.3125, 0.4375, 0.5625, 0.6875, 0.8125]
+    """
+    given = coarse.to_dataset(name="field")
+    grid = find_grid(given, ["field"], "coarse")
+    fine = find_grid(like.to_dataset(name="field"), ["field"], "fine")
+    if grid.n_times > 1:
+        raise UsageError("interpolate one time at a time: select one with isel(time=...).")
+    values = values_on(grid, given, "field")[0].reshape(grid.shape)
+    if np.isnan(values).all():
+        raise UsageError("the coarse field is missing everywhere, so there is nothing between.")
+    lattices = isinstance(grid, Lattice) and isinstance(fine, Lattice)
+    if lattices and grid.frame.same_as(fine.frame):
+        out = _between_lines(grid, values, fine)
+    else:  # seen from above the middle of places in no rows and columns
+        known = np.isfinite(values.ravel()) & grid.there
+        at = grid.frame.place(fine.frame.into(grid.frame, fine.centres))
+        out = scattered(grid.positions[known], values.ravel()[known], np.nan_to_num(at))
+    field = like.transpose(..., *fine.spatial)
+    coords = {n: v for n, v in field.coords.items() if set(v.dims) <= set(fine.spatial)}
+    return xr.DataArray(out.reshape([field.sizes[d] for d in fine.spatial]), coords, fine.spatial)
+
+
+def _between_lines(grid: Any, values: Floats, fine: Any) -> Floats:
+    """Values of a lattice between its rows and columns, at the centres of another, row by row."""
+    lines = {"y": grid.y.centres, "x": grid.x.centres}
+    field, x = xr.DataArray(values, lines, ("y", "x")).sortby(["y", "x"]), fine.x.centres
+    if grid.spherical and np.diff(grid.x.bounds).sum() > 359.0:  # a copy on either side
+        turns = (-360.0, 0.0, 360.0)
+        field = xr.concat([field.assign_coords(x=field.x + turn) for turn in turns], "x")
+    south, north = field.y.values[[0, -1]]
+    west, east = field.x.values[[0, -1]]
+    if grid.spherical:
+        middle = 0.5 * (west + east)
+        x = middle + np.mod(x - middle + 180.0, 360.0) - 180.0
+    y, x = np.clip(fine.y.centres, south, north), np.clip(x, west, east)
+    at = np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2)
+    known = field.stack(cell=("y", "x")).dropna("cell")
+    if known.size == field.size:
+        return RegularGridInterpolator((field.y, field.x), field.values)(at)
+    return scattered(np.column_stack([known.y, known.x]), known.values, at)
+
+
+def scattered(places: Floats, values: Floats, at: Floats) -> Floats:
+    """Values at positions, linear over the triangles between others; beyond, the nearest."""
+    maps = _from_above(places)
+    given, wanted = maps(places), maps(at)
+    try:
+        out = griddata(given, values, wanted, "linear")
+    except (QhullError, ValueError):  # no triangles: too few places, or all of them on one line
+        out = np.full(len(at), np.nan)
+    gaps = np.isnan(out)
+    if gaps.any():
+        out[gaps] = griddata(given, values, wanted[gaps], "nearest")
+    return out
+
+
+def _from_above(places: Floats) -> Callable[[Floats], Floats]:
+    """A map on which triangles are looked for: that of a plane, or a stereographic projection."""
+    if places.shape[1] == 2:
+        return lambda p: p
+    middle = places.mean(0)
+    turn = np.linalg.svd(np.eye(3) - np.outer(middle, middle) / (middle @ middle))[0][:, :2]
+    up = middle / np.linalg.norm(middle)
+    return lambda p: (p @ turn) / np.maximum(1.0 + p @ up, 1e-6)[:, None]

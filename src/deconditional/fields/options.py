@@ -136,25 +136,22 @@ class Options(BaseEstimator):
                 "transform, consistency and fine_noise are for one source; leave them out, and "
                 "give positive, skewed sources family=dc.Tweedie()."
             )
+        family = None if pairing.sources else pairing.question.family
         # Counts say little of single cells, and what they do not say is overdispersion.
         usual = "rough" if self.family is None else "smooth"
-        return Recipe(
-            kernel=usual if self.kernel is None else self.kernel,
-            mediator_kernel=self.mediator_kernel,
-            inputs=_inputs(pairing, len(pairing.question.inputs)),
-            mediators=_inputs(pairing, len(pairing.question.mediators)),
-            trend=self.trend,
-            fine_noise=self.fine_noise,
-            n_restarts=self.n_restarts,
-            seed=self.seed,
-            options=dict(self.model_options or {}),
-            model=self.model,
-            points_per_bag=self.points_per_bag,
-            steps=_steps(pairing),
-            family=None if pairing.sources else pairing.question.family,
-            width=_width(pairing),
-            averaged=not sampled and len(pairing.z) <= MOST_AVERAGED,
-        )
+        same = {f.name: getattr(self, f.name) for f in fields(Recipe) if hasattr(self, f.name)}
+        of_data = {
+            "kernel": usual if self.kernel is None else self.kernel,
+            "inputs": _inputs(pairing, len(pairing.question.inputs)),
+            "mediators": _inputs(pairing, len(pairing.question.mediators)),
+            "options": dict(self.model_options or {}),
+            "steps": _steps(pairing),
+            "family": family,
+            "width": _width(pairing),
+            "averaged": not sampled and len(pairing.z) <= MOST_AVERAGED,
+            "of_means": not pairing.sources and family is None,
+        }
+        return Recipe(**same | of_data)
 
 
 def _inputs(pairing: Pairing, n_others: int) -> Inputs:

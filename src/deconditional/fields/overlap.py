@@ -119,7 +119,7 @@ def check_overlap(fine: Grid, coarse: Grid) -> None:
     if not meet(fine, coarse):
         raise UsageError(
             f"the grids do not overlap: fine {fine.describe_cells()}, coarse "
-            f"{coarse.describe_cells()}. Check the units of their coordinates."
+            f"{coarse.describe_cells()}. Check the units of their coordinates, and their CRS."
         )
 
 

@@ -142,7 +142,7 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     bag_unit = bags.table.unit
     plain = grid.is_point[bag_unit % grid.n_cells] | bool(question.exposure)
     amount = bags.table.amount * np.where(plain, 1.0, grid.square_km)
-    target, amount = _as_rates(coarse, units.target, bag_unit, amount)
+    target, amount = _as_rates(coarse, units, bag_unit, amount)
     units = replace(units, target=target)
     bag_mediator = units.mediator[bag_unit]
     bag_mediator = np.where(np.isnan(bag_mediator), filled, bag_mediator)
@@ -192,7 +192,7 @@ def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, F
     remedy = "lower min_cover, or check that the grids coincide"
     bags = FineBags.of(parts, "fine covariates", remedy)
     if question.exposure:
-        _check_amounts(bags.survey.units, units.target, coarse)
+        _check_amounts(bags.survey.units, units, coarse)
     if not question.covariates and not question.position:
         raise UsageError("there is nothing to predict from: name covariates, or use position.")
     filled = np.full((len(bags.table.unit), len(question.mediators)), np.nan)
@@ -202,13 +202,13 @@ def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, F
 
 
 def _as_rates(
-    coarse: CoarseSide, target: Floats, unit: Ints, amount: Floats
+    coarse: CoarseSide, units: Units, unit: Ints, amount: Floats
 ) -> tuple[Floats, Floats]:
     """Normal sums over units as means, NaN where there is no bag, and what rates are multiplied by.
 
     Raises where observations cannot be of their family.
     """
-    target, amount, n_cells, first = target.copy(), amount.copy(), coarse.grid.n_cells, 0
+    target, amount, n_cells, first = units.target.copy(), amount.copy(), coarse.grid.n_cells, 0
     inside = np.full(len(target), np.nan)
     inside[unit] = amount
     for told in coarse.told:
@@ -219,13 +219,13 @@ def _as_rates(
             target[of_source] /= inside[of_source]
         if question.family is None:
             continue
-        if told.amounts is not None:
-            amount[bags] = told.amounts[unit[bags] % n_cells - cells.start]
+        if question.amounts is not None and units.amounts is not None:
+            amount[bags] = units.amounts[unit[bags]]
         elif question.kind != "sum":
             amount[bags] = 1.0
         bags &= np.isfinite(target[unit])
         seen = unit[bags]
-        names = [coarse.named(np.arange(len(target)) == k).strip("'") for k in seen]
+        names = coarse.names(seen, units.times)
         try:
             check_observed(question.family, target[seen], amount[bags], names)
         except ValueError as error:
@@ -234,9 +234,9 @@ def _as_rates(
     return target, amount
 
 
-def _check_amounts(table: UnitTable, target: Floats, coarse: CoarseSide) -> None:
+def _check_amounts(table: UnitTable, units: Units, coarse: CoarseSide) -> None:
     """Raise where there is no exposure at all where something was observed."""
-    name = coarse.question.exposure
+    name, target = coarse.question.exposure, units.target
     empty = np.zeros(len(target), dtype=bool)
     empty[table.unit] = table.amount <= 0
     empty &= np.isfinite(target) & (target != 0)
@@ -244,9 +244,9 @@ def _check_amounts(table: UnitTable, target: Floats, coarse: CoarseSide) -> None
     empty &= np.resize(np.concatenate(is_sum), empty.shape)
     if empty.any():
         raise UsageError(
-            f"the {coarse.grid.noun} {coarse.named(empty)} have no {name} at all and yet a "
-            f"{coarse.question.target!r} (the first {target[empty][0]:.6g}); correct one of the "
-            "two, or make the target NaN there."
+            f"the {coarse.grid.noun} {coarse.named(empty, units.times)} have no {name} at all and "
+            f"yet a {coarse.question.target!r} (the first {target[empty][0]:.6g}); correct one of "
+            "the two, or make the target NaN there."
         )
 
 

@@ -54,11 +54,13 @@ class Memberships(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cells:
-    """Fine cells of a part, and in which units they lie.
+class Part:
+    """One chunk of every variable, or all of what is in memory: its cells and what is known there.
 
     Attributes
     ----------
+    covariates : (times, cells, c), others : (times, cells, p)
+        Values of the covariates, and of further variables, NaN where missing.
     present : (times, cells)
         Where something is known, and the mask, if any, is positive.
     share : (cells,)
@@ -69,6 +71,8 @@ class Cells:
 
     reader: Reader
     place: Extent
+    covariates: Floats
+    others: Floats
     present: Flags
     share: Floats
     density: Floats | None = None
@@ -138,21 +142,6 @@ class Cells:
         row, column = cell // width + self.place.y.start, cell % width + self.place.x.start
         return (time + self.place.times.start) * whole.n_cells + row * whole.shape[1] + column
 
-
-@dataclass(frozen=True)
-class Part:
-    """One chunk of every variable, or all of what is in memory.
-
-    Attributes
-    ----------
-    covariates : (times, cells, c), others : (times, cells, p)
-        Values of the covariates, and of further variables, NaN where missing.
-    """
-
-    cells: Cells
-    covariates: Floats
-    others: Floats
-
     @property
     def known(self) -> Ints:
         """Number of cells in which each covariate is known."""
@@ -160,19 +149,19 @@ class Part:
 
     def check_known(self) -> None:
         """Raise where nothing can be predicted in any cell."""
-        n_counted, n_present = int((self.cells.share > 0).sum()), int(self.cells.present.sum())
-        check_known(self.cells.reader.question, self.known, n_counted, n_present)
+        n_counted, n_present = int((self.share > 0).sum()), int(self.present.sum())
+        check_known(self.reader.question, self.known, n_counted, n_present)
 
     @cached_property
     def points(self) -> Floats:
         """Positions, if these are asked for, times and covariates of the cells that are present."""
-        time, cell = np.nonzero(self.cells.present)
-        reader, columns = self.cells.reader, [self.covariates[time, cell]]
-        times = self.cells.grid.times
+        time, cell = np.nonzero(self.present)
+        reader, columns = self.reader, [self.covariates[time, cell]]
+        times = self.grid.times
         if times is not None:
             columns.insert(0, reader.clock(times)[time])
         if reader.question.position:
-            columns.insert(0, self.cells.grid.positions[cell])
+            columns.insert(0, self.grid.positions[cell])
         return np.concatenate(columns, 1)
 
 
@@ -221,17 +210,23 @@ class Reader:
         covariates, others = stack[..., :n_inputs], stack[..., n_inputs:]
         for k, name in enumerate(question.split, len(question.covariates)):
             covariates[..., question.covariates.index(name)] -= covariates[..., k]
-        known = np.asarray(np.isfinite(covariates).all(-1))
-        return Part(self.cells(place, known, mask, exposure), covariates, others)
+        return self.of_cells(place, covariates, others, mask, exposure)
 
-    def cells(
-        self, place: Extent, known: Flags, mask: Floats | None, exposure: Floats | None = None
-    ) -> Cells:
-        """The cells of a part where something is known, and a mask, if there is one, counts."""
+    def of_cells(
+        self,
+        place: Extent,
+        covariates: Floats,
+        others: Floats,
+        mask: Floats | None,
+        exposure: Floats | None = None,
+    ) -> Part:
+        """The part whose cells count where all covariates are known, as far as a mask has them."""
+        known = np.asarray(np.isfinite(covariates).all(-1))
         share = np.ones(known.shape[1]) if mask is None else self._share(mask)
         grid = self.grid.cut(*place)
         density = None if exposure is None else self._density(exposure, grid, known.shape)
-        return Cells(self, place, known & (share > 0) & grid.there, share, density)
+        present = known & (share > 0) & grid.there
+        return Part(self, place, covariates, others, present, share, density)
 
     def _density(self, exposure: Floats, grid: Grid, shape: tuple[int, ...]) -> Floats:
         """Exposure over area, zero where it is missing; raises where it is no amount."""

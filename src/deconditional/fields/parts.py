@@ -21,7 +21,7 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Floats
 from deconditional.fields.cluster import limit_threads
 from deconditional.fields.grids import laid_out
-from deconditional.fields.part import Cells, Extent, Part, Reader
+from deconditional.fields.part import Extent, Part, Reader
 
 Merge = Callable[[list[Any]], Any]
 
@@ -94,7 +94,7 @@ class Parts:
         if self.lazy or other.lazy or not self.reader.grid.same_as(other.reader.grid):
             return False
         one, two = self.only, other.only
-        return np.array_equal(one.cells.share, two.cells.share) and np.array_equal(
+        return np.array_equal(one.share, two.share) and np.array_equal(
             one.covariates, two.covariates, equal_nan=True
         )
 
@@ -136,7 +136,7 @@ class Parts:
         """
         if not self.lazy:
             values = field.reshape(len(field), -1)
-            return _divided(self.reader, _area_sums(self.only.cells, values))
+            return _divided(self.reader, _area_sums(self.only, values))
         import dask.array as da
         from dask.delayed import delayed
 
@@ -180,12 +180,12 @@ def _check_size(chunks: tuple[tuple[int, ...], ...], n_values: int) -> None:
         )
 
 
-def _area_sums(cells: Cells, field: Floats) -> tuple[Floats, Floats]:
+def _area_sums(part: Part, field: Floats) -> tuple[Floats, Floats]:
     """Sums over units of amount times field, amount and area; what the mask takes of cells."""
-    members, values = cells.memberships, field[cells.present]
+    members, values = part.memberships, field[part.present]
     each = (members.amount * values[members.row], members.amount, members.area)
-    sums = [np.bincount(members.unit, row, cells.reader.n_units) for row in each]
-    return np.stack(sums).astype(float), cells.masked
+    sums = [np.bincount(members.unit, row, part.reader.n_units) for row in each]
+    return np.stack(sums).astype(float), part.masked
 
 
 def _area_sums_of(
@@ -196,7 +196,8 @@ def _area_sums_of(
     values = [np.asarray(a, dtype=float).reshape(-1, field.shape[1]) for a in last]
     mask = values.pop()[0] if reader.question.mask else None
     exposure = values.pop() if values else None
-    return _area_sums(reader.cells(place, np.isfinite(field), mask, exposure), field)
+    part = reader.of_cells(place, field[..., None], field[..., None], mask, exposure)
+    return _area_sums(part, field)
 
 
 def _added(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:

@@ -18,7 +18,7 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Floats
 from deconditional.fields.consistency import consistent
 from deconditional.fields.overlap import meet
-from deconditional.fields.part import Cells, Part
+from deconditional.fields.part import Part
 from deconditional.fields.parts import Parts
 from deconditional.fields.problem import Problem
 from deconditional.fields.scaling import InputScaling, TargetScaling
@@ -113,13 +113,13 @@ class Wanted:
             values["latent_std"] = target.scale * posterior.std
         return values
 
-    def spread_out(self, cells: Cells, values: Mapping[str, np.ndarray]) -> Floats:
+    def spread_out(self, part: Part, values: Mapping[str, np.ndarray]) -> Floats:
         """All layers, (layers, times, y, x), of values at points; NaN, or -1, elsewhere."""
-        inside = cells.present.ravel()
+        inside = part.present.ravel()
         out, n = self.nothing((inside.size,)), int(inside.sum())
         for name, (_, rows) in self.layers.items() if n else ():
             out[rows, inside] = np.atleast_2d(values[name])[:, :n]
-        return out.reshape(len(out), *cells.shape)
+        return out.reshape(len(out), *part.shape)
 
     def named(self, stack: Any) -> dict[str, tuple[tuple[str, ...], Any]]:
         """Leading dimensions and array (..., time, y, x) of every variable, by its name."""
@@ -156,11 +156,6 @@ def _in_order(given: Sequence[float], complaint: str) -> tuple[float, ...]:
     if not np.isfinite(numbers).all():
         raise UsageError(complaint)
     return tuple(numbers.tolist())
-
-
-def latent(posterior: Any) -> Any:
-    """The posterior of the process, of one that may be of a rate."""
-    return getattr(posterior, "latent", posterior)
 
 
 def parts_of(side: FineSide, problem: Problem) -> Parts:
@@ -218,19 +213,19 @@ def _at_once(
     """All of the posterior in memory."""
     part.check_known()
     x = problem.inputs(part.points)
-    posterior = latent(model.predict(x, fine_noise=wanted.fine_noise, features=wanted.features))
+    posterior = model.predict(x, fine_noise=wanted.fine_noise, features=wanted.features).latent
     posterior.support = problem.support
     constrained = posterior
     if wanted.consistency == "exact":
         stage("making area means consistent")
-        constrained = consistent(posterior, part.cells, problem, wanted.seed)
+        constrained = consistent(posterior, part, problem, wanted.seed)
     values = wanted.marginals(constrained)
     values[EXTRAPOLATION] = posterior.extrapolation
     if wanted.n_samples:
         stage(f"drawing {wanted.n_samples} samples")
         draws = constrained.sample(wanted.n_samples, wanted.seed)
         values["samples"] = wanted.target.physical(draws)
-    return wanted.spread_out(part.cells, values)
+    return wanted.spread_out(part, values)
 
 
 # ---------------------------------------------------------------------- chunks
@@ -271,7 +266,7 @@ class Predictor:
         values = self.paths(x)
         if not self.wanted.fine_noise:
             return values
-        where = [along.start for along in part.cells.place]
+        where = [along.start for along in part.place]
         rng = np.random.default_rng([self.wanted.seed, *where])
         return values + self.paths.noise_std[:, None] * rng.standard_normal(values.shape)
 
@@ -288,11 +283,8 @@ class Predictor:
 def chunk_predictor(model: Any, problem: Problem, wanted: Wanted) -> Predictor:
     """What predicts chunks with a fitted model."""
     anywhere = np.zeros((1, len(problem.inputs.centre)))
-    posterior = latent(
-        model.predict(anywhere, fine_noise=wanted.fine_noise, features=wanted.features)
-    )
-    may_round = posterior.may_round
-    return Predictor(posterior.fields, problem.inputs, problem.support, wanted, may_round)
+    found = model.predict(anywhere, fine_noise=wanted.fine_noise, features=wanted.features).latent
+    return Predictor(found.fields, problem.inputs, problem.support, wanted, found.may_round)
 
 
 def _of_chunk(part: Part, predictor: Predictor) -> Floats:
@@ -304,7 +296,7 @@ def _of_chunk(part: Part, predictor: Predictor) -> Floats:
         values[EXTRAPOLATION] = posterior.extrapolation
         if wanted.n_samples:
             values["samples"] = wanted.target.physical(predictor.draws(x, part))
-    return wanted.spread_out(part.cells, values)
+    return wanted.spread_out(part, values)
 
 
 def _padded(x: Floats) -> Floats:

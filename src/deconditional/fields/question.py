@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deconditional.errors import UsageError
-from deconditional.fields.clock import check_mode
-from deconditional.fields.windows import check_window
+from deconditional.fields.clock import check_mode, check_window
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Question:
     share of a cell that counts (land, say), and `min_cover` the least share of a coarse cell that
     fine cells with covariates must cover to make it a bag. `time` says how times hang together (see
     :class:`~deconditional.fields.clock.Clock`), `window` which times a coarse value is the mean
-    over (:mod:`~deconditional.fields.windows`). `kind` is what an observation is of its cell or
+    over (:mod:`~deconditional.fields.clock`). `kind` is what an observation is of its cell or
     zone, the ``"mean"`` or the ``"sum"``; `exposure` a fine variable, the amount in every cell
     (people, say): means are weighted by it, and sums are of it times the field. `family` says how
     observations scatter, None is normal; `amounts` is a coarse variable that rates are multiplied
@@ -113,6 +112,20 @@ def listed(names: Any, part: str) -> tuple[Any, ...]:
     if twice:
         raise UsageError(f"{twice[0]!r} is named twice among the {part}; once is enough.")
     return found
+
+
+def check_dims(question: Question, given: Iterable[Any]) -> None:
+    """Raise where a dimension that was named is in none of the data; a table has its columns."""
+    there: set[Any] = set()
+    for data in given:
+        for part in ("columns", "variables", "dims"):
+            there |= set(getattr(data, part, ()))
+    for role, name in (question.dims or {}).items():
+        if name not in there:
+            raise UsageError(
+                f"dims names {name!r} as {role}, but neither dataset has it; correct it (--dims "
+                f"{role}=...), or leave it out."
+            )
 
 
 def resolved(question: Question, fine: Any, coarse: Any) -> Question:

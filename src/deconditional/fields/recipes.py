@@ -18,7 +18,7 @@ from deconditional.fields.default_kernels import (
     mediator_kernel,
     scale_priors,
 )
-from deconditional.fitting.priors import Prior, SplitLogNormal
+from deconditional.fitting.priors import LogNormal, SplitLogNormal
 from deconditional.models.mediated import length_scale_prior
 
 CONDITIONAL_MEAN: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -56,6 +56,14 @@ VARIATIONAL = ("varcmp", "vbagg", "vargpr")
 AVERAGED = ("bagg-gp", "gpr", *SIMPLE)
 """Models of matched data whose hyper-parameters are averaged: a few coarse values leave them open,
 and intervals that take them for known are too narrow."""
+
+OF_MEANS = ("bagg-gp", *SIMPLE)
+"""Exact models of matched data that take coarse values for means over fine cells."""
+
+NOISE = LogNormal(0.02, 1.0)
+"""Prior of the errors of coarse values, in their standard deviations: they are means over what
+they cover, and what looks like errors is mostly detail within cells that neighbours do not share.
+Taken for noise, it would be missing from the field and its intervals."""
 
 MOST_AVERAGED = 400
 """Observations up to which they are: more leave little open, and a draw costs an evaluation."""
@@ -152,6 +160,8 @@ class Recipe:
         Parameters that are known, of windows of a series: all of them.
     averaged
         Whether hyper-parameters of the models of matched data are averaged over draws.
+    of_means
+        Whether observations are means, all of one kind, and not counts or those of several sources.
     """
 
     kernel: AbstractKernel | str
@@ -170,6 +180,7 @@ class Recipe:
     width: float = 1.0
     held: Mapping[str, Any] | None = None
     averaged: bool = True
+    of_means: bool = True
 
     def takes_bags(self, name: str) -> bool:
         """Whether a model of this name, or the one that was given, can do without mediators."""
@@ -205,13 +216,14 @@ class Recipe:
         if self.family is not None:
             shared["family"] = self.family
         if isinstance(self.kernel, str):
-            expected = self._priors(kernel, self.inputs, name == "mediated")
+            expected = self._priors(kernel, self.inputs, name, matched)
             shared["priors"] = expected | dict(shared.get("priors") or {}) or None
         if name in BASELINES:
             shared["trend"] = self._slopes(shared["trend"], self.inputs)
         try:
             if name == "mediated":
-                return models.MediatedGP(kernel, mediator, **shared)
+                trends = self._timeless(shared.pop("trend"))
+                return models.MediatedGP(kernel, mediator, **{**trends, **shared})
             if name in CONDITIONAL_MEAN:
                 family, own = CONDITIONAL_MEAN[name]
                 return family(kernel, mediator, **{**own, **shared})
@@ -221,13 +233,28 @@ class Recipe:
         return base if matched else self._by_pseudo_targets(base, mediator, trend, self.n_restarts)
 
     def _priors(
-        self, kernel: AbstractKernel, inputs: Inputs, mediated: bool = False
-    ) -> dict[str, Prior]:
-        """Priors of the length scales of a default kernel."""
+        self, kernel: AbstractKernel, inputs: Inputs, name: str, matched: bool
+    ) -> dict[str, Any]:
+        """Priors of the length scales of a default kernel, and of the noise of means over cells."""
+        mediated = name == "mediated"
         steps = (1.0, 1.0) if mediated else self.steps
         inputs = replace(inputs, n_time=0) if mediated else inputs
         usual = length_scale_prior if mediated else SplitLogNormal
-        return scale_priors(kernel, inputs, steps, self.width, usual, "kernel")
+        found: dict[str, Any] = scale_priors(kernel, inputs, steps, self.width, usual, "kernel")
+        learns = self.of_means and self.options.get("learn_noise") is not False
+        if matched and learns and name in OF_MEANS:
+            found["noise_std"] = NOISE
+        return found
+
+    def _timeless(self, trend: Any) -> dict[str, Any]:
+        """Trends of the field and of its mediators: linear in all but time, which has a kernel.
+
+        A slope over the few times that were observed is anything, and so is what it says of others.
+        """
+        if self.trend != "auto" or trend != "linear" or not self.inputs.n_time:
+            return {"trend": trend}
+        found = (tuple([*of.position, *of.others]) for of in (self.inputs, self.mediators))
+        return dict(zip(("trend", "mediator_trend"), found, strict=True))
 
     def _slopes(self, trend: Any, inputs: Inputs) -> Any:
         """The linear trend of "auto": of what is known besides position and time."""
@@ -259,7 +286,7 @@ class Recipe:
             trend=self._slopes(trend, self.inputs) if trend == "linear" else (),
             n_restarts=1,
             seed=self.seed,
-            priors=self._priors(kernel, inputs) or None,
+            priors=self._priors(kernel, inputs, name, matched) or None,
             fixed=self.held,
             **self._averaging(name, matched),
         )
@@ -271,6 +298,8 @@ class Recipe:
     def _by_pseudo_targets(
         self, base: Any, mediator: AbstractKernel, trend: str, n_restarts: int
     ) -> Any:
+        trends = self._timeless(trend)
+        trend = trends.get("mediator_trend", trends["trend"])
         return models.PseudoTarget(
             base, mediator, trend=trend, n_restarts=n_restarts, seed=self.seed
         )

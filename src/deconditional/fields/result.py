@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
         role += np.isfinite(means)
     out = xr.Dataset(coords=coords)
     if isinstance(grid, Zones):
-        out = out.assign(_zone_facts(problem, grid))
+        out = out.assign(_zone_facts(problem, grid, dims, shape))
     out["coarse_observed"] = (dims, pairing.target.reshape(shape))
     out["coarse_mean"] = (dims, means.reshape(shape))
     out["coarse_residual"] = out["coarse_observed"] - out["coarse_mean"]
@@ -98,15 +98,17 @@ def coarse_part(problem: Problem, means: Any) -> xr.Dataset:
     return out
 
 
-def _zone_facts(problem: Problem, grid: Zones) -> dict[str, Any]:
+def _zone_facts(
+    problem: Problem, grid: Zones, dims: Sequence[str], shape: tuple[int, ...]
+) -> dict[str, Any]:
     """How much of each zone is covered, what is in it, and its borders in the fine coordinates."""
     pairing, rings, on = problem.pairing, grid.rings, f"coarse_{DIM}"
-    amount = np.full(grid.n, np.nan)
+    amount = np.full(pairing.target.size, np.nan)
     if pairing.amount is not None and pairing.bag_unit.size:
-        amount[pairing.bag_unit % grid.n] = pairing.amount
+        amount[pairing.bag_unit] = pairing.amount
     said = {"long_name": "what is in a zone", "units": pairing.question.exposure or "km2"}
     variables: dict[str, Any] = {
-        "coarse_amount": (on, amount, said),
+        "coarse_amount": (dims, amount.reshape(shape), said),
         "coarse_node_x": ("coarse_node", rings.xy[:, 0]),
         "coarse_node_y": ("coarse_node", rings.xy[:, 1]),
         "coarse_ring_nodes": ("coarse_ring", rings.sizes),

@@ -28,6 +28,7 @@ from deconditional.fields.grids import values_on
 from deconditional.fields.learn import Learner
 from deconditional.fields.pair import Pairing, pair
 from deconditional.fields.predict import Together, Wanted, parts_of
+from deconditional.fields.recipes import condensed_size
 from deconditional.fields.sides import CoarseSide, FineSide
 from deconditional.fitting.progress import tell
 from deconditional.saving.kinds import LeftBehind
@@ -35,8 +36,9 @@ from deconditional.saving.kinds import LeftBehind
 LEARNT = 600
 """Observations that hyper-parameters are learnt from: a minute or so of exact inference."""
 
-AT_ONCE = 1200
-"""Observations that a time is conditioned on, its own and those around it."""
+AT_ONCE, AT_ONCE_OF_MANY = 1200, 400
+"""Observations that a time is conditioned on, its own and those around it, and the same where a
+result is large: the variance of a fine cell costs their square."""
 
 RUNS = 3
 """Runs of neighbouring times in the sample, each in a part of the series of its own."""
@@ -159,7 +161,9 @@ def series_of(fine: FineSide, coarse: CoarseSide) -> Series | None:
         return None
     reach = 1
     if mode == "smooth":
-        reach = min(max(AT_ONCE // int(values[common].max()), 1), int(common.sum()))
+        large = fine.grid.n_cells * fine.grid.n_times > LARGE
+        most = AT_ONCE_OF_MANY if large else AT_ONCE
+        reach = min(max(most // int(values[common].max()), 1), int(common.sum()))
         if reach < common.sum() and reach % 2 == 0:
             reach -= 1  # as many before as after
     return Series(fine, coarse, np.flatnonzero(common), values[common], int(reach))
@@ -184,7 +188,7 @@ class Conditioner:
             return wanted.nothing(shape), np.full((shape[0], coarse.grid.n_cells), np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeconditionalWarning)
-            learner, model = self._conditioned(fine, coarse)
+            learner, model = self.conditioned(fine, coarse)
             source = Together(parts_of(where, learner.problem), model, learner.problem)
             stack, means = source.layers(wanted, lambda _: None)
         times = learner.problem.pairing.times
@@ -193,7 +197,7 @@ class Conditioner:
         by_time = means.reshape(len(times), -1)
         return stack, np.where(place[:, None] >= 0, by_time[place], np.nan)
 
-    def _conditioned(self, fine: FineSide, coarse: CoarseSide) -> tuple[Learner, Any]:
+    def conditioned(self, fine: FineSide, coarse: CoarseSide) -> tuple[Learner, Any]:
         """The model of a window, and the learner it comes from."""
         pairing, bags = pair(fine, coarse, few=True)
         problem = replace(self.learner.problem, pairing=pairing)
@@ -226,8 +230,13 @@ class Windows:
         """The windows of a fit, its parameters held."""
         recipe = replace(learner.recipe, held=model.fitted_.values()[0])
         gone = LeftBehind("the bags that were learnt from", "fit again")
+        found = cls(series, Conditioner(learner, name), where)
+        if found.lazy and recipe.points_per_bag == "auto":  # no more than it was learnt from
+            sizes = learner.problem.pairing.n_bags, series.reach * int(series.known.max())
+            size = min(condensed_size(name, n, in_time=True) for n in sizes)
+            recipe = replace(recipe, points_per_bag=size)
         bare = replace(learner, recipe=recipe, bags=gone, series=None)
-        return cls(series, Conditioner(bare, name), where)
+        return replace(found, conditioner=Conditioner(bare, name))
 
     @property
     def lazy(self) -> bool:

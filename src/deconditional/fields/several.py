@@ -23,18 +23,19 @@ from deconditional.fields.zones.layer import is_table, numbers
 from deconditional.models.sources import Source
 from deconditional.observations.families import Normal
 
+AMOUNTS = "amounts of sources"
+"""What rates of zones of several sources are multiplied by, where columns say so."""
+
 
 @dataclass(frozen=True)
 class Told:
     """How cells were observed, as many as `size` after those of the source before.
 
-    `amounts` is what their rates are multiplied by, if a column says so; `noise_std` is that of
-    their errors, NaN where it is to be learnt.
+    `noise_std` is that of their errors, NaN where it is to be learnt.
     """
 
     size: int
     question: Question
-    amounts: Floats | None
     noise_std: Floats
     bias: str = "none"
 
@@ -153,12 +154,19 @@ def joined(
     } | {DIM: (DIM, np.asarray(names, dtype=str))}
     values = np.concatenate([side.dataset[side.question.target].values for side in sides])
     data = {sides[0].question.target: (DIM, values, dict(first.attrs))}
+    of_columns = [
+        side.dataset[side.question.amounts].values
+        if side.question.amounts
+        else np.full(side.grid.n, np.nan)
+        for side in sides
+    ]
+    data[AMOUNTS] = (DIM, np.concatenate(of_columns), {})
     told, said = [], []
     for source, table, side in zip(sources, tables, sides, strict=True):
         noise, question = source.noise_std, side.question
         noise = numbers(table, noise) if isinstance(noise, str) else noise
         noise = np.broadcast_to(np.nan if noise is None else noise, len(table)).astype(float)
-        told.append(Told(len(table), question, side.amounts(), noise, source.bias))
+        told.append(Told(len(table), question, noise, source.bias))
         kind = "" if question.kind is None else f", {question.kind}s"
         scatter = "normal" + kind if question.family is None else type(question.family).__name__
         bias = "" if source.bias == "none" else f", {source.bias} bias"

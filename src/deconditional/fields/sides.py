@@ -12,19 +12,19 @@ import xarray as xr
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Flags, Floats, Grid, Ints
 from deconditional.fields.between import means_over_time, same_means
-from deconditional.fields.clock import MOMENT, Clock, comparable, years
+from deconditional.fields.clock import MOMENT, Clock, comparable, windows_of, years
 from deconditional.fields.frames import GEOGRAPHIC, Frame
 from deconditional.fields.grids import check_names, find_grid, values_on
 from deconditional.fields.overlap import check_cells
 from deconditional.fields.part import Reader, check_marks
 from deconditional.fields.parts import Parts
-from deconditional.fields.question import Question, resolved
+from deconditional.fields.question import Question, check_dims, resolved
 from deconditional.fields.regridding import together
-from deconditional.fields.several import Told, as_table, joined, questions
+from deconditional.fields.several import AMOUNTS, Told, as_table, joined, questions
 from deconditional.fields.units import Units, make_units
-from deconditional.fields.windows import windows_of
 from deconditional.fields.zones.grid import DIM
-from deconditional.fields.zones.layer import Layer, is_table, named_rows
+from deconditional.fields.zones.layer import Layer, is_table
+from deconditional.fields.zones.rows import named_rows
 from deconditional.models.sources import Source
 
 
@@ -219,7 +219,9 @@ class CoarseSide(Side):
     def of_table(cls, table: Any, question: Question, fine: FineSide) -> CoarseSide:
         """The side of a table of polygons or points, seen in the frame of the fine cells."""
         more = () if question.amounts is None else (question.amounts,)
-        layer = Layer.of(table, [*question.coarse_names, *more], fine.grid)
+        time = (question.dims or {}).get("time")
+        time = time if time in table.columns else None
+        layer = Layer.of(table, [*question.coarse_names, *more], fine.grid, time=time)
         said = list(layer.understood)
         if layer.grid.is_point.all():
             said.append(("points", "each stands for the fine cell that it lies in"))
@@ -240,6 +242,11 @@ class CoarseSide(Side):
         """The side of several sources: the zones of all of them, one source after the other."""
         tables = [as_table(source, question) for source, question in given]
         sides = [cls.of_table(t, q, fine) for t, (_, q) in zip(tables, given, strict=True)]
+        if any(side.grid.times is not None for side in sides):
+            raise UsageError(
+                "sources are of one time; leave the column of times out of dims, and downscale one "
+                "time after the other."
+            )
         for side in sides:
             side._check_values(side.question.target, side.dataset[side.question.target].values)
         data, grid, said, told = joined([source for source, _ in given], tables, sides)
@@ -249,7 +256,7 @@ class CoarseSide(Side):
     def told(self) -> tuple[Told, ...]:
         """How cells were observed, source by source."""
         n = self.grid.n_cells
-        return self.sources or (Told(n, self.question, self.amounts(), np.full(n, np.nan)),)
+        return self.sources or (Told(n, self.question, np.full(n, np.nan)),)
 
     @property
     def times(self) -> np.ndarray | None:
@@ -257,14 +264,22 @@ class CoarseSide(Side):
         has_time = self.grid.time in self.dataset[self.question.target].dims
         return self.grid.times if has_time else None
 
-    def named(self, which: Flags) -> str:
-        """Some units in words: by the names of zones, or else by their places."""
-        cells = np.flatnonzero(which) % self.grid.n_cells
-        if DIM in self.dataset.coords:
-            return named_rows(self.dataset[DIM].values, which)
+    def names(self, units: Ints, times: np.ndarray | None) -> list[Any]:
+        """Some units in words: by the names of zones, or else by their places; and their times."""
+        cells, moments = np.divmod(units, self.grid.n_cells)[::-1]
         y, x = self.grid.coordinates
-        places = [f"{y} {a:.6g}, {x} {b:.6g}" for a, b in self.grid.centres[cells[:3]]]
-        return f"at {'; '.join(places)}" + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
+        called = [f"{y} {a:.6g}, {x} {b:.6g}" for a, b in self.grid.centres[cells]]
+        if DIM in self.dataset.coords:
+            called = self.dataset[DIM].values[cells].tolist()
+        if times is None or len(times) < 2:
+            return called
+        return [f"{c} at {str(times[k])[:10]}" for c, k in zip(called, moments, strict=True)]
+
+    def named(self, which: Flags, times: np.ndarray | None = None) -> str:
+        """The first of some units in words, and how many more there are."""
+        names = self.names(np.flatnonzero(which), times)
+        text = named_rows(names, np.ones(len(names), dtype=bool))
+        return text if DIM in self.dataset.coords else f"at {text}"
 
     def thinned(self, cells: Flags) -> CoarseSide:
         """The side with the target in some of its cells."""
@@ -272,26 +287,24 @@ class CoarseSide(Side):
         kept = xr.DataArray(cells.reshape([self.dataset.sizes[d] for d in dims]), dims=dims)
         return replace(self, dataset=self.dataset.assign({name: self.dataset[name].where(kept)}))
 
-    def amounts(self) -> Floats | None:
-        """What rates are multiplied by in every cell, where the coarse data has it."""
-        name = self.question.amounts
-        return None if name is None else values_on(self.grid, self.dataset, name)[0]
-
     def units(self, fine_times: np.ndarray | None) -> Units:
-        """Target and mediators of all cells, or all cells at times."""
+        """Target, mediators and amounts of all cells, or all cells at times."""
         question, grid = self.question, self.grid
         check_cells(grid, len(question.coarse_names), "coarse")
         values = [values_on(grid, self.dataset, name) for name in question.coarse_names]
         for name, array in zip(question.coarse_names, values, strict=True):
             self._check_values(name, array)
+        amounts = AMOUNTS if self.sources else question.amounts
+        if amounts is not None:
+            values.append(values_on(grid, self.dataset, amounts))
         n_times = max(len(array) for array in values)
-        shape = (n_times, grid.n_cells)
-        mediator = np.zeros((*shape, len(question.mediators)))
-        for k, array in enumerate(values[1:]):
-            mediator[..., k] = array
-        lasting = [grid.time not in self.dataset[name].dims for name in question.coarse_names]
-        target = np.broadcast_to(values[0], shape)
-        return make_units(fine_times, self.times, target, mediator, lasting[1:], self.clock)
+        beside = [np.broadcast_to(array, (n_times, grid.n_cells)) for array in values]
+        lasting = [len(array) < n_times for array in values[1:]]
+        columns = np.stack([*beside[1:], np.zeros_like(beside[0])], axis=-1)
+        units = make_units(fine_times, self.times, beside[0], columns, [*lasting, True], self.clock)
+        n = len(question.mediators)
+        of_units = None if amounts is None else units.mediator[:, n]
+        return replace(units, mediator=units.mediator[:, :n], amounts=of_units)
 
     def _check_values(self, name: str, values: Floats) -> None:
         check_marks(values, name)
@@ -307,36 +320,38 @@ def two_sides(fine: Any, coarse: Any, question: Question) -> tuple[FineSide, Coa
     """Both sides; raises where a dataset lacks what is asked for, or they are of two worlds."""
     several = questions(coarse, question, fine) if isinstance(coarse, list | tuple) else None
     question = several[0][1] if several else resolved(question, fine, coarse)
-    there = {
-        name
-        for data in (fine, coarse)
-        if isinstance(data, xr.Dataset)
-        for name in (*data.variables, *data.dims)
-    }
-    for role, name in (question.dims or {}).items():
-        if name not in there:
-            raise UsageError(
-                f"dims names {name!r} as {role}, but neither dataset has it; correct it (--dims "
-                f"{role}=...), or leave it out."
-            )
+    given = [each.where for each, _ in several] if several else [coarse]
+    check_dims(question, [*(fine if isinstance(fine, list | tuple) else [fine]), *given])
     met = FineSide.of(fine, question)
     if several or is_table(coarse):
         of = CoarseSide
         other = of.of_sources(several, met) if several else of.of_table(coarse, question, met)
-        return met.beside(other.grid), other
+        return at_times(met.beside(other.grid), other)
     if hasattr(coarse, "crs") and not hasattr(coarse, "data_vars"):
         raise UsageError(
             "the coarse data must be an xarray Dataset or a GeoDataFrame with the target as a "
             f"column, not {type(coarse).__name__}."
         )
-    met, other = _meeting(met, CoarseSide.of(coarse, question))
-    if question.time == "ignore" or other.times is None:
-        return met, other
-    met = met.repeated(other.grid)
-    if met.grid.times is None:
-        return met, other
-    clock = _clock(met, other)
-    return met.split() if clock.mode == "smooth" else met, replace(other, clock=clock)
+    return at_times(*_meeting(met, CoarseSide.of(coarse, question)))
+
+
+def at_times(fine: FineSide, coarse: CoarseSide) -> tuple[FineSide, CoarseSide]:
+    """Both sides at the times that they have, which are inputs unless they are to be ignored."""
+    question, times = coarse.question, coarse.times
+    if times is None:
+        return fine, coarse
+    if question.time == "ignore":
+        if question.family is not None and len(times) > 1:
+            raise UsageError(
+                f"time='ignore' takes means over {len(times)} times, and means of counts are no "
+                "counts; sum them over time first, choose one time, or leave time='ignore' out."
+            )
+        return fine, coarse
+    fine = fine.repeated(coarse.grid)
+    if fine.grid.times is None:
+        return fine, coarse
+    clock = _clock(fine, coarse)
+    return fine.split() if clock.mode == "smooth" else fine, replace(coarse, clock=clock)
 
 
 def _clock(fine: FineSide, coarse: CoarseSide) -> Clock:

@@ -136,16 +136,16 @@ class Survey(NamedTuple):
 
 def surveyed(part: Part) -> Survey:
     """The survey of one part."""
-    cells, members = part.cells, part.cells.memberships
-    others = part.others[cells.present]
+    members = part.memberships
+    others = part.others[part.present]
     return Survey(
         UnitTable.of(members, part.points[members.row], others[members.row]),
-        cells.present.size,
-        int((cells.share > 0).sum()),
-        int(cells.present.sum()),
+        part.present.size,
+        int((part.share > 0).sum()),
+        int(part.present.sum()),
         part.known,
-        cells.amount,
-        cells.masked,
+        part.amount,
+        part.masked,
     )
 
 

@@ -16,7 +16,8 @@ class Units:
     """Cells, or cells at times: all times of either side, a window in place of the times in it.
 
     `clock` says what times are as inputs, `fine_time` the unit time that each time of the fine data
-    belongs to, and `how`, in words, what was done about time.
+    belongs to, and `how`, in words, what was done about time. `amounts` is what rates are
+    multiplied by, where the coarse data says it.
     """
 
     target: Floats
@@ -25,6 +26,7 @@ class Units:
     clock: Clock
     fine_time: Ints
     how: str | None
+    amounts: Floats | None = None
 
     @property
     def size(self) -> int:

@@ -27,7 +27,6 @@ from deconditional.fitting.parameters import (
     IDENTITY,
     Interval,
     Parameter,
-    length_scale,
     positive,
     variance_of_part,
 )
@@ -165,7 +164,8 @@ def _kernel_parameter(
     if isinstance(leaf, PositiveReal | NonNegativeReal):
         median = np.broadcast_to(typical.get(".".join(keys), current), current.shape)
         if keys[-1] == "lengthscale":
-            return length_scale(name, median, length_scale_prior)
+            start = np.asarray(median, dtype=float)
+            return Parameter(name, start, length_scale_prior(start))
         if keys[-1] == "variance" and keys[0].isdigit():
             return variance_of_part(name, median)
         return positive(name, median)

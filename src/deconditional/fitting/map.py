@@ -38,6 +38,9 @@ FLOAT32_PROMISE = 0.5
 LINE_SEARCH_FAILED = 2
 """Status of L-BFGS-B when no step goes down, not even along the gradient."""
 
+SCREENING = 12
+"""Iterations of all restarts, after which the better half goes on."""
+
 FAR = 1e4
 """Nats above the start from which a loss grows like its logarithm."""
 
@@ -65,13 +68,12 @@ def maximise(
     max_iter: int = 300,
     seed: int = 0,
     starts: tuple[np.ndarray, ...] = (),
-    screening: int = 12,
     section: CheckpointSection | None = None,
 ) -> Optimum:
     """Maximise the log posterior.
 
     The first start is every prior's median, then come `starts` (a user's own values), then draws
-    from the priors; with no restarts, `starts` alone. All restarts run for `screening` iterations;
+    from the priors; with no restarts, `starts` alone. All restarts run for 12 iterations;
     the better half, and at least two, then run to convergence. An evaluation keeps one core busy,
     unless it is spread over devices, so restarts run together on a pool of threads: XLA leaves
     Python's lock.
@@ -91,7 +93,7 @@ def maximise(
     search.loss(search.restarts[0], points[0])
     compile_seconds = time.perf_counter() - began
     if size:
-        search.run(max_iter, screening)
+        search.run(max_iter)
     search.restarts = search.best_first()
     best = search.restarts[0]
     found = Optimum(
@@ -157,12 +159,12 @@ class _Search:
         self.section.keep(self.state())
         return value, slope
 
-    def run(self, max_iter: int, screening: int) -> None:
+    def run(self, max_iter: int) -> None:
         """Run the restarts, the better half to the end."""
         with ThreadPoolExecutor(side_by_side(self.problem, len(self.restarts))) as pool:
             try:
                 if len(self.restarts) > 2:
-                    self._all(pool, screening)
+                    self._all(pool, SCREENING)
                     if not self.stop.asked:
                         self.restarts = self.best_first()[: max(2, len(self.restarts) // 2)]
                 if not self.stop.asked:

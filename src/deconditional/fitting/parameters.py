@@ -7,7 +7,7 @@ as ``kernel.lengthscale`` or ``mediator_kernel.1.variance`` for the second kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -91,21 +91,13 @@ class Parameter(eqx.Module):
     @property
     def size(self) -> int:
         """Number of entries."""
-        return int(np.prod(self.shape, dtype=int))
+        return int(np.size(self.start))
 
 
 def positive(name: str, median: Any, sigma: float = 1.0, reach: float = 9.0) -> Parameter:
     """A positive parameter with a log-normal prior that starts at its median."""
     start = np.asarray(median, dtype=float)
     return Parameter(name, start, LogNormal(start, sigma), LOG, reach)
-
-
-def length_scale(
-    name: str, mode: Any, prior: Callable[[np.ndarray], Prior] = SplitLogNormal
-) -> Parameter:
-    """A length scale, with a prior by its mode: short ones need evidence, long ones little."""
-    start = np.asarray(mode, dtype=float)
-    return Parameter(name, start, prior(start), LOG)
 
 
 def variance_of_part(name: str, mode: Any) -> Parameter:
@@ -153,8 +145,9 @@ class ParameterSet(eqx.Module):
                     f"a NumPyro distribution, not {prior!r}. To hold the parameter, use fixed."
                 )
         return cls(
+            # Numbers of priors are data to compiled functions: another number compiles nothing.
             learnt=tuple(
-                replace(p, prior=_as_data(priors.get(p.name, p.prior)))
+                replace(p, prior=jax.tree.map(_number, priors.get(p.name, p.prior)))
                 for p in parameters
                 if p.name not in fixed
             ),
@@ -227,9 +220,8 @@ class ParameterSet(eqx.Module):
         ]
 
 
-def _as_data(prior: Prior) -> Prior:
-    """A prior whose numbers are data to compiled functions: another number compiles nothing."""
-    return jax.tree.map(lambda leaf: np.float64(leaf) if type(leaf) is float else leaf, prior)
+def _number(leaf: Any) -> Any:
+    return np.float64(leaf) if type(leaf) is float else leaf
 
 
 @partial(jax.jit, static_argnums=2)

@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from deconditional.fitting.evaluation import evaluated
+from deconditional.fitting.evaluation import evaluated, quickly
 from deconditional.fitting.kernel_parameters import KernelTemplate
 from deconditional.fitting.parameters import IDENTITY, Parameter, ParameterSet
 from deconditional.fitting.priors import Normal
@@ -54,12 +54,18 @@ from deconditional.inference.newton import (
     held,
 )
 from deconditional.inference.rates import FinePoints
-from deconditional.inference.seen import Nearest, Seen, View
+from deconditional.inference.seen import FINE_NOISE, Nearest, Seen, View
 from deconditional.inference.trend import Trend
 from deconditional.observations.kinds import Matched, Observation
 
 MOST_SPREAD = 30.0
 """Variance of f at a point beyond which rates would overflow: factors of a million either way."""
+
+SMALL = 2**21
+"""Values of basis functions at points, a tenth of a second of an evaluation."""
+
+MOST_ROUNDS = 8
+"""Solutions, each about the last, at given hyper-parameters."""
 
 SETTLED = 0.05
 """Nats between two rounds that end them."""
@@ -170,8 +176,15 @@ class FamilyProblem(eqx.Module):
         return 0.0
 
     def fine_noise_variance(self, values: Mapping[str, Any]) -> Array:
-        """Variance of single fine values beside f: there is none."""
-        return jnp.zeros(())
+        """ς², zero for a model without."""
+        return jnp.asarray(values.get(FINE_NOISE, 0.0)) ** 2
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the evaluations of a fit are made sooner than one is compiled well."""
+        n = sum(len(seen.layout.points) for seen in self.sources)
+        size = self.n_features if self.inducing is None else len(self.inducing)
+        return n * size <= SMALL
 
     @property
     def is_local(self) -> bool:
@@ -274,11 +287,17 @@ class FamilyProblem(eqx.Module):
 
     def evaluate(self, vector: Float[Array, " size"]) -> tuple[Array, tuple[Solution, BasisField]]:
         """Log evidence plus log prior of the unconstrained parameters, and the posterior there."""
+        return self.found(vector, follow)
+
+    def found(
+        self, vector: Float[Array, " size"], mode: Callable[[Sources, Unknowns], Unknowns]
+    ) -> tuple[Array, tuple[Solution, BasisField]]:
+        """The same, with the mode as some function of the likelihood and of what a search found."""
         values = self.parameters.unpack(vector)
         basis = self.basis(values)
         sources, start = self.posed(values, basis)
         found = climb(*held((sources, start)))
-        at = follow(sources, found.at)
+        at = mode(sources, found.at)
         expansion = sources.expand(at)
         curvature = expansion.curvature()
         log_prior = -0.5 * (at.v @ at.v + at.e @ at.e)
@@ -288,7 +307,8 @@ class FamilyProblem(eqx.Module):
             own = expansion.spread_of_links(curvature.explained())
             evidence = evidence + 0.5 * jnp.sum(expansion.information * own)
         coefficients = curvature.coefficients(at.v, len(self.offsets))
-        field = BasisField(basis, self.trend, coefficients, evidence, jnp.zeros(()))
+        fine = self.fine_noise_variance(values)
+        field = BasisField(basis, self.trend, coefficients, evidence, fine)
         solution = Solution(
             *(basis, at, expansion.effect_std, sources.nearest(at), found.promise, found.steps)
         )
@@ -332,17 +352,21 @@ class JointProblem(FamilyProblem):
         at, sources = Unknowns(v, e), self.views(values, basis)
         log_likelihood = sources.log_posterior(at) + 0.5 * (v @ v + e @ e)
         known = Coefficients(v[len(self.offsets) :], jnp.eye(len(v))[len(self.offsets) :], None)
-        field = BasisField(basis, self.trend, known, log_likelihood, jnp.zeros(()))
+        fine = self.fine_noise_variance(values)
+        field = BasisField(basis, self.trend, known, log_likelihood, fine)
         effects = jnp.concatenate([view.effect_std for view in sources.views])
         near = tuple(seen.nearest for seen in self.sources)
         solution = Solution(basis, at, effects, near, jnp.zeros(()), jnp.zeros((), int))
         return log_likelihood + self.parameters.log_prior(vector), (solution, field)
 
 
-@eqx.filter_jit
 def solution_of(problem: FamilyProblem, vector: Any) -> Any:
     """The posterior alone: no gradient is compiled for problems that are solved and not learnt."""
-    return problem.evaluate(jnp.asarray(vector))[1]
+    return quickly(_solution)(problem, jnp.asarray(vector))
+
+
+def _solution(problem: FamilyProblem, vector: Any) -> Any:
+    return problem.found(vector, lambda _, mode: mode)[1]
 
 
 def settle(
@@ -351,12 +375,19 @@ def settle(
     solve: Callable[..., Any] = FamilyProblem.solve,
 ) -> Any:
     """The problem about its own solution, hyper-parameters held."""
+    return settled(problem, vector, solve)[0]
+
+
+def settled(
+    problem: FamilyProblem, vector: np.ndarray, solve: Callable[..., Any]
+) -> tuple[FamilyProblem, Solution, BasisField]:
+    """The problem about its own solution, what that is made of, and the posterior."""
     before = np.inf
-    for _ in range(8):
+    for _ in range(MOST_ROUNDS):
         solution, field = solve(problem, jnp.asarray(vector))
         problem = problem.about(solution)
         now = float(field.log_evidence)
         if abs(now - before) < 0.1 * SETTLED:
             break
         before = now
-    return problem
+    return problem, solution, field

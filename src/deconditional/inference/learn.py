@@ -113,6 +113,11 @@ class Fitted:
                 found[id(draw[3])] = ask(*draw)
         return [found[id(field)] for field in self.fields]
 
+    def moments(self, ask: Callable[[Any, Any, Any, Any], Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Means and (co)variances that every draw answers as of :meth:`by_draw`, one row each."""
+        means, covariances = zip(*self.by_draw(ask), strict=True)
+        return np.stack(means), np.stack(covariances)
+
 
 def learn(
     problem: BagProblem, how: Learning, stages: CheckpointPart, others: Sequence[BagProblem] = ()

@@ -267,6 +267,6 @@ def restricted_rates(problem: FamilyProblem, batch: Batch) -> FamilyProblem:
         seen,
         layout=layout,
         nearest=Nearest(jnp.ones(len(layout.points)), *crude),
-        **{k: getattr(seen, k)[chosen] for k in ("y", "amount", "known", "counted")},
+        **{k: getattr(seen, k)[chosen] for k in ("y", "amount", "known", "counted", "shares")},
     )
     return replace(problem, sources=(part,))

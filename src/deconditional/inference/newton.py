@@ -13,6 +13,7 @@ up; it is halved until the log posterior does too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,14 +21,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy.linalg import cho_solve
-from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float
 
 from deconditional.inference.collapsed import Coefficients
 from deconditional.kernels.linalg import escalating_cholesky, log_determinant, whiten
 
 MOST_STEPS = 60
-MOST_HALVINGS = 25
+MOST_PRODUCTS = 40
+LEAST_STEP = 2.0**-25
 
 SMALL = 1e-10
 """Nats that a step still promises where the search ends."""
@@ -153,10 +154,10 @@ def climb(likelihood: Any, start: Unknowns) -> Climb:
     A likelihood can `expand` about unknowns and has their `log_posterior`.
     """
     expand, value_of = likelihood.expand, likelihood.log_posterior
-    zero = Unknowns(jnp.zeros_like(start.v), jnp.zeros_like(start.e))
-    first, other = value_of(start), value_of(zero)
+    ends = jax.tree.map(lambda each: jnp.stack([each, jnp.zeros_like(each)]), start)
+    first, other = lax.map(value_of, ends)  # one compilation for both
     better = first >= jnp.where(jnp.isfinite(other), other, -jnp.inf)
-    begin = Unknowns(*(jnp.where(better, a, b) for a, b in zip(start, zero, strict=True)))
+    begin = jax.tree.map(lambda each: jnp.where(better, each[0], each[1]), ends)
 
     def step(state: Climb) -> Climb:
         expansion = expand(state.at)
@@ -167,20 +168,18 @@ def climb(likelihood: Any, start: Unknowns) -> Climb:
         def at(size: Array) -> Unknowns:
             return Unknowns(state.at.v + size * move.v, state.at.e + size * move.e)
 
-        def fails(trial: tuple[Array, Array, Array]) -> Array:
-            size, value, halvings = trial
+        def fails(trial: tuple[Array, Array]) -> Array:
+            size, value = trial
             rises = value >= state.value + RISE * size * promise - SMALL
-            return ~rises & (halvings < MOST_HALVINGS)
+            return ~rises & (size > LEAST_STEP)
 
-        def halve(trial: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            return 0.5 * trial[0], value_of(at(0.5 * trial[0])), trial[2] + 1
+        def halve(trial: tuple[Array, Array]) -> tuple[Array, Array]:
+            size = 0.5 * trial[0]
+            return size, value_of(at(size))
 
-        one = jnp.ones(())
-        size, value, halvings = lax.while_loop(
-            fails, halve, (one, value_of(at(one)), jnp.zeros((), int))
-        )
-        stuck = halvings >= MOST_HALVINGS
-        there = Unknowns(*(jnp.where(stuck, a, b) for a, b in zip(state.at, at(size), strict=True)))
+        size, value = lax.while_loop(fails, halve, (jnp.array(2.0), jnp.array(-jnp.inf)))
+        stuck = size <= LEAST_STEP
+        there = jax.tree.map(lambda a, b: jnp.where(stuck, a, b), state.at, at(size))
         value = jnp.where(stuck, state.value, value)
         return Climb(there, value, promise, state.steps + 1, stuck)
 
@@ -204,19 +203,49 @@ def follow(likelihood: Any, found: Unknowns) -> Unknowns:
     expansion = fixed.expand(found)
     curvature = expansion.curvature()
 
-    def product(vector: Unknowns) -> Unknowns:
-        along = jax.jvp(lambda u: fixed.expand(u).gradient(u), (found,), (vector,))[1]
-        return Unknowns(-along.v, -along.e)
+    def apart(flat: Array) -> Unknowns:
+        return Unknowns(flat[: len(found.v)], flat[len(found.v) :])
 
-    step, _ = cg(
-        product,
-        likelihood.expand(found).gradient(found),
-        tol=1e-7,
-        atol=1e-9,
-        maxiter=40,
-        M=lambda right: expansion.solve(curvature, right),
-    )
+    def product(flat: Array) -> Array:
+        along = jax.jvp(lambda u: fixed.expand(u).gradient(u), (found,), (apart(flat),))[1]
+        return -jnp.concatenate(along)
+
+    def nearly(flat: Array) -> Array:
+        return jnp.concatenate(expansion.solve(curvature, apart(flat)))
+
+    def solve(product: Callable[[Array], Array], right: Array) -> Array:
+        return _solved(product, right, nearly)
+
+    gradient = jnp.concatenate(likelihood.expand(found).gradient(found))
+    step = apart(lax.custom_linear_solve(product, gradient, solve, symmetric=True))
     return Unknowns(found.v + step.v, found.e + step.e)
+
+
+def _solved(
+    product: Callable[[Array], Array], right: Array, nearly: Callable[[Array], Array]
+) -> Array:
+    """A linear system solved by conjugate gradients from zero, with a solver that is nearly right.
+
+    JAX's own compiles the product twice, and it is most of what an evaluation compiles.
+    """
+    rest = nearly(right)
+    size = right @ rest
+    least = jnp.maximum(1e-14 * size, 1e-18)
+
+    def step(state: Any) -> Any:
+        found, left, along, before, number = state
+        image = product(along)
+        far = before / (along @ image)
+        found, left = found + far * along, left - far * image
+        rest = nearly(left)
+        now = left @ rest
+        return found, left, rest + (now / before) * along, now, number + 1
+
+    def goes_on(state: Any) -> Array:
+        return (state[3] > least) & (state[4] < MOST_PRODUCTS)
+
+    start = (jnp.zeros_like(right), right, rest, size, jnp.zeros((), int))
+    return lax.while_loop(goes_on, step, start)[0]
 
 
 def held(tree: Any) -> Any:

@@ -86,6 +86,10 @@ class Gaussians:
         """Probability that the field is below a value, at every point."""
         return mixture_cdf(self.component_means, self.component_variances, value)
 
+    def exceedance(self, level: Any) -> np.ndarray:
+        """Probability that the field is above a level, at every point."""
+        return 1.0 - self.cdf(level)
+
     def quantile(self, q: float | np.ndarray) -> np.ndarray:
         """Quantiles at every point: (m,) for one level, (levels, m) for several."""
         levels = np.atleast_1d(np.asarray(q, dtype=float))
@@ -189,6 +193,11 @@ class Posterior(Joint):
     def __repr__(self) -> str:
         averaged = f", averaged over {len(self.fields)} draws" if len(self.fields) > 1 else ""
         return f"Posterior({len(self.x)} points{averaged})"
+
+    @property
+    def latent(self) -> Posterior:
+        """The posterior of the field: itself; that of a rate has another."""
+        return self
 
     @cached_property
     def _noise(self) -> np.ndarray:

@@ -12,7 +12,7 @@ from scipy.sparse import coo_array
 
 from deconditional.bags import Bags
 from deconditional.inference.field import Field
-from deconditional.inference.posterior import JOINT_LIMIT, Paths, Posterior
+from deconditional.inference.posterior import JOINT_LIMIT, Gaussians, Paths, Posterior
 from deconditional.observations.links import Link
 from deconditional.scores import Draws
 
@@ -20,7 +20,7 @@ BLOCK = 20_000
 """Points of new bags whose draws are held at a time."""
 
 
-class RatePosterior:
+class RatePosterior(Gaussians):
     r"""The posterior of the rate :math:`g^{-1}(f)` at query points.
 
     Quantiles are exact, through the monotone link; so are the mean and the standard deviation, but
@@ -73,27 +73,12 @@ class RatePosterior:
         """Posterior variance of the rate."""
         return np.maximum(self._expected(self.link.expected_square) - self.mean**2, 0.0)
 
-    @property
-    def std(self) -> np.ndarray:
-        """Posterior standard deviation of the rate."""
-        return np.sqrt(self.variance)
-
     def cdf(self, value: Any) -> np.ndarray:
         """Probability that the rate is below a value, at every point."""
         return self.latent.cdf(np.asarray(self.link.eta(jnp.asarray(value, dtype=float))))
 
-    def exceedance(self, level: Any) -> np.ndarray:
-        """Probability that the rate is above a level, at every point."""
-        return 1.0 - self.cdf(level)
-
-    def quantile(self, q: float | np.ndarray) -> np.ndarray:
-        """Quantiles at every point: (m,) for one level, (levels, m) for several."""
-        return np.asarray(self.link.rate(self.latent.quantile(q)))
-
-    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Central interval of the given probability, as (lower, upper)."""
-        lower, upper = self.latent.interval(level)
-        return np.asarray(self.link.rate(lower)), np.asarray(self.link.rate(upper))
+    def _quantile(self, level: float) -> np.ndarray:
+        return np.asarray(self.link.rate(self.latent.quantile(level)))
 
     def sample(self, n: int = 1, seed: int = 0, **options: Any) -> np.ndarray:
         """Joint samples of the rate, (n, m); `options` are those of :meth:`Posterior.sample`."""

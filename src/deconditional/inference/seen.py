@@ -36,6 +36,10 @@ NODE_WEIGHTS = NODE_WEIGHTS / NODE_WEIGHTS.sum()
 """Rule of Gauss and Hermite for expectations of log likelihoods."""
 
 
+FINE_NOISE = "fine_noise_std"
+"""The parameter of what single points of normal sources have beside the smooth field."""
+
+
 class Nearest(eqx.Module):
     """A linear model with normal errors that stands for a source near some place.
 
@@ -70,6 +74,8 @@ class Seen(eqx.Module):
         The linear model about the last solution.
     counted
         One for observations that are looked at, zero for those that are held out.
+    shares
+        Of the high-resolution noise of points, the part that is left in an observation.
     family, prefix, offset, affine
         The family, what is before the names of its parameters, and its bias.
     offset_std
@@ -83,6 +89,7 @@ class Seen(eqx.Module):
     observation: Observation
     nearest: Nearest
     counted: Float[Array, " M"]
+    shares: Float[Array, " M"]
     offset_std: Float[Array, ""]
     family: Family = eqx.field(static=True)
     prefix: str = eqx.field(static=True)
@@ -94,7 +101,8 @@ class Seen(eqx.Module):
         """The parameters of the family, as its methods take them."""
         if isinstance(self.family, Normal):
             noise = values[f"{self.prefix}noise_std"] ** 2 if self.learns_noise else 0.0
-            return {"variance": self.known + noise}
+            fine = values.get(FINE_NOISE, 0.0) ** 2 * self.shares
+            return {"variance": self.known + noise + fine}
         names = [p.name for p in self.family.parameters]
         return {name: values[f"{self.prefix}{name}"] for name in names}
 

@@ -172,12 +172,10 @@ class _Sweep:
 class ProductSweep(_Sweep):
     """Distances by matrix product, and gradients by products with tiles of slopes."""
 
-    def __init__(
-        self, terms: Sequence[Scaled], rows: Layout, cols: Layout, symmetric: bool = False
-    ):
-        super().__init__(terms, rows, cols, symmetric)
-        self._lefts = [[left_operand(u) for u in term.left] for term in terms]
-        self._rights = [[right_operand(u) for u in term.right] for term in terms]
+    def __init__(self, *of_sweep: Any):
+        super().__init__(*of_sweep)
+        self._lefts = [[left_operand(u) for u in term.left] for term in self.terms]
+        self._rights = [[right_operand(u) for u in term.right] for term in self.terms]
 
     def _chunk_means(self, here: Any, there: Any) -> Array:
         (lefts, row_weights), (rights, col_weights) = here, there
@@ -285,11 +283,9 @@ class DifferenceSweep(_Sweep):
     spread out.
     """
 
-    def __init__(
-        self, terms: Sequence[Scaled], rows: Layout, cols: Layout, symmetric: bool = False
-    ):
-        super().__init__(terms, rows, cols, symmetric)
-        self._least = [[rounding_of_squares(u) for u in term.left] for term in terms]
+    def __init__(self, *of_sweep: Any):
+        super().__init__(*of_sweep)
+        self._least = [[rounding_of_squares(u) for u in term.left] for term in self.terms]
 
     def _row(self, i: Array) -> tuple[list, Array]:
         start = i * self.row_tile

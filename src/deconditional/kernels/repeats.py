@@ -88,7 +88,10 @@ class Repeats(eqx.Module):
 
 
 def repeats_of(bags: Ragged, kernel: AbstractKernel) -> Repeats | None:
-    """The distinct bags, where the kernel can tell them from what is shared and there are few."""
+    """The distinct bags, where the kernel can tell them from what is shared and there are few.
+
+    Of bags at one time all are distinct, but its kernel need not be worked out for every point.
+    """
     starts = np.flatnonzero(np.diff(bags.bag, prepend=-1))
     if len(starts) != bags.n_bags:  # points are not in order of their bag
         return None
@@ -108,14 +111,14 @@ def repeats_of(bags: Ragged, kernel: AbstractKernel) -> Repeats | None:
             for a, b in zip(starts, ends, strict=True)
         ]
     )
-    if 2 * len(keys) > bags.n_bags:
+    shared, value = np.unique(bags.points[starts][:, columns], axis=0, return_inverse=True)
+    if 2 * len(keys) > bags.n_bags and len(shared) > 1:
         return None
     chosen = np.unique(which, return_index=True)[1]
     inside = np.isin(bags.bag, chosen)
     base, _ = layout_bags(
         rest[inside], np.searchsorted(chosen, bags.bag[inside]), bags.weights[inside], len(chosen)
     )
-    shared, value = np.unique(bags.points[starts][:, columns], axis=0, return_inverse=True)
     return Repeats(
         base, jnp.asarray(which), jnp.asarray(shared), jnp.asarray(value.ravel()), columns
     )

@@ -1,9 +1,9 @@
 r"""Bag averages of a kernel, :math:`\bar K = P^\top K P` and :math:`\bar k(x) = k(x, \cdot) P`.
 
 Nothing of size n x n is ever held. Bags are cut into chunks of equal length
-(:class:`~deconditional.layout.Layout`), a tile of kernel values is made from two runs of chunks,
-and each tile is reduced at once to one number per pair of chunks. The gradient is written by hand:
-with H the tile of :math:`G_{b(i)b(j)}\,\varphi'(s_{ij})`, everything it needs are the sums
+(:class:`~deconditional.kernels.layout.Layout`), a tile of kernel values is made from two runs of
+chunks, and each tile is reduced at once to one number per pair of chunks. The gradient is written
+by hand: with H the tile of :math:`G_{b(i)b(j)}\,\varphi'(s_{ij})`, everything it needs are the sums
 :math:`\sum_j H_{ij} w_j (u_i - u_j)`, so the backward pass costs one more sweep over the tiles.
 Gradients reach kernel parameters, the weights of a network and the points through the scaled
 inputs u.

@@ -1,8 +1,12 @@
-r"""A kernel of several targets: :math:`k((x, t), (x', t')) = B_{tt'}\,k(x, x') + c^2\delta_{tt'}`.
+r"""A kernel of several targets, with a matrix between targets for every term of a kernel.
 
-The last input is the index t of the target. :math:`B = AA^\top + \mathrm{diag}(\kappa)`, with A of
-low rank, says how targets go together (coregionalisation); c gives every target a level of its own.
-A bag belongs to one target, so that averages over bags are :math:`B \circ \bar K`.
+.. math:: k((x, t), (x', t')) = \sum_q B^q_{tt'}\,k_q(x, x') + c^2\delta_{tt'}
+
+The last input is the index t of the target. :math:`B^q = A_qA_q^\top + \mathrm{diag}(\kappa_q)`,
+with :math:`A_q` of low rank, says how targets go together in a term of the kernel
+(coregionalisation): a rough part may be each target's own where a smooth one is common to all. c
+gives every target a level. A bag belongs to one target, so that averages over bags are
+:math:`B^q \circ \bar K_q`.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from gpjax.kernels.base import AbstractKernel
+from gpjax.kernels.base import AbstractKernel, SumKernel
 from gpjax.kernels.computations import DenseKernelComputation
 from gpjax.parameters import PositiveReal, Real, val
 from jaxtyping import Array, Float
@@ -25,9 +29,9 @@ class TaskKernel(AbstractKernel):
     Parameters
     ----------
     base
-        k, of all inputs but the last.
+        k, of all inputs but the last; the terms of a sum are taken apart.
     n_tasks, rank
-        Number of targets, and of columns of A.
+        Number of targets, and of columns of each A.
     level
         c, which is held.
 
@@ -51,17 +55,25 @@ class TaskKernel(AbstractKernel):
         self.base = base
         # Columns differ, so that the fit can tell them apart.
         start = np.sqrt(0.5 / rank) * np.cos(np.outer(np.arange(n_tasks), np.arange(rank)))
-        self.loadings = Real(jnp.asarray(start))
-        self.own = PositiveReal(jnp.full(n_tasks, 0.5))
+        several = (len(self.terms),) * isinstance(base, SumKernel)
+        self.loadings = Real(jnp.broadcast_to(start, (*several, *start.shape)))
+        self.own = PositiveReal(jnp.full((*several, n_tasks), 0.5))
         self.level = float(level)
 
-    def covariance_of_tasks(self) -> Float[Array, "T T"]:
-        """B."""
-        loadings = val(self.loadings)
-        return loadings @ loadings.T + jnp.diag(val(self.own))
+    @property
+    def terms(self) -> tuple[AbstractKernel, ...]:
+        """The terms of k."""
+        return tuple(self.base.kernels) if isinstance(self.base, SumKernel) else (self.base,)
+
+    def covariance_of_tasks(self) -> Float[Array, "*Q T T"]:
+        """B; one for every term, if k is a sum."""
+        loadings, own = val(self.loadings), val(self.own)
+        return loadings @ jnp.swapaxes(loadings, -1, -2) + own[..., None] * jnp.eye(own.shape[-1])
 
     def __call__(self, x: Float[Array, " D"], y: Float[Array, " D"]) -> Float[Array, ""]:
         """Covariance of two targets at two points."""
         t, s = x[-1].astype(int), y[-1].astype(int)
-        together = self.covariance_of_tasks()[t, s] * self.base(x[:-1], y[:-1])
+        shares = jnp.atleast_1d(self.covariance_of_tasks()[..., t, s])
+        each = zip(shares, self.terms, strict=True)
+        together = sum(share * term(x[:-1], y[:-1]) for share, term in each)
         return together + self.level**2 * (t == s)

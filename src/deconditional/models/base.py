@@ -156,8 +156,8 @@ class BagModel(Savable, BagOptions):
             return cast(CoarsePosterior, over_bags(fitted, families, bags, **options))
         if options:
             raise TypeError(f"{next(iter(options))} is an option of models that have a family.")
-        moments = fitted.by_draw(lambda _, __, ___, field: field.bag_moments(bags))
-        return CoarsePosterior(*stacked(moments))
+        found = fitted.moments(lambda _, __, ___, field: field.bag_moments(bags))
+        return CoarsePosterior(*found)
 
     def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
         """Predict every observation from those of the other folds, noise included.
@@ -178,9 +178,8 @@ class BagModel(Savable, BagOptions):
         if (families := getattr(self, "families_", None)) is not None:
             draws = held_out_draws(fitted, families, self.bags_, labels, self.seed)
             return cast(Gaussians, draws)
-        return Gaussians(
-            *stacked(fitted.by_draw(lambda problem, _, its, __: problem.held_out(its, labels)))
-        )
+        found = fitted.moments(lambda problem, _, its, __: problem.held_out(its, labels))
+        return Gaussians(*found)
 
     def predict_from_means(self, shares: npt.ArrayLike) -> Gaussians:
         """Predict every observation from weighted means of the observations, noise included.
@@ -202,9 +201,8 @@ class BagModel(Savable, BagOptions):
         m, weights = len(fitted.z), np.asarray(shares, dtype=float)
         if weights.ndim != 2 or weights.shape[1] != m:
             raise ValueError(f"shares must have a column for each of the {m} observations.")
-        return Gaussians(
-            *stacked(fitted.by_draw(lambda problem, _, its, __: problem.from_means(its, weights)))
-        )
+        found = fitted.moments(lambda problem, _, its, __: problem.from_means(its, weights))
+        return Gaussians(*found)
 
     def log_marginal(self) -> float:
         """Log probability of the observations with hyper-parameters integrated out.
@@ -320,9 +318,3 @@ def identity(model: BagModel, bags: Bags, problem: Any) -> str:
             for leaf in leaves
         ),
     )
-
-
-def stacked(moments: list[tuple[Any, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Means and (co)variances of all draws, one row each."""
-    means, covariances = zip(*moments, strict=True)
-    return np.stack(means), np.stack(covariances)

@@ -38,8 +38,7 @@ from deconditional.kernels.radial import prior_variance
 from deconditional.models.mediator_checks import (
     FEWEST,
     MAY_BE_NARROW,
-    bags_outside,
-    observations_outside,
+    shifted,
     useless_mediator,
 )
 from deconditional.observations.kinds import Mediated
@@ -68,6 +67,9 @@ HARMLESS_BASIS_JITTER = 1e-4
 LEFT_TO_CLIMB = 1e-2
 """Nats below the mode that are worth a warning."""
 
+MOST_ROWS = 64
+"""Rows of the Gram matrix of bags that are looked at."""
+
 EXTRAPOLATED_SHARE = 0.5
 """Share of predicted cells that are flagged which is worth a warning."""
 
@@ -84,7 +86,7 @@ def of_fit(fitted: Fitted, bags: Bags, bound: Sequence[str]) -> list[Caution]:
         useless = useless_mediator(bags, y, fitted.z)
         useless = useless or weak_weights(mediation, pieces, needs_it)
         found += useless
-        found += observations_outside(np.asarray(bags.mediator), y[needs_it])
+        found += shifted(np.asarray(bags.mediator), y[needs_it], "observations")
     if problem.parameters.size:
         found += isolated(bags, problem, pieces, field)
         if not useless:
@@ -108,7 +110,7 @@ def of_pseudo_targets(
         return []
     assert bags.mediator is not None
     found = useless_mediator(bags, mediator, z, outcome=outcome)
-    return found + bags_outside(bags.mediator[needs_one], mediator)
+    return found + shifted(mediator, bags.mediator[needs_one], "bags")
 
 
 def unsolved(fitted: Fitted) -> list[Caution]:
@@ -210,9 +212,9 @@ class _Rows(NamedTuple):
     variance: Floats
 
 
-def _some_rows(problem: BagProblem, pieces: Any, most: int = 64) -> _Rows:
+def _some_rows(problem: BagProblem, pieces: Any) -> _Rows:
     n = int(problem.layout.n_bags)
-    index = np.sort(np.random.default_rng(0).permutation(n)[:most])
+    index = np.sort(np.random.default_rng(0).permutation(n)[:MOST_ROWS])
     gram, variance = pieces.gram_rows(index)
     return _Rows(gram, index, np.maximum(variance, 1e-300))
 

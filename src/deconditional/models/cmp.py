@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from deconditional.bags import Bags
 from deconditional.inference.posterior import CoarsePosterior
-from deconditional.models.base import BagModel, learnt, stacked
+from deconditional.models.base import BagModel, learnt
 from deconditional.models.checks import mediators
 from deconditional.models.data import Data
 from deconditional.models.options import MediationOptions
@@ -102,9 +102,9 @@ class CMP(BagModel, MediationOptions):
         """
         fitted = self.check_fitted()
         y = jnp.asarray(mediators(mediator, fitted.problem.mediation.bag_mediator.shape[1]))
-        moments = fitted.by_draw(
+        found = fitted.moments(
             lambda problem, vector, its, field: problem.conditional_means(
                 jnp.asarray(vector), its, field, y
             )
         )
-        return CoarsePosterior(*stacked(moments))
+        return CoarsePosterior(*found)

@@ -16,7 +16,7 @@ import numpy as np
 from deconditional.bags import Bags
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
-from deconditional.inference.laplace import SETTLED, FamilyProblem, settle, solution_of
+from deconditional.inference.laplace import SETTLED, FamilyProblem, settle, settled, solution_of
 from deconditional.inference.learn import (
     Fitted,
     Learning,
@@ -25,7 +25,7 @@ from deconditional.inference.learn import (
     sampled,
     solved_at,
 )
-from deconditional.inference.seen import Nearest, Seen
+from deconditional.inference.seen import FINE_NOISE, Nearest, Seen
 from deconditional.inference.stochastic import ClimbOptions
 from deconditional.kernels.devices import gathered
 from deconditional.kernels.tasks import TaskKernel
@@ -116,7 +116,7 @@ def fit_sources(
     if model.method == "nuts" and not fitted.interrupted:
         fitted = _sampled(fitted, how, at(ROUNDS))
     elif problem is not whole:
-        fitted = _of_all_points(fitted, whole)
+        fitted = _of_all_points(fitted, whole, model.method)
         details["learnt from"] = f"{_size(problem)} of {_size(whole)} points"
     details |= {"rounds": str(rounds)} if whole.variational else {}
     told: Any = solver, (details, notes), at(ROUNDS), began
@@ -156,10 +156,13 @@ def _in_rounds(
     return replace(fitted, optimum=optimum), rounds
 
 
-def _of_all_points(fitted: Fitted, whole: FamilyProblem) -> Fitted:
+def _of_all_points(fitted: Fitted, whole: FamilyProblem, method: str) -> Fitted:
     """The posterior of all points at hyper-parameters that were learnt from some."""
     if whole.variational:
-        whole = settle(whole, fitted.optimum.vector, solution_of)
+        whole, *found = settled(whole, fitted.optimum.vector, solution_of)
+        if method == "map":
+            pieces, field = found
+            return replace(fitted, problems=(whole,), pieces=(pieces,), fields=(field,))
     drawn = [p.sources[0] for p in fitted.problems]
     every = {id(seen): _seeing(whole, seen.y, seen.known) for seen in drawn}
     owners = tuple(every[id(seen)] for seen in drawn)
@@ -232,6 +235,9 @@ def pose(
     parameters = [*template.parameters]
     for each, kind in zip(sources, kinds, strict=True):
         parameters += [*kind.parameters, *_own_parameters(each)]
+    if model.fine_noise:
+        _check_fine_noise(sources)
+        parameters.append(positive(FINE_NOISE, 0.3 * np.sqrt(variance), 1.0, reach=6.0))
     wanted = ParameterSet.of(parameters, model.fixed, model.priors)
     locations, notes = _inducing(model, points)
     problem = FamilyProblem(
@@ -261,10 +267,21 @@ def pose(
 def check_options(model: Any) -> None:
     """Raise where options have no meaning for observations of any family."""
     model.check_options()
-    usual = {"fine_noise": False, "learn_noise": None, "learn_inducing": False}
-    for name, value in {**usual, "uncertainty": False, "trace": "auto"}.items():
+    usual = {"learn_noise": None, "learn_inducing": False, "uncertainty": False, "trace": "auto"}
+    for name, value in usual.items():
         if getattr(model, name, value) != value:
             raise ValueError(f"{name} is for normal observations of one kind; leave it out.")
+
+
+def _check_fine_noise(sources: Sequence[Given]) -> None:
+    """Raise unless all sources are normal observations of f over their own bags."""
+    for each in sources:
+        linked = each.mediator is not None
+        if linked or type(each.family) is not Normal or each.family.link != "identity":
+            raise ValueError(
+                "fine_noise is for normal observations of the bags themselves; counts have as much "
+                "by overdispersion='points'."
+            )
 
 
 def _inducing(model: Any, points: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -329,6 +346,7 @@ def _seen(each: Given, kind: Any) -> Seen:
         observation=kind,
         nearest=nearest,
         counted=ones,
+        shares=ones if each.mediator is not None else 1.0 / jnp.asarray(each.bags.effective_sizes),
         offset_std=jnp.asarray(max(float(np.std(crude)), 1.0 * (family.link != "identity")) * 3.0),
         family=family,
         prefix=each.prefix,

@@ -11,8 +11,8 @@ from deconditional.bags import Bags
 from deconditional.models.checks import rows_of
 
 DEFAULT_INDUCING = 400
-MOST_FOR_KMEANS = 50_000
-"""Points that k-means++ chooses from; more are sampled first."""
+MOST_FOR_KMEANS = 10_000
+"""Points that k-means++ chooses from; of more, these are sampled first."""
 
 
 def inducing_points(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -33,12 +34,13 @@ from deconditional.models.base import BagModel, learning, stages, take
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.data import Data
 from deconditional.models.families import families_asked
-from deconditional.models.mediated_rates import fit_rates
+from deconditional.models.mediated_rates import check_linked, fit_rates
 from deconditional.models.mediator_checks import PRIOR_IS_LEFT
+from deconditional.models.options import BasisOptions
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share, of_two_stages
 from deconditional.models.solvers import Exact, Posed, Variational
-from deconditional.models.sources import sources_of
+from deconditional.models.sources import Given, Source, matched_pair, sources_of
 from deconditional.models.vbagg import VBagg
 from deconditional.observations.families import Family
 from deconditional.observations.kinds import Matched
@@ -85,8 +87,9 @@ class MediatedGP(BagModel):
         default.
     mediator_kernel
         ℓ, of the regression; a Matérn-3/2 with a length scale per variable by default.
-    trend
-        Of the field and of the regression: ``"none"``, ``"constant"`` or ``"linear"``.
+    trend, mediator_trend
+        Of the field and of the regression: ``"none"``, ``"constant"`` or ``"linear"``, or linear in
+        some inputs, by their numbers; without a `mediator_trend` both have the same.
     method
         ``"draws"``: predictions are averaged over a few draws of the hyper-parameters of the field,
         weighed by their posterior. ``"map"`` takes the most probable ones, ``"nuts"`` samples.
@@ -130,6 +133,7 @@ class MediatedGP(BagModel):
     """
 
     mediator_kernel: AbstractKernel | None = field(default=None, kw_only=False)
+    mediator_trend: str | tuple[int, ...] | None = None
     method: str = "draws"
     n_restarts: int = 2
     n_inducing: int | None = None
@@ -137,8 +141,8 @@ class MediatedGP(BagModel):
 
     def fit(
         self,
-        bags: Bags,
-        z: npt.ArrayLike,
+        bags: Bags | Sequence[Source],
+        z: npt.ArrayLike | None = None,
         mediator: npt.ArrayLike | None = None,
         *,
         exposure: npt.ArrayLike | None = None,
@@ -149,19 +153,29 @@ class MediatedGP(BagModel):
     ) -> Self:
         """Fit to bags with mediators and observations with mediators; see :meth:`CMP.fit`.
 
-        With a `family`, `exposure` or `trials` are those of the observations.
+        With a `family`, `exposure` or `trials` are those of the observations. Of a list of
+        :class:`~deconditional.Source` the first has mediators, and the others see bags of their
+        own; all are seen in a basis.
         """
-        data = Unmatched.of(bags, z, mediator, own_bag)
-        few = suitable_threads(max(bags.n_bags, len(data.z)))
-        with few, opened(checkpoint) as kept, stoppable():
-            if not families_asked(self, bags, exposure, trials):
+        amounts: dict[str, Any] = {"exposure": exposure, "trials": trials, "mediator": mediator}
+        with opened(checkpoint) as kept, stoppable():
+            if families_asked(self, bags, exposure, trials):
+                refused = {"own_bag": own_bag}
+                sources = sources_of(self, bags, z, noise_std, None, refused=refused, **amounts)
+                return self._fit_sources(sources, kept)
+            data = Unmatched.of(*matched_pair(bags, z), mediator, own_bag)
+            with suitable_threads(max(data.bags.n_bags, len(data.z))):
                 return self._fit(data, noise_std, kept)
-            amounts: dict[str, Any] = {"exposure": exposure, "trials": trials, "mediator": mediator}
-            refused = {"own_bag": own_bag}
-            seen = sources_of(self, bags, z, noise_std, None, refused=refused, **amounts)[0]
-            found = fit_rates(self, data, seen, kept, length_scale_prior=length_scale_prior)
-            self.__dict__.update({k: v for k, v in vars(found[0]).items() if k.endswith("_")})
-            return self._with_regression(data._replace(z=seen.crude), *found[1:])
+
+    def _fit_sources(self, sources: Sequence[Given], kept: CheckpointPart | None) -> Self:
+        """The field from links that mediators measure, and from what other sources see of it."""
+        first = sources[0]
+        data = Unmatched.of(first.bags, first.z, first.mediator, None)
+        sources = [replace(first, mediator=data.mediator), *sources[1:]]
+        check_linked(sources)
+        found = fit_rates(self, data, sources, kept, length_scale_prior=length_scale_prior)
+        self.__dict__.update({k: v for k, v in vars(found[0]).items() if k.endswith("_")})
+        return self._with_regression(data._replace(z=first.crude), *found[1:])
 
     def _fit(
         self, data: Unmatched, noise_std: npt.ArrayLike | None, kept: CheckpointPart | None
@@ -179,7 +193,7 @@ class MediatedGP(BagModel):
                 noise_std,
                 within(kept, "regressor"),
                 learn_noise=True,  # bag effects, whatever the noise of observations
-                trend=self.trend,
+                trend=self.trend_of_mediators,
                 n_restarts=self.n_restarts,
                 max_iter=self.max_iter,
                 seed=self.seed,
@@ -194,7 +208,7 @@ class MediatedGP(BagModel):
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
         learns = self.learn_noise is not False
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
-        solver = Exact() if exact else Variational.of_size(self.n_inducing)
+        solver = Exact() if exact else Variational(BasisOptions(n_inducing=self.n_inducing))
         posed = _posed(seen, data.z, of_field, solver)
         others = [
             replace(posed.problem, z=jnp.asarray(each.values), known_noise=jnp.asarray(each.noise))
@@ -251,6 +265,11 @@ class MediatedGP(BagModel):
         """
         self.check_fitted()
         return self.regressor_.predict_held_out(folds)
+
+    @property
+    def trend_of_mediators(self) -> str | tuple[int, ...]:
+        """The trend of the regression."""
+        return self.trend if self.mediator_trend is None else self.mediator_trend
 
     @property
     def model_(self) -> Self:

@@ -5,12 +5,13 @@ every observation, which is what a bag has beside its mediator:
 :math:`\eta_m = h(y_m) + \rho\, e_m`. So the mediator of a bag measures the link
 :math:`g(\bar r)` of its mean rate, as that of normal observations measures a bag mean
 (:mod:`deconditional.observations.measurements`), with errors taken bag by bag; and the field is
-seen through these links, in a basis.
+seen through these links, in a basis, beside whatever other sources see of it.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -28,47 +29,83 @@ from deconditional.observations.measurements import Measurements
 from deconditional.saving.resume import CheckpointPart, within
 
 
+def check_linked(sources: Sequence[Given]) -> None:
+    """Raise unless the first source, and no other, has mediators that are needed."""
+    if len(sources) == 1 and isinstance(sources[0].family, Normal):
+        raise ValueError(
+            "family= of a MediatedGP is for counts, shares and amounts; for one source of normal "
+            "observations leave it out, and the list."
+        )
+    if [each.mediator is not None for each in sources] != [True] + [False] * (len(sources) - 1):
+        raise ValueError(
+            "the first source of a MediatedGP has mediators and the others have none; VBagg takes "
+            "sources without, and VarCMP several that have them."
+        )
+    if sources[0].task is not None:
+        raise ValueError("a MediatedGP has one target; VarCMP takes sources with a task.")
+
+
 def fit_rates(
     model: Any,
     data: Unmatched,
-    seen: Given,
+    sources: Sequence[Given],
     kept: CheckpointPart | None,
     **of_kernel: Any,
 ) -> tuple[VBagg, BaggGP, Measurements]:
     """The model of the field, the regression, and the links of bags as mediators measure them.
 
-    `model` is the :class:`~deconditional.MediatedGP`; `data` and `seen` are bags and observations,
-    how mediators link them and what family they are of; `of_kernel` are priors of the field.
+    `model` is the :class:`~deconditional.MediatedGP`; `data` are the bags and observations of the
+    first source, how mediators link them, and the others see bags of their own; `of_kernel` are
+    priors of the field.
     """
-    family = seen.family
     check_options(model)
-    if isinstance(family, Normal) or family.overdispersion:
-        raise ValueError(
-            "family= of a MediatedGP is for counts, shares and amounts, without overdispersion: "
-            "bags have effects of their own beside their mediators anyway."
-        )
+    first, family = sources[0], sources[0].family
     of_field, of_regression = model.parameters_apart()
-    names = ("trend", "n_restarts", "max_iter", "seed", "method", "method_options")
-    shared = {name: getattr(model, name) for name in names}
-    shared["family"] = replace(family, overdispersion=True)
-    amounts = {family.amount: seen.amount, **within(kept, "regressor")}
-    with warnings.catch_warnings():  # what explains nothing is spoken of as a useless mediator
-        warnings.simplefilter("ignore", DegenerateFitWarning)
-        regressor = data.regress(
-            model.mediator_kernel, None, amounts, BaggGP, **shared, **of_regression
-        )
+    regressor = _regression(model, data, first, kept, of_regression)
     measured, drawn = data.measurements(regressor, model.number_of_draws, apart=True)
-    known = {p.name: regressor.parameters_[p.name] for p in family.parameters}
+    known = {f"{first.prefix}{p.name}": regressor.parameters_[p.name] for p in family.parameters}
     options = {f.name: getattr(of_field, f.name) for f in fields(BagOptions)}
     options["fixed"] = {**(of_field.fixed or {}), **known}
     field = VBagg(**options, n_inducing=model.n_inducing)
-    links: dict[str, Any] = {
-        "z": measured.values,
-        "known": measured.noise,
-        "amount": np.ones(len(measured.noise)),
-    }
-    source = replace(seen, bags=data.bags, family=OfLink(of=family), mediator=None, **links)
+    links = replace(
+        first,
+        bags=data.bags,
+        z=measured.values,
+        known=measured.noise,
+        amount=np.ones(len(measured.noise)),
+        family=OfLink(of=family),
+        mediator=None,
+        learns_noise=True,
+    )
     part = within(kept, "field").get("checkpoint")
-    fit_sources(field, [replace(source, learns_noise=True)], part, drawn, **of_kernel)
-    field.families_ = (family,)
+    fit_sources(field, [links, *sources[1:]], part, drawn, **of_kernel)
+    field.families_ = tuple(each.family for each in sources)
     return field, regressor, measured
+
+
+def _regression(
+    model: Any,
+    data: Unmatched,
+    seen: Given,
+    kept: CheckpointPart | None,
+    parameters: dict[str, Any],
+) -> BaggGP:
+    """Observations on their mediators under their family, with effects that bags have."""
+    names = ("n_restarts", "max_iter", "seed", "method", "method_options")
+    options = {name: getattr(model, name) for name in names} | parameters
+    options["trend"] = model.trend_of_mediators
+    family, part = seen.family, within(kept, "regressor")
+    noise_std: Any = None
+    if isinstance(family, Normal):
+        options["learn_noise"], noise_std = True, np.sqrt(seen.known)
+    elif family.overdispersion:
+        raise ValueError(
+            "family= of a MediatedGP is without overdispersion: bags have effects of their own "
+            "beside their mediators anyway."
+        )
+    else:
+        options["family"] = replace(family, overdispersion=True)
+        part = {family.amount: seen.amount, **part}
+    with warnings.catch_warnings():  # what explains nothing is spoken of as a useless mediator
+        warnings.simplefilter("ignore", DegenerateFitWarning)
+        return data.regress(model.mediator_kernel, noise_std, part, BaggGP, **options)

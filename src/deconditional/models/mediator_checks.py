@@ -58,6 +58,20 @@ PRIOR_IS_LEFT = "the posterior is the prior of the field, about the mean of the 
 REACH = 1.5
 """Distances to the nearest neighbour, as far as most have theirs, that count as near."""
 
+OUTSIDE = {
+    "observations": (
+        "lie outside the mediator range of the bags, where nothing is known of the link",
+        "Drop them, add bags there, or count them as uncertain with uncertainty=True and "
+        "centred=True.",
+    ),
+    "bags": (
+        "lie outside the mediator range of the observations, so that their pseudo-targets are "
+        "extrapolated",
+        "Drop them, or add observations there.",
+    ),
+}
+"""What is said of mediators outside those that are known, and what to do, by whose they are."""
+
 SHIFT_SHARE = 0.1
 """Share of mediators outside the known ones that is worth a warning, if chance gives less."""
 
@@ -77,7 +91,7 @@ class Predictability(NamedTuple):
         return self.p_value > LEVEL and self.share < CLEARLY_EXPLAINED
 
 
-def predictability(mediator: Floats, values: Floats, seed: int = 0) -> Predictability | None:
+def predictability(mediator: Floats, values: Floats) -> Predictability | None:
     """How well a mediator predicts what came with it; None where that cannot be told.
 
     Parameters
@@ -86,8 +100,6 @@ def predictability(mediator: Floats, values: Floats, seed: int = 0) -> Predictab
         One row for each case.
     values : (n, k)
         What is to be predicted; columns count equally.
-    seed
-        Of the shuffles.
 
     Examples
     --------
@@ -96,7 +108,7 @@ def predictability(mediator: Floats, values: Floats, seed: int = 0) -> Predictab
     >>> [predictability(y, v).is_none for v in (np.sin(2 * y), rng.normal(size=(40, 1)))]
     [False, True]
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     if len(mediator) > MOST_ROWS:
         kept = rng.choice(len(mediator), MOST_ROWS, replace=False)
         mediator, values = mediator[kept], values[kept]
@@ -152,19 +164,19 @@ def bag_features(bags: Any) -> Floats:
     return np.concatenate([means, np.sqrt(np.maximum(variances, 0.0))], axis=1)
 
 
-def bag_waves(bags: Any, seed: int = 0) -> Floats:
+def bag_waves(bags: Any) -> Floats:
     """Means over every bag of random waves about as long as the covariates spread, (N, waves).
 
     They see what moments miss: a mediator may follow a field that goes up and down.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     points = _standardised(bags.points)
     frequencies = rng.standard_normal((points.shape[1], WAVES)) * rng.uniform(0.5, 2.0, WAVES)
     return np.asarray(bags.means(np.cos(points @ frequencies + rng.uniform(0, 2 * np.pi, WAVES))))
 
 
 def useless_mediator(
-    bags: Any, mediator: Floats, z: Floats, seed: int = 0, outcome: str = MAY_BE_NARROW
+    bags: Any, mediator: Floats, z: Floats, outcome: str = MAY_BE_NARROW
 ) -> list[Caution]:
     """What the mediator does not tell, of the observations and of the bags."""
     remedy = (
@@ -177,9 +189,9 @@ def useless_mediator(
         ("the bags", "the variation of their covariates", bags.mediator, bag_features(bags)),
     )
     for what, variation, y, values in links:
-        told = predictability(np.asarray(y), values, seed)
+        told = predictability(np.asarray(y), values)
         if told is not None and told.is_none and what == "the bags":
-            waves = predictability(np.asarray(y), bag_waves(bags, seed), seed)
+            waves = predictability(np.asarray(y), bag_waves(bags))
             told = told if waves is None else min(told, waves, key=lambda each: each.p_value)
         if told is not None and told.is_none:
             text = (
@@ -254,10 +266,10 @@ def _groups(rows: Floats) -> npt.NDArray[np.intp]:
     return np.unique(rows[:, repeats], axis=0, return_inverse=True)[1].ravel()
 
 
-def shifted(known: Floats, asked: Floats, words: str, remedy: str) -> list[Caution]:
+def shifted(known: Floats, asked: Floats, what: str) -> list[Caution]:
     """A warning where many of the mediators asked for are outside those that are known.
 
-    `words` says what lies outside what, with its share to be filled in.
+    Those asked for are of `what`, a key of :data:`OUTSIDE`.
     """
     known, asked = np.asarray(known, dtype=float), np.asarray(asked, dtype=float)
     if min(len(known), len(asked)) < FEWEST:
@@ -267,32 +279,9 @@ def shifted(known: Floats, asked: Floats, words: str, remedy: str) -> list[Cauti
         return []
     gaps = int((off & ~_beyond(known, asked)).sum()) if known.shape[1] == 1 else 0
     where = f" ({gaps} of them in a gap between these)" if gaps else ""
-    count = f"{int(off.sum())} of {len(off)}"
-    text = f"{words.format(count=count, share=f'{off.mean():.0%}')}{where}. {remedy}"
-    return [Caution(MediatorShiftWarning, text)]
-
-
-def observations_outside(bag_mediator: Floats, observed: Floats) -> list[Caution]:
-    """Observations whose mediators no bag is near to."""
-    return shifted(
-        bag_mediator,
-        observed,
-        "{count} observations ({share}) lie outside the mediator range of the bags, where nothing "
-        "is known of the link",
-        "Drop them, add bags there, or count them as uncertain with uncertainty=True and "
-        "centred=True.",
-    )
-
-
-def bags_outside(bag_mediator: Floats, observed: Floats) -> list[Caution]:
-    """Bags whose pseudo-targets are extrapolated."""
-    return shifted(
-        observed,
-        bag_mediator,
-        "{count} bags ({share}) lie outside the mediator range of the observations, so that their "
-        "pseudo-targets are extrapolated",
-        "Drop them, or add observations there.",
-    )
+    finding, remedy = OUTSIDE[what]
+    count = f"{int(off.sum())} of {len(off)} {what} ({off.mean():.0%})"
+    return [Caution(MediatorShiftWarning, f"{count} {finding}{where}. {remedy}")]
 
 
 def _some(rows: Floats, rng: np.random.Generator) -> Floats:

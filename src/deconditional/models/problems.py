@@ -12,7 +12,7 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel
 
 from deconditional.fitting.kernel_parameters import KernelTemplate, kernel_template
-from deconditional.fitting.parameters import Parameter, ParameterSet, positive
+from deconditional.fitting.parameters import ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
 from deconditional.inference.field import trend_means
 from deconditional.inference.problem import BagProblem
@@ -37,7 +37,6 @@ def problem_parts(
     typical_z: np.ndarray | None = None,
     length_scale_prior: LengthScalePrior = SplitLogNormal,
     variance_prior: Callable[[np.ndarray], Prior] | None = None,
-    more: Sequence[Parameter] = (),
 ) -> dict[str, Any]:
     """What a problem of any inference is made of.
 
@@ -51,8 +50,6 @@ def problem_parts(
         The prior of a length scale, by its mode.
     variance_prior
         The prior of the variance of a kernel that is no sum, by its median.
-    more
-        Parameters beside those of kernels and noises.
     """
     bags, z = data.bags, data.z
     typical = z if typical_z is None else typical_z
@@ -60,7 +57,7 @@ def problem_parts(
     template = field_kernel(
         options.kernel, data.reach, variance, length_scale_prior=length_scale_prior
     )
-    parameters = [*template.parameters, *mediation.parameters, *more]
+    parameters = [*template.parameters, *mediation.parameters]
     if data.learn_noise:
         parameters.append(positive("noise_std", 0.2 * np.sqrt(variance), 1.0, reach=6.0))
     if options.fine_noise:

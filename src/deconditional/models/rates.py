@@ -112,7 +112,8 @@ def over_bags(
     else:
         draws, which = bag_rates(fitted.fields, family.g, bags, n_draws, seed)
     if noise or effects:
-        draws = observed(fitted, family, source, draws, which, amount, seed, noise)
+        shares = 1.0 / bags.effective_sizes
+        draws = observed(fitted, family, source, draws, which, amount, shares, seed, noise)
         return BagDraws(draws / amount if kind == "mean" else draws)
     return BagDraws(draws * amount if kind == "sum" else draws)
 
@@ -124,14 +125,16 @@ def observed(
     rates: np.ndarray,
     which: np.ndarray,
     amount: np.ndarray,
+    shares: np.ndarray,
     seed: int,
     noise: bool,
     old: np.ndarray | None = None,
 ) -> np.ndarray:
     """Observations of rates, with the parameters of their draw and effects of their own.
 
-    Without `noise`, their means. Effects of points are in the rates already. `old` says which
-    observations of the fit they are, if they are none that are new.
+    `shares` are those of :class:`~deconditional.inference.seen.Seen`. Without `noise`, their means.
+    Effects of points are in the rates already. `old` says which observations of the fit they are,
+    if they are none that are new.
     """
     seen = fitted.problem.sources[source]
     found = np.empty_like(rates)
@@ -147,7 +150,8 @@ def observed(
         spread = 0.0 if family.overdispersion == "points" else spread
         if isinstance(family, Normal):
             known = 0.0 if old is None else seen.known[old]
-            own = {"variance": known + own.get("noise_std", 0.0) ** 2}
+            fine = fitted.fields[k].fine_noise_variance * shares
+            own = {"variance": known + own.get("noise_std", 0.0) ** 2 + fine}
         effect_key, key = jax.random.split(keys[k])
         eta = family.g.eta(jnp.asarray(rates[rows]))
         eta = eta + spread * jax.random.normal(effect_key, eta.shape)
@@ -303,4 +307,5 @@ def _draws(
         mixed = [np.asarray(each)[:, rows] for each in mixing]
         rates = np.stack([rate @ mixed[j] for rate, j in zip(rates, which, strict=True)])
     amount = np.asarray(seen.amount)[rows]
-    return observed(fitted, family, k, rates, which, amount, seed, noise=True, old=rows)
+    how = amount, np.asarray(seen.shares)[rows], seed
+    return observed(fitted, family, k, rates, which, *how, noise=True, old=rows)

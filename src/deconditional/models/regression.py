@@ -27,6 +27,7 @@ from deconditional.models.checks import (
 )
 from deconditional.observations.families import OVERDISPERSION
 from deconditional.observations.measurements import (
+    COMMON,
     Measurements,
     Population,
     errors_in_common,
@@ -109,15 +110,15 @@ class Unmatched(NamedTuple):
         vector = jnp.asarray(fitted.optimum.vector)
         _, field = fitted.problems[0].solve(vector)
         best = self._at(fitted.problems[0], vector, field, apart)
-        # More draws than errors in common give these mean and covariance exactly.
-        common, pivots = errors_in_common(best.errors, draws - 1 if draws else None)
+        number = 0 if apart else COMMON if draws == 0 else min(draws - 1, COMMON)
+        common, pivots = errors_in_common(best.errors, number)
         chosen = np.linspace(0, len(fitted.vectors), draws, endpoint=False).astype(int)
         drawn = []
-        for k, step in zip(chosen, steps(draws, len(pivots), seed), strict=True):
+        for k, step in zip(chosen, steps(draws, number, seed), strict=True):
             vector = jnp.asarray(fitted.vectors[k])
             one = self._at(fitted.problems[k], vector, fitted.fields[k], apart)
-            drawn.append(self._measured(one, errors_in_common(one.errors, None, pivots)[0], step))
-        return self._measured(best, common, np.zeros(len(pivots))), drawn
+            drawn.append(self._measured(one, errors_in_common(one.errors, number, pivots)[0], step))
+        return self._measured(best, common, np.zeros(number)), drawn
 
     def _at(self, problem: Any, vector: Any, field: Any, apart: bool) -> _Regression:
         """One regression at the mediators of bags and of observations."""

@@ -69,28 +69,24 @@ class Variational:
 
     Attributes
     ----------
-    n_inducing, inducing, learn_inducing, features, trace
-        As :class:`~deconditional.VBagg` takes them.
+    options
+        Inducing points, features and trace as :class:`~deconditional.VBagg` takes them.
     climb
         How the bound is climbed by minibatches; None where q(u) is integrated out.
     trace_points
         Size of the estimate of what the basis leaves out.
     """
 
-    n_inducing: int | None
-    inducing: Any
-    learn_inducing: bool
-    features: int | None
-    trace: str
-    climb: ClimbOptions | None
-    trace_points: int
+    options: BasisOptions
+    climb: ClimbOptions | None = None
+    trace_points: int = 16
 
     @classmethod
     def of(cls, model: Any) -> Variational:
         """The solver that the options of a model ask for, once they are known to go together."""
         _check(model)
         given = dict(model.inference_options or {})
-        points = given.pop("trace_points", 16)
+        points = given.pop("trace_points", cls.trace_points)
         check_count("trace_points", points)
         if points > 128 or points & (points - 1):
             raise ValueError(f"trace_points must be a power of two up to 128, not {points}.")
@@ -106,13 +102,7 @@ class Variational:
                 f"inference_options {', '.join(given)} belong to inference='stochastic'."
             )
         climb = ClimbOptions(**given) if model.inference == "stochastic" else None
-        basis = (model.n_inducing, model.inducing, model.learn_inducing, model.features)
-        return cls(*basis, model.trace, climb, int(points))
-
-    @classmethod
-    def of_size(cls, n_inducing: int | None) -> Variational:
-        """The usual solver, with so many inducing points."""
-        return cls(n_inducing, "kmeans", False, None, "auto", None, 16)
+        return cls(model, climb, int(points))
 
     def pose(self, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed:
         """The problem, its basis chosen from the points of the bags."""
@@ -121,18 +111,20 @@ class Variational:
         inference = "stochastic" if self.climb else "collapsed"
         blank: dict[str, Any] = {"locations": None, "residual": None, "key": key}
         on_one = {**parts, "layout": gathered(parts["layout"])}
-        problem = VariationalProblem(**on_one, **blank, n_features=self.features)
-        if self.features is not None:
+        problem = VariationalProblem(**on_one, **blank, n_features=self.options.features)
+        if self.options.features is not None:
             values = problem.parameters.unpack(jnp.asarray(problem.parameters.start()))
             kernel = problem.kernel.with_values(values)
-            spectral_features(kernel, self.features, key, bags.points.shape[1])  # raises, if at all
+            spectral_features(
+                kernel, self.options.features, key, bags.points.shape[1]
+            )  # raises, if at all
             trace = "none, features are the prior"
             return Posed(problem, {"inference": inference, "trace": trace})
-        points, notes = inducing_points(bags, self.inducing, self.n_inducing, seed)
+        points, notes = inducing_points(bags, self.options.inducing, self.options.n_inducing, seed)
         residual, trace = self._residual(bags, problem, len(points))
         problem = replace(problem, residual=residual)
         locations = (jnp.asarray(points) - problem.trend.centre) / problem.trend.scale
-        if self.learn_inducing:
+        if self.options.learn_inducing:
             start = np.asarray(locations)
             learnt = Parameter("inducing", start, Flat(start), IDENTITY, reach=np.inf)
             parameters = problem.parameters
@@ -149,7 +141,7 @@ class Variational:
         diagonal = problem.is_local
         n = bags.n_points
         pairs = float((bags.sizes.astype(float) ** 2).sum()) if diagonal else float(n) ** 2
-        how = self.trace
+        how = self.options.trace
         if how == "auto":
             cheap = pairs <= n * max(EXACT_TRACE_POINTS, 8 * n_basis)
             how = "exact" if cheap else "subsample"
@@ -166,14 +158,14 @@ class Variational:
         basis, dtype = fitted.pieces[0].basis, fitted.problem.dtype
         tiles = jnp.dtype(dtype).name + (" (retried)" if fitted.float32_off else "")
         details = {"inference": details["inference"], "tiles": tiles, "trace": details["trace"]}
-        if self.features is not None:
-            return {**details, "features": str(self.features)}
+        if self.options.features is not None:
+            return {**details, "features": str(self.options.features)}
         jitter = float(basis.jitter)
         least = FLOAT32_JITTER if dtype == jnp.float32 else JITTER
         raised = f", raised from {least:.0e}" if jitter > 2 * least else ""
         together = basis.size - len(np.unique(np.asarray(basis.locations), axis=0))
         coincide = f" ({together} coincide)" if together else ""
-        learnt = ", learnt" if self.learn_inducing else ""
+        learnt = ", learnt" if self.options.learn_inducing else ""
         return {
             **details,
             "inducing points": f"{basis.size}{coincide}{learnt}",

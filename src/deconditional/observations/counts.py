@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpyro.distributions as npd
-from jax.scipy.special import gammaln, logsumexp, xlog1py, xlogy
+from jax.scipy.special import gammaln, logsumexp, xlogy
 from jaxtyping import Array
 
 from deconditional.fitting.parameters import Interval, Parameter, positive
 from deconditional.fitting.priors import Normal as NormalPrior
-from deconditional.observations.families import Family, log_factorial
+from deconditional.observations.families import Family
 
 TERMS = 128
 """Terms of the sum, eight standard deviations of j to either side of its maximum."""
@@ -47,17 +47,9 @@ class Poisson(Family):
 
     support: ClassVar[str] = "counts"
 
-    def log_density(self, y: Any, mean: Any, exposure: Any) -> Array:
-        """Log probability of counts."""
-        return xlogy(y, mean) - mean - log_factorial(y)
-
-    def variance(self, mean: Any, exposure: Any) -> Array:
-        """Variance of a Poisson count: its mean."""
-        return mean
-
-    def simulate(self, key: Any, mean: Any, exposure: Any) -> Array:
-        """Poisson counts, drawn with a key."""
-        return jr.poisson(key, mean).astype(float)
+    def distribution(self, mean: Any, exposure: Any) -> npd.Distribution:
+        """Poisson counts."""
+        return npd.Poisson(mean)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,21 +68,15 @@ class NegativeBinomial(Family):
     support: ClassVar[str] = "counts"
     parameters: ClassVar[tuple[Parameter, ...]] = (positive("dispersion", 0.2, 1.5, reach=8.0),)
 
+    def distribution(self, mean: Any, exposure: Any, *, dispersion: Any) -> npd.Distribution:
+        """Poisson counts of rates that vary."""
+        return npd.NegativeBinomial2(mean, 1.0 / dispersion)
+
     def log_density(self, y: Any, mean: Any, exposure: Any, *, dispersion: Any) -> Array:
-        """Log probability of counts."""
+        """Log probability of counts; NumPyro's, by a beta function of JAX's, has six digits."""
         size = 1.0 / dispersion
-        choose = gammaln(y + size) - gammaln(size) - log_factorial(y)
+        choose = gammaln(y + size) - gammaln(size) - gammaln(y + 1.0)
         return choose + xlogy(y, mean / (mean + size)) - size * jnp.log1p(mean * dispersion)
-
-    def variance(self, mean: Any, exposure: Any, *, dispersion: Any) -> Array:
-        """The mean, and more where it is large."""
-        return mean + dispersion * mean**2
-
-    def simulate(self, key: Any, mean: Any, exposure: Any, *, dispersion: Any) -> Array:
-        """Counts of rates that are drawn first."""
-        rate_key, count_key = jr.split(key)
-        rates = mean * dispersion * jr.gamma(rate_key, 1.0 / dispersion, jnp.shape(mean))
-        return jr.poisson(count_key, rates).astype(float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,19 +109,9 @@ class Binomial(OfTrials):
     2.5
     """
 
-    def log_density(self, y: Any, mean: Any, exposure: Any) -> Array:
-        """Log probability of successes."""
-        share = mean / exposure
-        choose = log_factorial(exposure) - log_factorial(y) - log_factorial(exposure - y)
-        return choose + xlogy(y, share) + xlog1py(exposure - y, -share)
-
-    def variance(self, mean: Any, exposure: Any) -> Array:
-        """Variance of a binomial count, N p (1 - p)."""
-        return mean * (1.0 - mean / exposure)
-
-    def simulate(self, key: Any, mean: Any, exposure: Any) -> Array:
-        """Numbers of successes, drawn with a key."""
-        return jr.binomial(key, exposure, mean / exposure, jnp.shape(mean)).astype(float)
+    def distribution(self, mean: Any, exposure: Any) -> npd.Distribution:
+        """Successes in independent trials."""
+        return npd.BinomialProbs(mean / exposure, jnp.asarray(exposure, int))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,26 +132,19 @@ class BetaBinomial(OfTrials):
         Parameter("correlation", 0.1, npd.Beta(1.0, 9.0), Interval(0.0, 1.0)),  # type: ignore[arg-type]
     )
 
+    def distribution(self, mean: Any, exposure: Any, *, correlation: Any) -> npd.Distribution:
+        """Successes at probabilities that vary."""
+        return npd.BetaBinomial(*_beta(mean / exposure, correlation), jnp.asarray(exposure, int))
+
     def log_density(self, y: Any, mean: Any, exposure: Any, *, correlation: Any) -> Array:
-        """Log probability of successes."""
+        """Log probability of successes; NumPyro's, by a beta function of JAX's, has six digits."""
         a, b = _beta(mean / exposure, correlation)
-        choose = log_factorial(exposure) - log_factorial(y) - log_factorial(exposure - y)
+        choose = -_log_beta(y + 1.0, exposure - y + 1.0) - jnp.log(exposure + 1.0)
         return choose + _log_beta(y + a, exposure - y + b) - _log_beta(a, b)
-
-    def variance(self, mean: Any, exposure: Any, *, correlation: Any) -> Array:
-        """Variance of independent trials, and more the more trials there are."""
-        apart = mean * (1.0 - mean / exposure)
-        return apart * (1.0 + (exposure - 1.0) * correlation)
-
-    def simulate(self, key: Any, mean: Any, exposure: Any, *, correlation: Any) -> Array:
-        """Successes at probabilities that are drawn first."""
-        share_key, count_key = jr.split(key)
-        shares = jr.beta(share_key, *_beta(mean / exposure, correlation), jnp.shape(mean))
-        return jr.binomial(count_key, exposure, shares, jnp.shape(mean)).astype(float)
 
 
 def _log_beta(a: Any, b: Any) -> Array:
-    """Log of the beta function."""
+    """Log of the beta function, to all digits."""
     return gammaln(a) + gammaln(b) - gammaln(a + b)
 
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
-from jax.scipy.special import gammaln
+import numpyro.distributions as npd
 from jaxtyping import Array
 
 from deconditional.fitting.parameters import Parameter, positive
@@ -29,8 +28,8 @@ OVERDISPERSION = "overdispersion_std"
 class Family:
     """The base of all families; a family of one's own is a subclass.
 
-    A subclass says what its `parameters` are and has ``log_density``, ``variance`` and
-    ``simulate``, which take them by name.
+    A subclass says what its `parameters` are, and has a ``distribution`` of NumPyro about a mean
+    that takes them by name; where there is none, ``log_density``, ``variance`` and ``simulate``.
 
     Parameters
     ----------
@@ -80,17 +79,21 @@ class Family:
                 "overdispersion=True has effects of observations for any link."
             )
 
+    def distribution(self, mean: Any, exposure: Any, *_: Any, **values: Any) -> npd.Distribution:
+        """Distribution of observations about their mean, one of NumPyro's."""
+        raise NotImplementedError
+
     def log_density(self, y: Any, mean: Any, exposure: Any, *_: Any, **values: Any) -> Array:
         """Log density of observations y, or log probability of counts."""
-        raise NotImplementedError
+        return self.distribution(mean, exposure, **values).log_prob(y)
 
     def variance(self, mean: Any, exposure: Any, *_: Any, **values: Any) -> Array:
         """Variance of observations about their mean."""
-        raise NotImplementedError
+        return jnp.asarray(self.distribution(mean, exposure, **values).variance)
 
     def simulate(self, key: Any, mean: Any, exposure: Any, *_: Any, **values: Any) -> Array:
         """Observations drawn with a key."""
-        raise NotImplementedError
+        return self.distribution(mean, exposure, **values).sample(key).astype(float)
 
     def information(self, mean: Any, exposure: Any, *_: Any, **values: Any) -> Array:
         """Fisher information of the mean: one over the variance, as in exponential families."""
@@ -160,17 +163,9 @@ class Normal(Family):
         """The noise, in proportion to the spread of observations."""
         return (positive("noise_std", 0.2 * spread, 1.0, reach=6.0),)
 
-    def log_density(self, y: Any, mean: Any, exposure: Any, *, variance: Any) -> Array:
-        """Log density; the variance is that of known noise and of what is learnt."""
-        return -0.5 * ((y - mean) ** 2 / variance + jnp.log(2.0 * jnp.pi * variance))
-
-    def variance(self, mean: Any, exposure: Any, *, variance: Any) -> Array:
-        """The variance, whatever the mean."""
-        return variance * jnp.ones_like(mean)
-
-    def simulate(self, key: Any, mean: Any, exposure: Any, *, variance: Any) -> Array:
-        """Normal errors about the mean."""
-        return mean + jnp.sqrt(variance) * jr.normal(key, jnp.shape(mean))
+    def distribution(self, mean: Any, exposure: Any, *, variance: Any) -> npd.Distribution:
+        """Normal errors; their variance is that of known noise and of what is learnt."""
+        return npd.Normal(mean, jnp.sqrt(variance))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,8 +267,3 @@ def check_observed(family: Family, y: np.ndarray, amount: np.ndarray, names: Any
             lambda k: f"{y[k]:g} successes in {amount[k]:g} trial{'s' * int(amount[k] != 1)}",
             "give the number tried with fit(..., trials=...), or dc.Poisson() for counts without.",
         )
-
-
-def log_factorial(count: Any) -> Array:
-    """Logarithm of the factorial of a count."""
-    return gammaln(jnp.asarray(count) + 1.0)

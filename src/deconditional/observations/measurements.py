@@ -31,9 +31,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg as sl
 
-from deconditional.kernels.linalg import JITTER, lifted_cholesky
-
 Floats = npt.NDArray[np.float64]
+
+LEAST_EFFECT = 1e-6
+"""Of bag effects, in units of v: keeps T - V regular where observations repeat themselves."""
+
+COMMON = 7
+"""Mediators whose g is drawn: eight draws or more give them mean and covariance exactly."""
 
 
 class Population(NamedTuple):
@@ -64,40 +68,33 @@ class Measurements(NamedTuple):
 
 
 def errors_in_common(
-    covariance: Floats, most: int | None = None, pivots: Sequence[int] | None = None
+    covariance: Floats, number: int = COMMON, pivots: Sequence[int] | None = None
 ) -> tuple[Floats, list[int]]:
     """A, a column for each of a few mediators, and which they are: those that tell most of all.
 
-    Conditioned on g at these mediators nothing of A is left, so that U - AAᵀ is a covariance. They
-    end where an error is its own mediator's more than that of all others together, or by `most`;
-    with `pivots` they are these.
+    Conditioned on g at these mediators nothing of A is left, so that U - AAᵀ is a covariance.
 
     Examples
     --------
-    An error that all have in common is in the first column, and errors of their own in none.
+    An error that all have in common is in the first column.
 
-    >>> factor, pivots = errors_in_common(np.full((5, 5), 4.0) + np.eye(5))
+    >>> factor, pivots = errors_in_common(np.full((5, 5), 4.0) + np.eye(5), 1)
     >>> bool(np.isclose(factor[pivots[0], 0] ** 2, 5.0)), factor.shape
     (True, (5, 1))
     """
-    if covariance.ndim == 1:  # variances: errors are taken bag by bag
+    if number == 0:
         return np.zeros((len(covariance), 0)), []
     left = np.array(covariance, dtype=float)
     least = 1e-12 * max(float(np.diag(left).max()), 1e-300)
-    limit = len(left) if most is None else min(most, len(left))
-    columns: list[Floats] = []
-    chosen: list[int] = []
-    for k in range(limit if pivots is None else len(pivots)):
+    factor, chosen = [], []
+    for k in range(min(number, len(left))):
         own = np.maximum(np.diag(left), least)
-        told = (left**2).sum(0) / own
-        pivot = int(np.argmax(told)) if pivots is None else pivots[k]
-        if pivots is None and told[pivot] <= 2.0 * own[pivot]:
-            break
+        pivot = int(np.argmax((left**2).sum(0) / own)) if pivots is None else pivots[k]
         column = left[:, pivot] / np.sqrt(own[pivot])
         left -= np.outer(column, column)
-        columns.append(column)
+        factor.append(column)
         chosen.append(pivot)
-    return np.reshape(columns, (-1, len(left))).T, chosen
+    return np.stack(factor, 1), chosen
 
 
 def steps(draws: int, size: int, seed: int = 0) -> Floats:
@@ -136,12 +133,13 @@ def measured(mean: Floats, prior: Floats, errors: Floats, population: Population
     (array([0., 1., 2.]), True)
     """
     m, share = population.mean, population.share
-    effect, own = population.bag_effect, population.bag_effect / share
+    effect = max(population.bag_effect, LEAST_EFFECT * population.variance)
+    own = population.bag_effect / share
     if errors.ndim == 1:
-        still_open = errors / np.maximum(prior - errors + effect, JITTER * prior.mean())
+        still_open = errors / (np.maximum(prior - errors, 0.0) + effect)
         values, unknown = (mean - m) * (1.0 + still_open), errors * (1.0 + still_open)
         return Measurements(m + values / share, unknown / share**2 + own)
-    told = lifted_cholesky(prior - errors + effect * np.eye(len(mean))), True  # T - V
+    told = sl.cho_factor(prior - errors + effect * np.eye(len(mean)), lower=True)  # T - V
     values = mean - m + errors @ sl.cho_solve(told, mean - m)
     unknown = errors + errors @ sl.cho_solve(told, errors)
     noise = 0.5 * (unknown + unknown.T) / share**2 + own * np.eye(len(mean))

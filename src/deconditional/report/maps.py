@@ -86,7 +86,6 @@ class Outlines:
         from matplotlib.collections import PathCollection
         from matplotlib.path import Path
 
-        limits = {k: style.pop(k) for k in ("vmin", "vmax") if k in style}
         codes = np.full(len(x), Path.LINETO, dtype=np.uint8)
         codes[self.start[:-1]] = Path.MOVETO
         order = np.argsort(self.zone, kind="stable")
@@ -95,11 +94,8 @@ class Outlines:
         for rings in np.split(order, first[1:]):  # all rings of a zone, so that holes stay open
             rows = np.concatenate([np.arange(*self.start[k : k + 2]) for k in rings])
             paths.append(Path(np.stack([x[rows], y[rows]], axis=1), codes[rows]))
-        image = PathCollection(paths, edgecolors="0.35", linewidths=0.3, rasterized=True, **style)
-        image.set_array(shown[owners])
-        image.set_clim(limits.get("vmin"), limits.get("vmax"))
-        axes.add_collection(image, autolim=False)
-        return image
+        style |= {"edgecolors": "0.35", "linewidths": 0.3}
+        return _filled(axes, PathCollection, paths, shown[owners], **style)
 
     def lines(self, axes: Axes, drawn: Plane) -> None:
         """Borders as thin lines over a field."""
@@ -298,12 +294,18 @@ def _scattered(axes: Axes, drawn: Plane, **style: Any) -> Any:
     if outlines.shape[1] == 1:
         x, y = outlines[:, 0].T
         return axes.scatter(x, y, s=4e4 / max(len(values), 1), c=values, rasterized=True, **style)
+    image = _filled(axes, PolyCollection, list(outlines), values, edgecolors="face", **style)
+    axes.set(xlim=drawn.x_edges[[0, -1]], ylim=drawn.y_edges[[0, -1]])
+    return image
+
+
+def _filled(axes: Axes, kind: Any, shapes: Any, values: Any, **style: Any) -> Any:
+    """Shapes filled by a value of each."""
     limits = {k: style.pop(k) for k in ("vmin", "vmax") if k in style}
-    image = PolyCollection(list(outlines), edgecolors="face", rasterized=True, **style)
+    image = kind(shapes, rasterized=True, **style)
     image.set_array(values)
     image.set_clim(limits.get("vmin"), limits.get("vmax"))
     axes.add_collection(image, autolim=False)
-    axes.set(xlim=drawn.x_edges[[0, -1]], ylim=drawn.y_edges[[0, -1]])
     return image
 
 

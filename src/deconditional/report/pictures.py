@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from deconditional.fields.zones.grid import DIM
 from deconditional.report import maps, plots
 from deconditional.report.grids import area_weights, grid_of, plane, time_dim
 from deconditional.report.page import Picture, number, share
-from deconditional.report.result import ROLES, Result, floats
+from deconditional.report.result import ROLES, Result, floats, zone_values
 from deconditional.scores import pit_coverage
 
 SAMPLES_DRAWN = 20
@@ -25,9 +24,8 @@ def field(
     """A field as a map; an array stands for all fine cells."""
     if not isinstance(values, xr.DataArray):
         values = result.mean.copy(data=values)
-    zones = None
-    if result.outlines is not None and f"coarse_{DIM}" in values.dims:
-        values, zones = result.mean, floats(values)
+    zones = None if result.outlines is None else zone_values(values)
+    values = values if zones is None else result.mean
     drawn = plane(values).values if zones is None else zones
     known = drawn[np.isfinite(drawn)]
     alt = "no cell has a value."
@@ -51,24 +49,25 @@ def above(result: Result) -> list[Picture]:
     for k, level in enumerate(result.data["above"].values):
         share_above = result.data["exceedance"].isel(above=k, drop=True)
         title = f"probability of more than {number(level)}"
-        panel = maps.Panel(share_above, title, "", "value", (0.0, 1.0), result.outlines)
         likely = int((share_above > 0.95).sum())
-        maps_above.append(
-            Picture.of(
-                maps.field_map(panel),
-                f"Map of the {title}: above 95% in {number(likely)} cells.",
-                f"Probability that {result.quantity} is more than {result.with_units(level)}.",
-            )
-        )
+        alt = f"Map of the {title}: above 95% in {number(likely)} cells."
+        caption = f"Probability that {result.quantity} is more than {result.with_units(level)}."
+        maps_above.append(_of_shares(result, share_above, title, alt, caption))
     return maps_above
 
 
 def share_of_zones(result: Result, shares: xr.DataArray, title: str, caption: str) -> Picture:
     """Zones by a share between zero and one."""
-    values = floats(shares)
-    panel = maps.Panel(result.mean, title, "", "value", (0.0, 1.0), result.outlines, values)
+    values = np.minimum(floats(shares), 1.0)  # borders that were reprojected round
     whole = int((values > 0.999).sum())
     alt = f"Map of {result.noun} by {title}: {number(whole)} of {number(values.size)} whole."
+    return _of_shares(result, result.mean, title, alt, caption, values)
+
+
+def _of_shares(
+    result: Result, field: Any, title: str, alt: str, caption: str, of_zones: Any = None
+) -> Picture:
+    panel = maps.Panel(field, title, "", "value", (0.0, 1.0), result.outlines, of_zones)
     return Picture.of(maps.field_map(panel), alt, caption)
 
 
@@ -108,6 +107,18 @@ def held_out(pit: npt.NDArray[np.float64]) -> Picture:
         plots.coverage_curve(pit),
         f"Actual against nominal coverage of central intervals: {held}.",
         "Above the line intervals are too wide, below it too narrow.",
+    )
+
+
+def histogram(pit: npt.NDArray[np.float64]) -> Picture:
+    """A figure of where truth lies in its distributions."""
+    low, high = (number(int((side < 0.1).sum())) for side in (pit, 1.0 - pit))
+    return Picture.of(
+        plots.pit_histogram(pit),
+        f"Histogram of {number(pit.size)} probabilities of less than the truth (PIT): {low} in "
+        f"the lowest tenth, {high} in the highest.",
+        "Flat within the band where calibrated; a hump says intervals are too wide, two horns too "
+        "narrow, a slope that predictions are too low or too high.",
     )
 
 

@@ -96,6 +96,8 @@ def plain_text(text: Any, width: int = 60) -> str:
 
 LEVELS = np.array([0.05, *np.arange(0.1, 0.91, 0.1), 0.95, 0.99])
 
+PIT_BINS = 10
+
 LINES = ((BLUE, "-", "o"), (VERMILION, "--", "s"))
 """Colour, line and marker of every curve in turn: each alone tells the curves apart."""
 
@@ -117,10 +119,23 @@ def draw_coverage(axes: Axes, pit: npt.ArrayLike, title: str) -> None:
     axes.legend(loc="upper left")
 
 
-def coverage_curve(pit: npt.ArrayLike, title: str = "coverage of central intervals") -> Figure:
+def coverage_curve(pit: npt.ArrayLike) -> Figure:
     """Share of PIT values inside central intervals against the intervals' probability."""
     figure = new_figure(4.8, 4.4)
-    draw_coverage(figure.add_subplot(), pit, title)
+    draw_coverage(figure.add_subplot(), pit, "coverage of central intervals")
+    return figure
+
+
+def pit_histogram(pit: npt.NDArray[np.float64]) -> Figure:
+    """Where truth lies in its distributions, with the band of a calibrated forecast."""
+    figure = new_figure(4.8, 4.4)
+    axes, n, share = figure.add_subplot(), len(pit), 1.0 / PIT_BINS
+    spread = 2.0 * np.sqrt(n * share * (1.0 - share))
+    axes.axhspan(max(n * share - spread, 0.0), n * share + spread, color="0.9")
+    axes.axhline(n * share, color="0.3", linewidth=1)
+    axes.hist(pit, PIT_BINS, range=(0.0, 1.0), color=BLUE, alpha=0.7, rwidth=0.9)
+    axes.set(xlabel="probability of less than the truth", ylabel="observations", xlim=(0, 1))
+    axes.set_title("PIT histogram")
     return figure
 
 

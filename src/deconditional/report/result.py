@@ -189,7 +189,15 @@ class Result:
 
 def _drawn(field: xr.DataArray) -> Floats:
     """The values of a field that a map shows."""
-    return floats(field).ravel() if f"coarse_{DIM}" in field.dims else plane(field).values.ravel()
+    of_zones = zone_values(field)
+    return plane(field).values.ravel() if of_zones is None else of_zones
+
+
+def zone_values(field: xr.DataArray) -> Floats | None:
+    """A value of every zone, at the first time; None of what is no field of zones."""
+    if f"coarse_{DIM}" not in field.dims:
+        return None
+    return floats(field.isel({dim: 0 for dim in field.dims if dim != f"coarse_{DIM}"}))
 
 
 def floats(values: xr.DataArray) -> Floats:

@@ -44,12 +44,13 @@ def sections(result: Result) -> list[Section]:
 def summary(result: Result) -> Text:
     """The result in one paragraph."""
     predicted = int(np.isfinite(result.mean.values).sum())
-    units = f", in {result.units}" if result.units else ""
+    per = result.is_of_counts or not result.units
+    units = f" {result.units}" if per else f", in {result.units}"
     where = "fine cells" if result.time is None else "values (fine cells at all times)"
     model = result.facts.get("model")
     sentences = [
         f"The model {f'{model} ' if model else ''}predicts {result.quantity} "
-        f"({result.target}{units}) "
+        f"({result.target}{units.rstrip()}) "
         f"in {number(predicted)} of {number(result.mean.size)} {where}."
     ]
     roles = result.roles()
@@ -207,7 +208,7 @@ def _calibration(result: Result) -> list[Block]:
             "were left out in cross-validation and predicted from the others: they test the "
             "distributions of coarse cells, not those of fine cells."
         ),
-        Pictures([pictures.held_out(pit)]),
+        Pictures([pictures.held_out(pit), pictures.histogram(pit)]),
     ]
 
 

@@ -32,16 +32,14 @@ CHUNKED_BYTES = 2e9
 """Size of data from which on it is read chunk by chunk where nothing else was asked for."""
 
 
-def open_fine(
-    paths: Sequence[str], which: str, chunked: bool | None = False
-) -> xr.Dataset | list[xr.Dataset]:
+def open_fine(paths: Sequence[str], chunked: bool | None = False) -> xr.Dataset | list[xr.Dataset]:
     """Fine data: rasters one by one, as each may have a grid of its own, other files as one."""
-    files = [file for path in paths for file in _matching(str(path), which)]
+    files = [file for path in paths for file in _matching(str(path), "fine")]
     rasters = [file for file in files if is_raster(file)]
     others = [file for file in files if not is_raster(file)]
-    datasets = [open_raster(file, which, chunked) for file in rasters]
+    datasets = [open_raster(file, "fine", chunked) for file in rasters]
     if others:
-        datasets.insert(0, open_fields(others, which, chunked))
+        datasets.insert(0, open_fields(others, "fine", chunked))
     return datasets[0] if len(datasets) == 1 else datasets
 
 

@@ -14,30 +14,17 @@ import numpy.typing as npt
 import xarray as xr
 
 from deconditional.errors import UsageError
-from deconditional.fields.axes import Flags, Grid
+from deconditional.fields.axes import Grid
 from deconditional.fields.zones.crs import Meeting
 from deconditional.fields.zones.grid import DIM, Zones
+from deconditional.fields.zones.rows import TIME, Rows, named_rows
 
 POLYGONS, POINTS = ("Polygon", "MultiPolygon"), ("Point", "MultiPoint")
-MOST_NAMED = 5
-"""Rows that a complaint names before it counts the rest."""
 
 
 def is_table(data: Any) -> bool:
     """Whether this is a table rather than a dataset: with geometry, or meant to have one."""
     return hasattr(data, "columns") and hasattr(data, "iloc")
-
-
-def named_rows(index: Any, which: Flags) -> str:
-    """Some rows by the names that the table has for them."""
-    rows = np.flatnonzero(which)
-    names = [_plain(index[int(k)]) for k in rows[:MOST_NAMED]]
-    more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
-    return ", ".join(map(repr, names)) + more
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 @dataclass(frozen=True)
@@ -53,16 +40,17 @@ class Layer:
     understood: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, table: Any, columns: Sequence[str], fine: Grid) -> Layer:
+    def of(cls, table: Any, columns: Sequence[str], fine: Grid, time: str | None = None) -> Layer:
         """The layer of a GeoDataFrame; raises where it is none, and says which rows are wrong.
 
         `columns` must be there, as numbers; `fine` is the grid of the cells that the zones are seen
-        with.
+        with; `time` is a column that says when rows are of.
         """
         check_table(table)
-        check_rows(table)
+        rows = Rows.of(table, time)
         meeting = Meeting.of(fine.frame, table)
-        values = {name: (DIM, numbers(table, name)) for name in columns}
+        values = {name: rows.laid_out(numbers(table, name)) for name in columns}
+        table = table.iloc[rows.first]
         is_point = bool(table.geom_type.isin(POINTS).all())
         check_geometry(table, is_point, meeting.geographic)
         rings = meeting.rings(table.geometry.to_numpy(), is_point)
@@ -78,14 +66,16 @@ class Layer:
         coords = {name: (DIM, grid.centres[:, k], about[k]) for k, name in enumerate(names)} | {
             DIM: (DIM, labels(table))
         }
+        if rows.times is not None:
+            coords[TIME] = (TIME, rows.times, {"standard_name": "time"})
+            grid = grid.at(TIME, rows.times)
         data = xr.Dataset(values, coords, dict(table.attrs))
         kind = "points" if is_point else "polygons"
-        said = [("zones", f"{len(table)} {kind}"), *meeting.understood]
+        often = "" if rows.times is None else f" at {len(rows.times)} times"
+        said = [("zones", f"{len(table)} {kind}{often}"), *meeting.understood]
         if twice := int(table.geometry.to_wkb().duplicated().sum()):
-            many = (
-                f"{twice} {kind} lie on others, and all count, as of one time; downscale times one"
-            )
-            said.append(("twice", f"{many} one by one, as in gdf[gdf['month'] == 1]"))
+            many = f"{twice} {kind} lie on others, and all count, as of one time"
+            said.append(("twice", f"{many}; of a table of times, dims={{'time': ...}} names them"))
         return cls(data, grid, tuple(said))
 
 
@@ -116,18 +106,6 @@ def check_table(table: Any) -> None:
         raise UsageError(
             f"the zones {named_rows(table.index, absent)} have no geometry; drop these rows, or "
             "join the table with its geometry again."
-        )
-
-
-def check_rows(table: Any) -> None:
-    """Raise where two rows have one name."""
-    again = table.index[table.index.duplicated()].unique()
-    if len(again):
-        raise UsageError(
-            f"the zones {named_rows(again, np.ones(len(again), dtype=bool))} come more than once, "
-            "so results could not be told apart; join their parts with gdf.dissolve, number the "
-            "rows with gdf.reset_index(drop=True), or, of a table of several times, downscale one "
-            "after the other, as in gdf[gdf['month'] == 1]."
         )
 
 
@@ -212,7 +190,7 @@ def numbers(table: Any, name: str) -> npt.NDArray[np.float64]:
         raise UsageError(f"the zones have several columns {name!r}; rename all but one.")
     if column.dtype.kind not in "fiub":
         example = column.dropna()
-        shown = repr(_plain(example.iloc[0])) if len(example) else "nothing"
+        shown = repr(example.tolist()[0]) if len(example) else "nothing"
         raise UsageError(
             f"the column {name!r} of the zones holds {column.dtype} values ({shown}), not "
             f"numbers; convert it, as in gdf[{name!r}] = pandas.to_numeric(gdf[{name!r}])."
