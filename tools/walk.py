@@ -53,7 +53,8 @@ def model() -> Any:
 def fields() -> Any:
     """A field downscaled from coarse cells."""
     maps = dc.datasets.synthetic_fields(n_lat=12, n_lon=24)
-    cells = dc.datasets.split_cells(maps, "tas", ["altitude"], ["water_vapour"], block=3)
+    names = "tas", ["altitude"], ["water_vapour"]
+    cells = dc.datasets.split_cells(maps, *names, block=3, matched=1.0)
     options: dict[str, Any] = {"model": dc.BaggGP(n_restarts=1, max_iter=3)}
     return lambda: dc.downscale(cells.fine, cells.coarse, "tas", ["altitude"], [], **options)
 
