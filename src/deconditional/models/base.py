@@ -120,10 +120,7 @@ class BagModel(Savable, BagOptions):
             return list(fitted.fields)
         check_count("features", features)
         if hasattr(self, "families_"):
-            raise ValueError(
-                "features is for normal errors of one kind; the posterior of a family is in a "
-                "basis already, so leave it out."
-            )
+            raise ValueError("features is for normal errors; a family is in a basis already.")
         key, n = jax.random.key(self.seed), int(features)
         return fitted.by_draw(
             lambda problem, vector, its, _: problem.fourier_field(
