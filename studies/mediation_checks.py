@@ -7,7 +7,8 @@
     simulation-based calibration: length scales, the variance of the field, the share that mediators
     explain, the field itself, mediators and observations are drawn from their priors, and the
     probability that the posterior gives to values below the truth is noted. It is uniform if
-    model and inference are right.
+    model and inference are right; the model has the prior of the truths' length scales and
+    variance, and priors of its own for the rest.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class MediationSampler(Study):
         x = data.x[:: max(1, len(data.x) // POINTS)]
         options = {"num_warmup": self.samples, "num_samples": self.samples}
 
-        def posterior(method: str, given: dict[str, int] | None) -> tuple[Any, float]:
+        def posterior(method: str, given: dict[str, int] | None) -> tuple[Any, float, Any]:
             began = time.perf_counter()
             model = dc.MediatedGP(
                 setting.kernel,
@@ -83,19 +84,24 @@ class MediationSampler(Study):
             )
             model.fit(data.bags, data.z, mediator=data.mediator)
             found = model.predict(x)
-            return found, time.perf_counter() - began
+            return found, time.perf_counter() - began, model
 
-        sampled, spent = posterior("nuts", options)
+        sampled, spent, of_sampler = posterior("nuts", options)
+        told = [each.nuts_diagnostics_ for each in (of_sampler.regressor_, of_sampler)]
+        convergence = {
+            "r_hat": max(each["r_hat"] for each in told),
+            "divergences": sum(each["divergences"] for each in told),
+        }
         outcomes = []
         for method in METHODS:
-            other, seconds = posterior(method, None)
+            other, seconds, _ = posterior(method, None)
             gap = np.abs(other.mean - sampled.mean) / sampled.std
             ratio = other.std / sampled.std
             record = {
                 **{"gap": float(gap.mean()), "largest_gap": float(gap.max())},
                 **{"sd_ratio": float(ratio.mean()), "sd_least": float(ratio.min())},
                 **{"sd_most": float(ratio.max())},
-                **{"seconds": seconds, "sampler_seconds": spent},
+                **{"seconds": seconds, "sampler_seconds": spent, **convergence},
             }
             outcomes.append(Outcome(task._replace(model=method), [record]))
         return outcomes
@@ -107,6 +113,8 @@ class MediationSampler(Study):
             "mean gap": mean("gap", ".2f"),
             "largest gap": highest("largest_gap", ".2f"),
             "sd / sampler's": mean("sd_ratio", ".2f"),
+            "R-hat": highest("r_hat", ".2f"),
+            "divergences": mean("divergences", ".0f"),
             "s": mean("seconds", ".0f"),
             "sampler, s": mean("sampler_seconds", ".0f"),
         }
@@ -175,7 +183,7 @@ class MediationCalibration(Study):
     def fit(self, task: Task) -> list[Outcome]:
         """Probability of values below the truth, at a point of the first bag and of a bag mean."""
         data = from_the_prior(task.seed, self.cells)
-        priors = {"kernel.lengthscale": LENGTHS}
+        priors = {"kernel.lengthscale": LENGTHS, "kernel.variance": VARIANCE}
         model = dc.MediatedGP(priors=priors, seed=task.seed)
         model.fit(data.bags, data.z, mediator=data.mediator)
         points = np.array([0, data.bags.n_points, len(data.x) - 1])
@@ -183,21 +191,39 @@ class MediationCalibration(Study):
         truth = data.bags.means(data.f[: data.bags.n_points])[1:2]
         of_bag = _below(model.predict_bags(data.bags.select([1])), truth)
         found = {name: float(p) for name, p in zip(QUANTITIES, [*below, *of_bag], strict=True)}
-        return [Outcome(task, [found])]
+        every = _below(model.predict(data.x), data.f)
+        shares = {
+            _share(level): float(np.mean(np.abs(every - 0.5) < level / 2)) for level in LEVELS
+        }
+        return [Outcome(task, [found | shares])]
 
     def table(self, results: Results) -> list[str]:
         """Shares of truths within intervals, and the test of uniformity, for every quantity."""
         rows = []
         for name in QUANTITIES:
             found = values(results.records, name)
-            within = [np.mean(np.abs(found - 0.5) < level / 2) for level in (0.5, 0.95)]
+            within = [np.mean(np.abs(found - 0.5) < level / 2) for level in LEVELS]
             counts = np.bincount((found * BINS).astype(int).clip(max=BINS - 1), minlength=BINS)
             cells = [f"{share:.3f}" for share in within]
             rows.append([name, len(found), *cells, f"{chisquare(counts).pvalue:.2g}"])
+        shares = [values(results.records, _share(level)) for level in LEVELS]
+        cells = [f"{each.mean():.3f} ± {standard_error(each):.3f}" for each in shares]
+        rows.append(["all points", len(shares[0]), *cells, ""])
         return markdown(["quantity", "truths", "50 %", "95 %", "p, uniform"], rows)
 
 
+LEVELS = (0.5, 0.95)
 QUANTITIES = ("in a bag", "in an observed cell", "in another", "bag mean")
+
+
+def _share(level: float) -> str:
+    """Name of the share of all points whose truth lies within intervals."""
+    return f"within {100 * level:.0f} %"
+
+
+def standard_error(found: np.ndarray) -> float:
+    """Of a mean over truths; of one truth nothing is known."""
+    return float(found.std(ddof=1) / np.sqrt(len(found))) if len(found) > 1 else float("nan")
 
 
 def _below(posterior: Any, truth: np.ndarray) -> np.ndarray:

@@ -8,12 +8,14 @@ import pytest
 
 import deconditional as dc
 from deconditional.datasets import swiss_roll
+from deconditional.fitting.priors import LogNormal
 from deconditional.fitting.progress import listening
 from deconditional.scores import coverage, crps, rmse
 from studies.data import noisy_mediator
 
 QUICK = {"n_restarts": 1, "max_iter": 60, "method_options": {"num_draws": 4}}
 HELD = {"kernel.lengthscale": [0.9, 0.7], "kernel.variance": 1.1, "noise_std": 0.2}
+HALF = LogNormal(0.5, 0.1)
 LINK = {"mediator_kernel.lengthscale": 1.3, "mediator_kernel.variance": 0.8}
 
 
@@ -76,6 +78,16 @@ def test_predictions_are_a_mixture_over_draws_of_the_parameters(noisy):
     # Its vague prior of the level goes by the values it is given, hence not to rounding.
     np.testing.assert_allclose(post.component_means[2], alone.predict(data.x[:10]).mean, atol=1e-4)
     assert model.fit_report_.method == "draws"
+
+
+def test_the_variance_of_the_field_has_no_prior_by_z_beside_the_law_of_its_spread(noisy):
+    data, model = noisy
+    problem = model.fitted_.problem
+    prior = problem.parameters.priors["kernel.variance"]
+    assert prior == LogNormal(pytest.approx(np.var(data.z)), 3.0)
+    given = fitted(data, method="map", method_options=None, priors={"kernel.variance": HALF})
+    assert given.fitted_.problem.parameters.priors["kernel.variance"].median == 0.5
+    assert problem.spread is not None
 
 
 def test_it_beats_pseudo_targets_where_the_mediator_is_noisy(noisy):

@@ -14,7 +14,7 @@ from studies import mediation as study
 from studies.data import noisy_mediator
 from studies.frame import Task
 from studies.mediation import Mediation
-from studies.mediation_checks import LENGTHS, MediationCalibration, from_the_prior
+from studies.mediation_checks import LENGTHS, VARIANCE, MediationCalibration, from_the_prior
 from studies.records import Results
 
 
@@ -133,13 +133,16 @@ def test_calibration_notes_the_probability_below_the_truth(tmp_path):
     data = from_the_prior(0, 12)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dc.DeconditionalWarning)
-        model = dc.MediatedGP(priors={"kernel.lengthscale": LENGTHS})
+        priors = {"kernel.lengthscale": LENGTHS, "kernel.variance": VARIANCE}
+        model = dc.MediatedGP(priors=priors)
         post = model.fit(data.bags, data.z, data.mediator).predict(data.x[:1])
     rng = np.random.default_rng(0)
     which = rng.integers(len(post.component_means), size=20_000)
     sd = np.sqrt(post.component_variances[which, 0])
     draws = rng.normal(post.component_means[which, 0], sd)
     assert record["in a bag"] == pytest.approx(np.mean(draws < data.f[0]), abs=0.02)
+    inside = [record["within 50 %"], record["within 95 %"]]
+    assert 0.0 <= inside[0] <= inside[1] <= 1.0
     assert "| in a bag | 1 |" in (tmp_path / "table.md").read_text()
 
 

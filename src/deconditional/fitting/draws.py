@@ -32,6 +32,9 @@ PROPOSALS = 128
 DEGREES = 5.0
 """Degrees of freedom of the t: its tails are heavier than those of posteriors."""
 
+BATCH = 16
+"""Hyper-parameters at which a small problem is evaluated at a time."""
+
 WIDER = 1.4
 """Scale of every other proposal: the posterior need not have the mode's curvature."""
 
@@ -107,18 +110,26 @@ def _log_posteriors(
     low, high = problem.parameters.bounds()
     inside = np.flatnonzero(((vectors >= low) & (vectors <= high)).all(1))
     found = np.full((max(len(others), 1), len(vectors)), -np.inf)
-    ask: Any = partial(loss_and_gradient, problem)
-    if others:
-        alike = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *others)
-        own = [eqx.filter(each, alike, inverse=True) for each in others]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
-        ask = partial(_losses, eqx.filter(others[0], alike), stacked, len(others))
-    for k, losses in zip(inside, _side_by_side(problem, ask, vectors[inside]), strict=True):
+    ask, size = _asked(problem, others)
+    batches = [inside[k : k + size] for k in range(0, len(inside), size)]
+    padded = [np.resize(vectors[batch], (size, vectors.shape[1])) for batch in batches]
+    for batch, losses in zip(batches, _side_by_side(problem, ask, padded), strict=True):
         if current().reached():
             return None
-        found[:, k] = -np.asarray(losses[0])
-        tell("draws of parameters", int(k) + 1, len(vectors))
+        found[:, batch] = -np.asarray(losses).reshape(size, -1)[: len(batch)].T
+        tell("draws of parameters", int(batch[-1]) + 1, len(vectors))
     return np.where(np.isfinite(found), found, -np.inf)
+
+
+def _asked(problem: Any, others: Sequence[Any]) -> tuple[Callable[[Any], Any], int]:
+    """What evaluates a batch of vectors, and how many: to ask costs as much as a small answer."""
+    if not others:
+        return lambda vectors: loss_and_gradient(problem, vectors[0])[0], 1
+    alike = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *others)
+    own = [eqx.filter(each, alike, inverse=True) for each in others]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
+    ask = partial(_losses, eqx.filter(others[0], alike), stacked, len(others))
+    return ask, BATCH if getattr(problem, "is_small", False) else 1
 
 
 def log_marginal(problem: Problem, mode: np.ndarray) -> float:
@@ -137,21 +148,25 @@ def log_marginal(problem: Problem, mode: np.ndarray) -> float:
 
 
 @eqx.filter_jit
-def _losses(same: Any, own: Any, number: int, vector: Any) -> tuple[Any]:
-    """Losses of problems that differ in z and its noise, in turn: K̄ is computed once.
+def _losses(same: Any, own: Any, number: int, vectors: Any) -> Any:
+    """Of problems that differ in z and its noise, (vectors, number): K̄ is computed once for all.
 
-    Not by `vmap`: batches of Cholesky factors wait for one another where two threads ask for them.
+    One after the other, not by `vmap`: batches of Cholesky factors wait for one another where two
+    threads ask for them.
     """
 
     def one(k: Any) -> Any:
         return eqx.combine(same, jax.tree.map(lambda leaf: leaf[k], own))
 
-    gram = one(0).gram_at(vector)
-    return (-jax.lax.map(lambda k: one(k).evaluate(vector, gram)[0], jnp.arange(number)),)
+    def at(vector: Any) -> Any:
+        gram = one(0).gram_at(vector)
+        return jax.lax.map(lambda k: one(k).evaluate(vector, gram)[0], jnp.arange(number))
+
+    return -jax.lax.map(at, vectors)
 
 
 def _side_by_side(
-    problem: Problem, ask: Callable[[Any], Any], vectors: np.ndarray
+    problem: Problem, ask: Callable[[Any], Any], vectors: Sequence[np.ndarray] | np.ndarray
 ) -> Iterator[Any]:
     """What is answered at every vector in turn, worked out side by side."""
     pool = ThreadPoolExecutor(side_by_side(problem, len(vectors)))

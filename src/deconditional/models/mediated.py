@@ -24,10 +24,11 @@ from deconditional.bags import Bags
 from deconditional.errors import DegenerateFitWarning, tell_of
 from deconditional.fitting.draws import DRAWS
 from deconditional.fitting.interrupts import stoppable
-from deconditional.fitting.priors import Prior, SplitLogNormal
+from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
 from deconditional.inference.exact import SpreadPrior
 from deconditional.inference.learn import learn
 from deconditional.inference.posterior import Gaussians, Posterior
+from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.bagg import BaggGP
 from deconditional.models.base import BagModel, learning, stages, take
 from deconditional.models.cautions import of_pseudo_targets
@@ -59,6 +60,16 @@ def length_scale_prior(mode: np.ndarray) -> Prior:
     return SplitLogNormal(mode, below=1.2, above=1.5)
 
 
+def variance_prior(median: np.ndarray) -> Prior:
+    """Prior of the variance of the field: next to none.
+
+    How much bag means vary is told by the observations (:class:`SpreadPrior`), and how much more
+    the field varies within bags by its length scales. A prior about the variance of the
+    observations would count these twice, and take short length scales for improbable.
+    """
+    return LogNormal(median, 3.0)
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class MediatedGP(BagModel):
     r"""The fine field from unmatched observations: the model to begin with.
@@ -87,7 +98,8 @@ class MediatedGP(BagModel):
     priors
         As in :class:`BaggGP`; names that begin with ``mediator_kernel.`` and ``mediator_noise_std``
         are those of the regression. Length scales of the field have
-        ``SplitLogNormal(mode, below=1.2, above=1.5)`` unless a prior is given.
+        ``SplitLogNormal(mode, below=1.2, above=1.5)`` unless a prior is given, and the variance of
+        a kernel that is no sum ``LogNormal(median, 3.0)``.
     n_inducing
         Inducing points of the field and of the regression; None: exact inference up to 3000 bags
         and observations, 400 inducing points beyond. With inducing points the errors of the
@@ -152,7 +164,8 @@ class MediatedGP(BagModel):
                 sources = sources_of(self, bags, z, noise_std, None, refused=refused, **amounts)
                 return self._fit_sources(sources, kept)
             data = Unmatched.of(*matched_pair(bags, z), mediator, own_bag)
-            return self._fit(data, noise_std, kept)
+            with suitable_threads(max(data.bags.n_bags, len(data.z))):
+                return self._fit(data, noise_std, kept)
 
     def _fit_sources(self, sources: Sequence[Given], kept: CheckpointPart | None) -> Self:
         """The field from links that mediators measure, and from what other sources see of it."""
@@ -267,9 +280,12 @@ class MediatedGP(BagModel):
 def _posed(seen: Data, z: np.ndarray, options: MediatedGP, solver: Exact | Variational) -> Posed:
     """Measured bag means, which vary as much as the observations z do."""
     priors: dict[str, Any] = {"typical_z": z, "length_scale_prior": length_scale_prior}
+    exact = isinstance(solver, Exact)  # in a basis bags are many, and say how much they vary
+    if exact:
+        priors["variance_prior"] = variance_prior
     parts = problem_parts(seen, Matched(), options, **priors)
     posed = solver.pose(parts, seen.bags, options.seed)
-    if isinstance(solver, Variational):  # so many bags say themselves how much they vary
+    if not exact:
         return posed
     spread = SpreadPrior.of(z, options.trend != "none")
     return posed._replace(problem=replace(posed.problem, spread=spread))

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from scipy.spatial import cKDTree
 
 from deconditional.errors import Caution, MediatorShiftWarning, UselessMediatorWarning
+from deconditional.kernels.linalg import suitable_threads
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -123,8 +124,9 @@ def predictability(mediator: Floats, values: Floats) -> Predictability | None:
     orders = [np.arange(n), *(rng.permutation(n) for _ in range(SHUFFLES))]
     shuffled = np.stack([gram[np.ix_(order, order)].ravel() for order in orders])
     error = np.full(len(orders), np.inf)
-    for errors in _leave_one_out(mediator):
-        error = np.minimum(error, shuffled @ (errors.T @ errors).ravel())
+    with suitable_threads(n):
+        for errors in _leave_one_out(mediator):
+            error = np.minimum(error, shuffled @ (errors.T @ errors).ravel())
     share = 1.0 - error / by_mean
     return Predictability(float(share[0]), float(np.mean(share >= share[0])))
 

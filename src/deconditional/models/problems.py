@@ -36,6 +36,7 @@ def problem_parts(
     *,
     typical_z: np.ndarray | None = None,
     length_scale_prior: LengthScalePrior = SplitLogNormal,
+    variance_prior: Callable[[np.ndarray], Prior] | None = None,
 ) -> dict[str, Any]:
     """What a problem of any inference is made of.
 
@@ -47,6 +48,8 @@ def problem_parts(
         Observations whose spread sets the priors of variances; those of the data by default.
     length_scale_prior
         The prior of a length scale, by its mode.
+    variance_prior
+        The prior of the variance of a kernel that is no sum, by its median.
     """
     bags, z = data.bags, data.z
     typical = z if typical_z is None else typical_z
@@ -63,6 +66,10 @@ def problem_parts(
     if options.fine_noise:  # what unit noise of single fine values gives to bag means
         overlap = jnp.asarray(bags.overlap() if bags.share_points else 1.0 / bags.effective_sizes)
     many = options.precision == "auto" and bags.n_points >= FLOAT32_FROM
+    priors = dict(options.priors or {})
+    if variance_prior and "kernel.variance" not in priors:
+        whole = [p for p in template.parameters if p.name == "kernel.variance"]
+        priors |= {p.name: variance_prior(p.start) for p in whole}
     return {
         "layout": bags.layout,
         "overlap": overlap,
@@ -72,7 +79,7 @@ def problem_parts(
         "trend_means": trend_means(trend, bags),
         "kernel": template,
         "mediation": mediation,
-        "parameters": ParameterSet.of(parameters, options.fixed, options.priors),
+        "parameters": ParameterSet.of(parameters, options.fixed, priors),
         "dtype": jnp.float32 if many or options.precision == "float32" else jnp.float64,
     }
 
