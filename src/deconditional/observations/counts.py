@@ -124,7 +124,7 @@ class BetaBinomial(OfTrials):
     Examples
     --------
     >>> import deconditional as dc
-    >>> round(dc.BetaBinomial().variance(5.0, 10.0, correlation=1 / 9), 6)
+    >>> round(float(dc.BetaBinomial().variance(5.0, 10.0, correlation=1 / 9)), 6)
     5.0
     """
 
