@@ -99,7 +99,7 @@ def tiles_of_devices():
             layout, _ = layout_bags(points, bag, np.full(n, 0.1), bag[-1] + 1, tiles=tiles)
             u = (layout.points,)
             term = Scaled(u, u, (0.0,), jnp.ones(()), (None,))
-            sweep = sweep_class([term], layout, layout, symmetric=True)
+            sweep = sweep_class([term], layout, layout, True)
             name = f"{form}, {n} points"
             counts[name] = [
                 sum(

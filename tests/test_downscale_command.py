@@ -48,6 +48,10 @@ def contents(folder):
 
 class Posterior(Gaussians):
     @property
+    def latent(self):
+        return self
+
+    @property
     def extrapolation(self):
         return np.zeros(len(self.mean), dtype=np.int8)
 

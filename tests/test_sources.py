@@ -216,6 +216,7 @@ def test_bad_questions_to_a_fitted_model():
         (lambda: model.predict_bags(CELLS, trials=-2.0), "must be positive"),
         (lambda: model.predict_bags(CELLS, n_draws=1), "at least 2"),
         (lambda: model.predict_held_out(np.zeros(8)), "into two parts or more"),
+        (lambda: model.predict(X, features=9), "in a basis already"),
         (
             lambda: dc.BaggGP(n_restarts=1).fit(CELLS, Z).predict_bags(CELLS, kind="sum"),
             "option of",

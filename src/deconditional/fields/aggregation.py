@@ -142,10 +142,14 @@ def aggregate(
         counts = np.empty((samples, posterior.shape[1]))
     for model, rows in _models(source, found):
         bags = _bags(model, found, rows, seed)
-        posterior[:, rows] = np.vstack(_of_model(model, bags, samples, seed))
-        if counts is not None:
-            inside = found.amount[found.bags.table.unit[rows]]
-            counts[:, rows] = _counts(model, bags, inside, samples, seed)
+        if counts is None:
+            posterior[:, rows] = np.vstack(_of_model(model, bags, samples, seed))
+            continue
+        seen = _counts(model, bags, found.amount[found.bags.table.unit[rows]], samples, seed)
+        counts[:, rows] = seen.draws
+        of_points = source.pairing_.question.family.overdispersion == "points"  # are in its rates
+        drawn = _of_model(model, bags, samples, seed) if of_points else _moments(seen.rates)
+        posterior[:, rows] = np.vstack(drawn)
     return found.aggregate(zones, (posterior[0], posterior[1], posterior[2:]), levels, kind, counts)
 
 
@@ -293,8 +297,7 @@ def _of_model(model: Downscaler, bags: Bags, n: int, seed: int) -> tuple[Floats,
     if target.link is not None or (model.pairing_.sources and not target.bounded):
         bags = replace(bags, exposure=None)
         means = model.model_.predict_bags(bags, kind="mean", n_draws=n, seed=seed).draws
-        draws = means if target.link is not None else target.physical(means)
-        return draws.mean(0), draws.std(0), draws
+        return _moments(means if target.link is not None else target.physical(means))
     if target.log or target.bounded:
         return _by_samples(model, bags, n, seed)
     post: CoarsePosterior = model.model_.predict_bags(bags)
@@ -302,12 +305,17 @@ def _of_model(model: Downscaler, bags: Bags, n: int, seed: int) -> tuple[Floats,
     return target.centre + target.scale * post.mean, target.scale * post.std, draws
 
 
-def _counts(model: Downscaler, bags: Bags, inside: Floats, n: int, seed: int) -> Floats:
+def _moments(draws: Any) -> tuple[Floats, Floats, Floats]:
+    """Means and standard deviations of draws, and these."""
+    return draws.mean(0), draws.std(0), draws
+
+
+def _counts(model: Downscaler, bags: Bags, inside: Floats, n: int, seed: int) -> Any:
     """Draws of counts as they would be observed, with a scatter and an effect of their own."""
     bags = replace(bags, exposure=None)
     amounts = {model.pairing_.question.family.amount: inside}
-    post = model.model_.predict_bags(bags, kind="sum", noise=True, n_draws=n, seed=seed, **amounts)
-    return np.asarray(post.draws)
+    options: dict[str, Any] = {"kind": "sum", "noise": True, "n_draws": n, "seed": seed}
+    return model.model_.predict_bags(bags, **options, **amounts)
 
 
 def _bags(model: Downscaler, found: _Found, rows: Ints, seed: int) -> Bags:
@@ -323,8 +331,7 @@ def _bags(model: Downscaler, found: _Found, rows: Ints, seed: int) -> Bags:
 def _by_samples(model: Downscaler, bags: Bags, n: int, seed: int) -> tuple[Floats, Floats, Floats]:
     """Means of functions of the process, from samples of it at all points."""
     posterior = model.model_.predict(bags.points)
-    draws = bags.means(model.target_scaling_.physical(posterior.sample(n, seed)).T).T
-    return draws.mean(0), draws.std(0), draws
+    return _moments(bags.means(model.target_scaling_.physical(posterior.sample(n, seed)).T).T)
 
 
 # ---------------------------------------------------------------------- of a result
@@ -364,5 +371,4 @@ def _of_result(result: xr.Dataset, found: _Found) -> tuple[Floats, Floats, Float
     total = np.bincount(place[used], members.amount[used])
     shares = (members.amount[used] / total[place[used]])[None]
     each = shares * values[:, members.row[used]]
-    draws = np.stack([np.bincount(place[used], row) for row in each]).astype(float)
-    return draws.mean(0), draws.std(0), draws
+    return _moments(np.stack([np.bincount(place[used], row) for row in each]).astype(float))

@@ -340,15 +340,19 @@ def _understood(p: Pairing, bags: FineBags, on_time: str | None) -> tuple[tuple[
             f"than {question.min_cover:.0%} of their area"
         )
     if question.exposure:
-        assert p.amount is not None
-        lines["exposure"] = (
-            f"{question.exposure}: {survey.amount:.8g} in the fine data, {p.amount.sum():.8g} in "
-            f"the bags, {p.amount.min():.4g} to {p.amount.max():.4g} in each; none where it is "
-            "missing"
-        )
+        lines["exposure"] = _amounts_in_words(p, survey.amount)
     if on_time:
         lines["time"] = on_time
     return tuple(lines.items())
+
+
+def _amounts_in_words(p: Pairing, total: float) -> str:
+    assert p.amount is not None
+    often = f" at {p.fine.n_times} times together" if p.fine.n_times > 1 else ""
+    return (
+        f"{p.question.exposure}: {total:.8g} in the fine data{often}, {p.amount.sum():.8g} in the "
+        f"bags, {p.amount.min():.4g} to {p.amount.max():.4g} in each; none where it is missing"
+    )
 
 
 def _names(names: Sequence[str], position: bool, time: bool) -> str:

@@ -64,9 +64,6 @@ MOST_SPREAD = 30.0
 SMALL = 2**21
 """Values of basis functions at points, a tenth of a second of an evaluation."""
 
-MOST_ROUNDS = 8
-"""Solutions, each about the last, at given hyper-parameters."""
-
 SETTLED = 0.05
 """Nats between two rounds that end them."""
 
@@ -383,7 +380,7 @@ def settled(
 ) -> tuple[FamilyProblem, Solution, BasisField]:
     """The problem about its own solution, what that is made of, and the posterior."""
     before = np.inf
-    for _ in range(MOST_ROUNDS):
+    for _ in range(8):
         solution, field = solve(problem, jnp.asarray(vector))
         problem = problem.about(solution)
         now = float(field.log_evidence)

@@ -3,6 +3,7 @@ r"""Posteriors on the scale of the rate, :math:`g^{-1}(f)`: at points, and over 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -89,11 +90,13 @@ class RatePosterior(Gaussians):
         return np.mean([np.asarray(function(*pair)) for pair in pairs], axis=0)
 
 
+@dataclass(frozen=True)
 class BagDraws(Draws):
     """Joint draws of what is predicted of new bags: rates, sums, or observations.
 
     A row for each draw and a column for each bag, with the moments, quantiles and scores of
-    :class:`deconditional.scores.Draws`.
+    :class:`deconditional.scores.Draws`. Of observations, `rates` are the mean rates of the same
+    draws, without scatter and effects of bags.
 
     Examples
     --------
@@ -101,6 +104,8 @@ class BagDraws(Draws):
     >>> found.mean.tolist(), found.exceedance(2.0).tolist(), found.crps([2.0, 2.0])
     ([2.0, 2.0], [0.5, 0.0], 0.0)
     """
+
+    rates: np.ndarray | None = None
 
     @property
     def draws(self) -> np.ndarray:

@@ -88,10 +88,7 @@ class Repeats(eqx.Module):
 
 
 def repeats_of(bags: Ragged, kernel: AbstractKernel) -> Repeats | None:
-    """The distinct bags, where the kernel can tell them from what is shared and there are few.
-
-    Of bags at one time all are distinct, but its kernel need not be worked out for every point.
-    """
+    """The distinct bags, where the kernel can tell them from what is shared and there are few."""
     starts = np.flatnonzero(np.diff(bags.bag, prepend=-1))
     if len(starts) != bags.n_bags:  # points are not in order of their bag
         return None
@@ -112,6 +109,7 @@ def repeats_of(bags: Ragged, kernel: AbstractKernel) -> Repeats | None:
         ]
     )
     shared, value = np.unique(bags.points[starts][:, columns], axis=0, return_inverse=True)
+    # Bags at one time are all distinct, but its kernel need not be worked out for every point.
     if 2 * len(keys) > bags.n_bags and len(shared) > 1:
         return None
     chosen = np.unique(which, return_index=True)[1]

@@ -119,6 +119,8 @@ class BagModel(Savable, BagOptions):
         if features is None:
             return list(fitted.fields)
         check_count("features", features)
+        if hasattr(self, "families_"):
+            raise ValueError("features is for normal errors; a family is in a basis already.")
         key, n = jax.random.key(self.seed), int(features)
         return fitted.by_draw(
             lambda problem, vector, its, _: problem.fourier_field(

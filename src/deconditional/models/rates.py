@@ -113,8 +113,8 @@ def over_bags(
         draws, which = bag_rates(fitted.fields, family.g, bags, n_draws, seed)
     if noise or effects:
         shares = 1.0 / bags.effective_sizes
-        draws = observed(fitted, family, source, draws, which, amount, shares, seed, noise)
-        return BagDraws(draws / amount if kind == "mean" else draws)
+        seen = observed(fitted, family, source, draws, which, amount, shares, seed, noise)
+        return BagDraws(seen / amount if kind == "mean" else seen, draws)
     return BagDraws(draws * amount if kind == "sum" else draws)
 
 

@@ -24,8 +24,8 @@ from deconditional.observations.families import Family, Normal, check_observed
 class Source:
     """Observations of one kind: what they see of the field, and how they scatter about it.
 
-    ``fit([source, source, ...])`` of :class:`~deconditional.VBagg` and
-    :class:`~deconditional.BaggGP` takes several of one field.
+    ``fit([source, source, ...])`` of :class:`~deconditional.VBagg`, ``BaggGP``, ``VarCMP`` and
+    ``MediatedGP`` takes several of one field.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Source:
         What rates are multiplied by; ``bags.exposure`` by default where bags have one.
     mediator
         Mediators of the observations, where these belong to none of the bags; the bags have
-        mediators then, and :class:`~deconditional.VarCMP` is the model.
+        mediators then, and the model is a :class:`~deconditional.MediatedGP`, or a ``VarCMP``.
     bias
         ``"none"``; ``"offset"``, a constant on the scale of the link; ``"affine"``, a factor too.
         Another source without bias says what the field is.
