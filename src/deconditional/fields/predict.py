@@ -145,17 +145,17 @@ def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
 def exceedance_levels(levels: Sequence[float]) -> tuple[float, ...]:
     """Levels of the target in order, each once; raises where one is no number."""
     said = f"exceedance levels are numbers, as in exceedance=[0.01], not {levels!r}."
-    return _in_order(levels, said)
+    numbers = _in_order(levels, said)
+    if not np.isfinite(numbers).all():
+        raise UsageError(said)
+    return numbers
 
 
 def _in_order(given: Sequence[float], complaint: str) -> tuple[float, ...]:
     try:
-        numbers = np.unique(np.asarray(given, dtype=float))
+        return tuple(np.unique(np.asarray(given, dtype=float)).tolist())
     except (TypeError, ValueError):
-        numbers = np.array([np.nan])
-    if not np.isfinite(numbers).all():
-        raise UsageError(complaint)
-    return tuple(numbers.tolist())
+        raise UsageError(complaint) from None
 
 
 def parts_of(side: FineSide, problem: Problem) -> Parts:
