@@ -1483,7 +1483,7 @@ API = {
     "words as weights": (framed(lambda f: f.assign(w=["p", "p", "q"])), "column 'w' must hold"),
     "an infinite covariate": (framed(lambda f: f.assign(x=[1, np.inf, 3])), "missing or infinite"),
     "a point without a bag": (framed(lambda f: f.assign(bag=["a", None, "b"])), "needs a bag"),
-    "a negative weight": (framed(lambda f: f.assign(w=[1, -1, 1])), "a weight of -1"),
+    "a negative weight": (framed(lambda f: f.assign(w=[1, -1, 1])), "a point with weight -1"),
     "two mediators in a bag": (framed(lambda f: f.assign(y=[1, 2, 3])), "more than one value"),
     "bags up to 10^12": (
         lambda f, c: dc.Bags.from_points([[1.0], [2.0]], [0, 10**12]),

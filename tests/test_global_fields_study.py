@@ -58,7 +58,7 @@ class Line:
     def marginals(self, n):
         spread = 0.5 if self.name == "u-cmp" else 1.0
         found = Gaussians(np.full((1, n), self.level), np.full((1, n), spread**2))
-        found.extrapolation = np.zeros(n, dtype=np.int8)
+        found.extrapolation, found.latent = np.zeros(n, dtype=np.int8), found
         return found
 
     def predict(self, x, fine_noise=False, features=None):

@@ -43,17 +43,17 @@ def test_the_same_device_twice():
 # --------------------------------------------------------------------------- four virtual devices
 
 
-@pytest.fixture(scope="module")
-def found():
-    """What a process with four virtual devices found; see the module it runs."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+def printed(script, devices, **env):
+    """What a script prints in a process with so many virtual devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     run = subprocess.run(
-        [sys.executable, str(HERE / "four_devices.py")],
+        [sys.executable, str(HERE / script)],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path]),
             "XLA_FLAGS": flags.strip(),
             "JAX_PLATFORMS": "cpu",
+            **env,
         },
         capture_output=True,
         text=True,
@@ -62,6 +62,16 @@ def found():
     )
     assert run.returncode == 0, run.stderr[-4000:]
     return json.loads(run.stdout)
+
+
+def test_products_of_sums_over_devices_are_right():
+    assert printed("two_devices.py", 2, JAX_DISABLE_MOST_OPTIMIZATIONS="0") < 1e-10
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What a process with four virtual devices found; see the module it runs."""
+    return printed("four_devices.py", 4)
 
 
 @pytest.mark.parametrize("form", ["product", "differences"])

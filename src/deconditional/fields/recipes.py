@@ -210,7 +210,6 @@ class Recipe:
             "n_restarts": self.n_restarts,
             "seed": self.seed,
             **self._averaging(name, matched),
-            **self._precision(name, matched),
             **self.options,
             **({} if self.held is None else {"fixed": self.held, "n_restarts": 1}),
         }
@@ -242,16 +241,10 @@ class Recipe:
         inputs = replace(inputs, n_time=0) if mediated else inputs
         usual = length_scale_prior if mediated else SplitLogNormal
         found: dict[str, Any] = scale_priors(kernel, inputs, steps, self.width, usual, "kernel")
-        if self._has_little_noise(name, matched) and self.options.get("learn_noise") is not False:
+        learns = self.of_means and self.options.get("learn_noise") is not False
+        if matched and learns and name in OF_MEANS:
             found["noise_std"] = NOISE
         return found
-
-    def _has_little_noise(self, name: str, matched: bool) -> bool:
-        return matched and self.of_means and name in OF_MEANS
-
-    def _precision(self, name: str, matched: bool) -> dict[str, Any]:
-        """Next to no noise magnifies what single precision rounds off; predictions check for it."""
-        return {"precision": "float64"} if self._has_little_noise(name, matched) else {}
 
     def _timeless(self, trend: Any) -> dict[str, Any]:
         """Trends of the field and of its mediators: linear in all but time, which has a kernel.
@@ -296,7 +289,6 @@ class Recipe:
             priors=self._priors(kernel, inputs, name, matched) or None,
             fixed=self.held,
             **self._averaging(name, matched),
-            **self._precision(name, matched),
         )
         if matched:
             return base

@@ -291,15 +291,17 @@ class CoarseSide(Side):
         """Target, mediators and amounts of all cells, or all cells at times."""
         question, grid = self.question, self.grid
         check_cells(grid, len(question.coarse_names), "coarse")
-        values = [values_on(grid, self.dataset, name) for name in question.coarse_names]
-        for name, array in zip(question.coarse_names, values, strict=True):
+        names = list(question.coarse_names)
+        values = [values_on(grid, self.dataset, name) for name in names]
+        for name, array in zip(names, values, strict=True):
             self._check_values(name, array)
         amounts = AMOUNTS if self.sources else question.amounts
         if amounts is not None:
+            names.append(amounts)
             values.append(values_on(grid, self.dataset, amounts))
         n_times = max(len(array) for array in values)
         beside = [np.broadcast_to(array, (n_times, grid.n_cells)) for array in values]
-        lasting = [len(array) < n_times for array in values[1:]]
+        lasting = [grid.time not in self.dataset[name].dims for name in names[1:]]
         columns = np.stack([*beside[1:], np.zeros_like(beside[0])], axis=-1)
         units = make_units(fine_times, self.times, beside[0], columns, [*lasting, True], self.clock)
         n = len(question.mediators)

@@ -110,7 +110,12 @@ def bag_cross(
         queries = layout_points(x, row_tiles=n_devices, form=layout.form)
         return between_bags(kernel, queries, layout, dtype=dtype)
     # Bags are the rows of the sweep: tiles reduce over rows first, which keeps vectors long.
-    return between_bags(kernel, layout, layout_points(x), dtype=dtype).T
+    found = between_bags(kernel, layout, layout_points(x), dtype=dtype).T
+    if layout.mesh is None:
+        return found
+    # jaxlib 0.10.2 gets the first rows of products wrong that follow a sum over processor devices
+    # in one function, unless what they multiply is laid out by itself.
+    return lax.optimization_barrier(found)
 
 
 def between_bags(
