@@ -85,15 +85,15 @@ def run(
         f"other half their mean {TARGET}, linked by {', '.join(MEDIATORS)}."
     )
     example = datasets.split_cells(data, TARGET, COVARIATES, MEDIATORS, block=block, seed=seed)
-    downscaler, baseline = fitted(example, seed)
+    downscaler, models = fitted(example, seed)
     for label, text in downscaler.pairing_.understood:
         say(console, label, text)
     console.print(str(downscaler.comparison_))
     chosen = downscaler.model_name_
     results = {
-        which: downscaler.using(which).predict(example.everywhere, command=command or "demo")
-        for which in downscaler.candidates_
-    } | {BASELINE: baseline.predict(example.everywhere)}
+        which: model.predict(example.everywhere, command=command or "demo")
+        for which, model in models.items()
+    }
     scores = compare(results, example.coarse[TARGET], example.truth)
     title = f"against the truth ({example.truth.attrs.get('units', '')})"
     console.print(table(scores, SCORES, title, chosen))
@@ -111,8 +111,8 @@ def fields(month: int, synthetic: bool) -> tuple[xr.Dataset, int, str]:
     return datasets.global_fields(month), 12, f"global climatology, month {month}"
 
 
-def fitted(example: datasets.FieldsExample, seed: int) -> tuple[Downscaler, Downscaler]:
-    """The models to choose from, and the baseline, learnt from the same cells."""
+def fitted(example: datasets.FieldsExample, seed: int) -> tuple[Downscaler, dict[str, Downscaler]]:
+    """What was learnt, and with every model: those to choose from, and the baseline."""
     downscaler = Downscaler(
         TARGET,
         COVARIATES,
@@ -122,12 +122,14 @@ def fitted(example: datasets.FieldsExample, seed: int) -> tuple[Downscaler, Down
         seed=seed,
         progress=True,
     )
-    baseline = clone(downscaler).set_params(model=BASELINE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # notes are in the report
-        for each in (downscaler, baseline):
-            each.fit(example.fine, example.coarse)
-    return downscaler, baseline
+        downscaler.fit(example.fine, example.coarse)
+        models = {which: downscaler.using(which) for which in downscaler.candidates_}
+        if BASELINE not in models:
+            other = clone(downscaler).set_params(model=BASELINE)
+            models[BASELINE] = other.fit(example.fine, example.coarse)
+    return downscaler, models
 
 
 def written(

@@ -45,6 +45,7 @@ from deconditional.fields.validation import (
     folds_of,
 )
 from deconditional.fitting.interrupts import Stop, current
+from deconditional.kernels.devices import aside
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
 from deconditional.models.regression import bag_gap
@@ -57,6 +58,9 @@ Ints = npt.NDArray[np.int64]
 
 STAGED = (PseudoTarget, MediatedGP)
 """Models with a regression on mediators before the model of the field."""
+
+SIDE_BY_SIDE = 4096
+"""Points of matched bags up to which candidates are learnt side by side; more keep cores busy."""
 
 LOG_PASSES = 6
 """Most fits of a logarithmic field, each with a better idea of the spread within bags."""
@@ -242,16 +246,20 @@ class Learner:
         self, stage: Callable[[str], None], kept: CheckpointPart | None, stop: Stop
     ) -> Learnt:
         """Fit the candidates and compare them."""
-        models: dict[str, Any] = {}
-        data, seconds = {}, {}
-        for name in self.names:
-            stage(f"learning {name}")
+        seconds, models = {}, dict[str, Any]()
+        data = {name: self.data(name) for name in self.names}
+
+        def fitted(name: str) -> tuple[Any, float]:
             began = time.perf_counter()
-            data[name] = self.data(name)
-            models[name] = self.fit(name, data[name], data[name].z, **within(kept, name))
-            seconds[f"learning {name}"] = time.perf_counter() - began
+            model = self.fit(name, data[name], data[name].z, **within(kept, name))
+            return model, time.perf_counter() - began
+
+        for name, found in aside(fitted, self.names, kept is None and self._are_small(data)):
+            stage(f"learning {name}")
+            models[name], seconds[f"learning {name}"] = found()
             if stop.used:
                 break
+        models = {name: models[name] for name in data if name in models}
         comparison = None
         family = self.problem.pairing.question.family
         if self.folds is not None and (family is None or family.counts):
@@ -260,8 +268,12 @@ class Learner:
             with suitable_threads(len(self.problem.z)):
                 comparison = self.comparison(models, data, seconds)
             seconds["comparing"] = time.perf_counter() - began
-        untried = tuple(name for name in self.names if name not in models)
-        return Learnt(models, data, seconds, comparison, untried)
+        return Learnt(models, data, seconds, comparison, tuple(n for n in data if n not in models))
+
+    def _are_small(self, data: Mapping[str, FitData]) -> bool:
+        """Whether candidates are learnt side by side: then one compiles while another computes."""
+        few = max(len(each.bags.points) for each in data.values()) <= SIDE_BY_SIDE
+        return few and all(map(self.is_matched, data))
 
     def comparison(
         self, models: Mapping[str, Any], data: Mapping[str, FitData], seconds: Mapping[str, float]

@@ -7,8 +7,7 @@ and is enough where a handful of draws has to stand for a posterior of one mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from scipy.stats import chi2, norm, qmc
 from deconditional.fitting.evaluation import Problem, loss_and_gradient
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.progress import tell
-from deconditional.kernels.devices import side_by_side
+from deconditional.kernels.devices import answers
 
 DRAWS = 16
 """Hyper-parameters that stand for their posterior unless another number is asked for."""
@@ -113,7 +112,7 @@ def _log_posteriors(
     ask, size = _asked(problem, others)
     batches = [inside[k : k + size] for k in range(0, len(inside), size)]
     padded = [np.resize(vectors[batch], (size, vectors.shape[1])) for batch in batches]
-    for batch, losses in zip(batches, _side_by_side(problem, ask, padded), strict=True):
+    for batch, losses in zip(batches, answers(problem, ask, map(jnp.asarray, padded)), strict=True):
         if current().reached():
             return None
         found[:, batch] = -np.asarray(losses).reshape(size, -1)[: len(batch)].T
@@ -165,22 +164,11 @@ def _losses(same: Any, own: Any, number: int, vectors: Any) -> Any:
     return -jax.lax.map(at, vectors)
 
 
-def _side_by_side(
-    problem: Problem, ask: Callable[[Any], Any], vectors: Sequence[np.ndarray] | np.ndarray
-) -> Iterator[Any]:
-    """What is answered at every vector in turn, worked out side by side."""
-    pool = ThreadPoolExecutor(side_by_side(problem, len(vectors)))
-    try:
-        yield from pool.map(lambda v: ask(jnp.asarray(v)), vectors)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def _curvature(problem: Problem, mode: np.ndarray) -> np.ndarray:
     """Curvature of the negative log posterior, by differences of its gradient."""
     steps = STEP * np.eye(len(mode))
     both = np.concatenate([mode + steps, mode - steps])
-    pairs = _side_by_side(problem, partial(loss_and_gradient, problem), both)
+    pairs = answers(problem, partial(loss_and_gradient, problem), jnp.asarray(both))
     up, down = np.split(np.array([np.asarray(gradient) for _, gradient in pairs]), 2)
     found = (up - down) / (2.0 * STEP)
     found = np.where(np.isfinite(found), found, 0.0)

@@ -110,7 +110,8 @@ class Conditioned(NamedTuple):
 
     def seen_by_bags(self, cross: Float[Array, "m N"], trend: Float[Array, "m q"]) -> Functionals:
         """Functionals, from their covariances with the bag means and the trend in them."""
-        return self._known(cross @ self.projection, trend)
+        explained = cross.astype(self.projection.dtype) @ self.projection
+        return self._known(explained.astype(cross.dtype), trend)
 
     def _known(self, explained: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
         r"""Functionals by E and H; what is not known of the trend is :math:`R\Lambda^{-\top/2}`."""

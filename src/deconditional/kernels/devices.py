@@ -10,8 +10,13 @@ gradient. All devices of an accelerator are used without being asked, and all co
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -21,6 +26,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
+from threadpoolctl import threadpool_limits
 
 from deconditional.kernels.layout import Layout, is_accelerator, layout_bags, tiles_for
 
@@ -36,6 +42,7 @@ TILES_PER_DEVICE, SMALLEST_ROW_TILE = 2, 32
 """Row tiles are divided until each device has so many, or they are so small."""
 
 Part = TypeVar("Part")
+Item = TypeVar("Item")
 
 _chosen: tuple[Any, ...] | None = None
 
@@ -134,6 +141,56 @@ def side_by_side(tree: Any, most: int) -> int:
     if is_accelerator() or any(len(array.devices()) > 1 for array in arrays):
         return 1
     return max(1, min(most, os.cpu_count() or 1))
+
+
+def answers(
+    tree: Any, ask: Callable[[Item], Part], items: Iterable[Item], most: int = 1024
+) -> Iterator[Part]:
+    """What is answered to every item in turn, as many at a time as :func:`side_by_side` says.
+
+    The first is answered alone: what it compiles, two threads would compile twice. Work in other
+    threads than the main one, such as those of Dask, keeps to its own.
+    """
+    n, items = side_by_side(tree, most), iter(items)
+    if n == 1 or not _in_main_thread():
+        yield from map(ask, items)
+        return
+    yield from map(ask, islice(items, 1))
+    pool, waiting = ThreadPoolExecutor(n), deque[Future[Part]]()
+    try:
+        for item in items:
+            waiting.append(pool.submit(ask, item))
+            if len(waiting) > n:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def aside(
+    ask: Callable[[Item], Part], items: Sequence[Item], wanted: bool = True
+) -> Iterator[tuple[Item, Callable[[], Part]]]:
+    """Items and their answers: the first is worked out here, the others meanwhile in a thread.
+
+    What that has not begun when the first is there is worked out here too, from the end.
+    """
+    if not (wanted and _in_main_thread() and side_by_side((), 2) > 1):
+        yield from ((item, partial(ask, item)) for item in items)
+        return
+    pool = ThreadPoolExecutor(1)
+    with threadpool_limits(1):  # two threads that set and reset it would leave it anywhere
+        begun = {item: pool.submit(ask, item) for item in items[1:]}
+        try:
+            for item in (*items[:1], *reversed(items[1:])):
+                is_there = item in begun and not begun[item].cancel()
+                yield item, begun[item].result if is_there else partial(ask, item)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def settled(layout: Layout) -> Layout:
