@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from sklearn.exceptions import NotFittedError as NotFittedError
 
 VERSION = version("deconditional")
 """Of this package."""
@@ -20,6 +24,13 @@ HIDDEN = re.compile(
 
 LONG_WORD = re.compile(r"\S{301,}")
 LONGEST_MESSAGE = 2000
+
+
+def __getattr__(name: str) -> Any:
+    """scikit-learn's error of what is not fitted, which is imported when there is one."""
+    if name == "NotFittedError":
+        return importlib.import_module("sklearn.exceptions").NotFittedError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def visible(text: str) -> str:

@@ -22,7 +22,6 @@ import numpy.typing as npt
 import xarray as xr
 from rich.table import Table
 from scipy.sparse import diags_array
-from sklearn.base import clone
 
 import deconditional
 from deconditional import datasets
@@ -34,6 +33,7 @@ from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.io import write_fields
 from deconditional.fields.opponents import bilinear
 from deconditional.models.baselines import areal_weighting, dasymetric, poisson_regression
+from deconditional.models.estimator import clone
 from deconditional.report import write_report
 from deconditional.report.maps import demo_maps
 from deconditional.report.plots import save

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from deconditional import models
 from deconditional.fields.opponents import BILINEAR, REGRESSION
 from deconditional.fields.problem import FitData
 from deconditional.fields.validation import Comparison, Folds
-from deconditional.models.baselines import areal_weighting, poisson_regression
 from deconditional.scores import Counts, Draws
 
 Floats = npt.NDArray[np.float64]
@@ -37,8 +37,8 @@ NOBODY = 1e-9
 
 COLUMNS = ("rmse", "crps", "nll", "coverage95", "coverage50")
 SIMPLE = {
-    "areal weighting": lambda amounts, z, points: areal_weighting(amounts, z),
-    "Poisson regression": poisson_regression,
+    "areal weighting": lambda amounts, z, points: models.baselines.areal_weighting(amounts, z),
+    "Poisson regression": lambda *given: models.baselines.poisson_regression(*given),
 }
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 from scipy.sparse import csr_array
-from sklearn.base import clone
 
 from deconditional.errors import FitWarning, UsageError, tell_of
 from deconditional.fields.count_comparison import compared_counts
@@ -28,6 +27,7 @@ from deconditional.fitting.interrupts import aborting
 from deconditional.fitting.progress import show
 from deconditional.inference.posterior import Gaussians
 from deconditional.models.cautions import leaking
+from deconditional.models.estimator import clone
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import xarray as xr
-from sklearn.exceptions import NotFittedError
 
+from deconditional import errors
 from deconditional.errors import UsageError, tell_of
 from deconditional.fields.description import Account, meanings_of
 from deconditional.fields.fine_bags import FineBags
@@ -256,7 +256,7 @@ class Downscaler(Savable, Options):
 
     def _check_fitted(self) -> None:
         if "model_" not in vars(self):
-            raise NotFittedError("this Downscaler is not fitted; call fit first.")
+            raise errors.NotFittedError("this Downscaler is not fitted; call fit first.")
 
     # ------------------------------------------------------------------ predicting
 

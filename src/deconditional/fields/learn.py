@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import clone
 
 from deconditional.bags import Bags
 from deconditional.errors import Caution, FitWarning, UsageError, shortened, visible
@@ -48,6 +47,7 @@ from deconditional.fitting.interrupts import Stop, current
 from deconditional.kernels.devices import aside
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models import MediatedGP, PseudoTarget, VarCentroidGP
+from deconditional.models.estimator import clone
 from deconditional.models.regression import bag_gap
 from deconditional.models.vbagg import VariationalModel
 from deconditional.saving.kinds import LeftBehind

@@ -20,8 +20,8 @@ import numpy as np
 import xarray as xr
 from scipy.interpolate import RegularGridInterpolator, griddata
 from scipy.spatial import QhullError
-from sklearn.cluster import KMeans
 
+from deconditional.bags.clusters import clusters
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Flags, Floats, Ints, Lattice
 from deconditional.fields.grids import find_grid, values_on
@@ -79,7 +79,7 @@ def detail(pairing: Pairing, used: Ints, regions: int, seed: int) -> Iterator[Tr
         shares /= shares.sum(1, keepdims=True)
         centres = shares @ places
         n = min(regions, len(np.unique(centres, axis=0)))
-        inside = KMeans(n, n_init=1, random_state=seed).fit_predict(centres) == region
+        inside = clusters(centres, n, seed) == region
         asked = inside[group] & (np.bincount(group)[group] > 1)
         if asked.any():
             yield Trial(np.concatenate([shares[inside], single[~inside[group]]]), asked)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from gpjax.kernels.base import AbstractKernel
-from sklearn.base import BaseEstimator
 
 from deconditional.errors import UsageError
 from deconditional.fields.default_kernels import Inputs
@@ -24,11 +23,12 @@ from deconditional.fields.recipes import (
 from deconditional.fields.scaling import local_frame
 from deconditional.fields.series import Series, series_of
 from deconditional.fields.sides import CoarseSide, FineSide
+from deconditional.models.estimator import Estimator
 from deconditional.observations.families import Family, Normal
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Options(BaseEstimator):
+class Options(Estimator):
     """Arguments of :class:`~deconditional.Downscaler`, which says what they mean."""
 
     target: str | None = field(default=None, kw_only=False)

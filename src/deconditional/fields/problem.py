@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from sklearn.neighbors import KNeighborsRegressor
+from scipy.spatial import KDTree
 
 from deconditional.bags import Bags
 from deconditional.fields.axes import Floats, Ints
@@ -174,8 +174,10 @@ class FitData:
         """A property of bags at the observations: their own bag's, or that of similar mediators."""
         if self.mediator is None:
             return per_bag
-        near = KNeighborsRegressor(min(5, len(per_bag)), weights="distance")
-        found = near.fit(self.bags.mediator, per_bag).predict(self.mediator)
+        nearest = np.arange(1, min(5, len(per_bag)) + 1)
+        distance, near = KDTree(self.bags.mediator).query(self.mediator, nearest)
+        weights = 1.0 / np.maximum(distance, 1e-200)  # who is there has all of the weight
+        found = (weights * per_bag[near]).sum(1) / weights.sum(1)
         if self.own_bag is None:
             return found
         return np.where(self.own_bag >= 0, per_bag[self.own_bag], found)

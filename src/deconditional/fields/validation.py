@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
-from sklearn.cluster import KMeans
 
+from deconditional.bags.clusters import clusters
 from deconditional.errors import Caution, NoSkillWarning, UsageError
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.opponents import BILINEAR, REGRESSION
@@ -377,6 +377,6 @@ def _regions(pairing: Pairing, n: int, seed: int) -> Ints:
     cells, index = np.unique(pairing.observed_cell, return_inverse=True)
     positions = pairing.coarse.positions[cells]
     n = min(n, len(cells))
-    labels = KMeans(n, n_init=1, random_state=seed).fit_predict(positions / positions.std())
+    labels = clusters(positions / positions.std(), n, seed)
     _, compact = np.unique(labels, return_inverse=True)
     return compact[index].astype(np.int64)

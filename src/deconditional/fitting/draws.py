@@ -15,11 +15,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import chi2, norm, qmc
+from scipy.special import gammaincinv, ndtri
 
 from deconditional.fitting.evaluation import Problem, loss_and_gradient
 from deconditional.fitting.interrupts import current
 from deconditional.fitting.progress import tell
+from deconditional.fitting.sobol import sobol
 from deconditional.kernels.devices import answers
 
 DRAWS = 16
@@ -84,9 +85,9 @@ def weighted_draws(
     if d == 0 or current().reached():
         return alone
     root = _proposal_root(_curvature(problem, mode))
-    uniform = qmc.Sobol(d + 1, rng=np.random.default_rng(seed)).random(PROPOSALS)
-    normal = norm.ppf(uniform[:, :d].clip(1e-9, 1.0 - 1e-9))
-    steps = normal / np.sqrt(chi2.ppf(uniform[:, d:], DEGREES) / DEGREES)
+    uniform = sobol(d + 1, PROPOSALS, seed)
+    normal = ndtri(uniform[:, :d].clip(1e-9, 1.0 - 1e-9))
+    steps = normal / np.sqrt(2.0 * gammaincinv(0.5 * DEGREES, uniform[:, d:]) / DEGREES)
     steps[1::2] *= WIDER
     vectors = mode + steps @ root.T
     log_posterior = _log_posteriors(problem, others, vectors)

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
-from sklearn.exceptions import NotFittedError
 
+from deconditional import errors
 from deconditional.bags import Bags
 from deconditional.errors import VERSION
 from deconditional.fitting.draws import log_marginal
@@ -235,7 +235,9 @@ class BagModel(Savable, BagOptions):
     def check_fitted(self) -> Fitted:
         """What was learnt; an error before `fit`."""
         if not hasattr(self, "fitted_"):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit first.")
+            raise errors.NotFittedError(
+                f"this {type(self).__name__} is not fitted; call fit first."
+            )
         return self.fitted_
 
 

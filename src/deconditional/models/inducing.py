@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.cluster import kmeans_plusplus
 
 from deconditional.bags import Bags
+from deconditional.bags.clusters import far_apart
 from deconditional.models.checks import rows_of
 
 DEFAULT_INDUCING = 400
@@ -48,8 +48,7 @@ def spread_out(points: np.ndarray, number: int, seed: int) -> np.ndarray:
     """Points far from one another, chosen by k-means++ in standardised units."""
     spread = points.std(0)
     scaled = (points - points.mean(0)) / np.where(spread > 0, spread, 1.0)
-    _, rows = kmeans_plusplus(scaled, number, random_state=seed)
-    return points[np.sort(rows)]
+    return points[np.sort(far_apart(scaled, number, seed))]
 
 
 def _given(how: Any, number: int | None, d: int) -> np.ndarray:

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
-from sklearn.base import BaseEstimator
 
 from deconditional.fitting.draws import DRAWS
 from deconditional.models.checks import check_count
+from deconditional.models.estimator import Estimator
 from deconditional.observations.families import Family
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BagOptions(BaseEstimator):
+class BagOptions(Estimator):
     """What every model of bags takes; :class:`~deconditional.BaggGP` says what it means."""
 
     kernel: AbstractKernel | None = field(default=None, kw_only=False)

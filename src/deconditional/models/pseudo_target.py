@@ -8,22 +8,22 @@ from typing import Any, Self
 
 import numpy.typing as npt
 from gpjax.kernels.base import AbstractKernel
-from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import NotFittedError
 
+from deconditional import errors
 from deconditional.bags import Bags
 from deconditional.errors import tell_of
 from deconditional.fitting.interrupts import stoppable
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.models.bagg import BaggGP
 from deconditional.models.cautions import of_pseudo_targets
+from deconditional.models.estimator import Estimator, clone
 from deconditional.models.regression import Unmatched, of_two_stages
 from deconditional.saving.api import Savable
 from deconditional.saving.resume import Checkpoint, CheckpointPart, opened, within
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PseudoTarget(Savable, BaseEstimator):
+class PseudoTarget(Savable, Estimator):
     """A matched model made mediated: the fair version of the paper's baselines.
 
     A Gaussian process g with kernel ℓ is fitted to the observations and their mediators. Its
@@ -151,5 +151,5 @@ class PseudoTarget(Savable, BaseEstimator):
 
     def _fitted(self) -> Any:
         if not hasattr(self, "model_"):
-            raise NotFittedError("this PseudoTarget is not fitted; call fit first.")
+            raise errors.NotFittedError("this PseudoTarget is not fitted; call fit first.")
         return self.model_
