@@ -55,6 +55,12 @@ def test_help_and_version_come_at_once_and_without_jax():
     assert seconds < 1.0
 
 
+def test_what_downscaling_imports_is_without_what_it_does_not_need():
+    slow = "{'sklearn', 'scipy.stats', 'matplotlib', 'dask', 'geopandas'}"
+    code = f"import sys, deconditional; deconditional.downscale; print(*{slow} & set(sys.modules))"
+    assert seconds_of(code)[1].strip() == ""
+
+
 def test_runs_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "deconditional", "predict"],

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import logsumexp
-from scipy.stats import norm
+from scipy.stats import norm, qmc
 
 import deconditional as dc
 from deconditional.fitting.draws import PROPOSALS, WeightedDraws, weighted_draws
 from deconditional.fitting.evaluation import loss_and_gradient
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
+from deconditional.fitting.sobol import sobol
 from deconditional.inference.learn import Fitted
 
 
@@ -41,6 +42,13 @@ def effective_size(draws):
 
 def parameters(n, reach=9.0):
     return ParameterSet.of([positive(f"p{k}", 1.0, reach=reach) for k in range(n)])
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 9, 40])
+def test_points_that_fill_a_cube_are_those_of_scipy(dimensions):
+    expected = qmc.Sobol(dimensions, rng=np.random.default_rng(5)).random(64)
+    np.testing.assert_array_equal(sobol(dimensions, 64, seed=5), expected)
+    assert sobol(43, 64, seed=5).shape == (64, 43)  # more than the table has
 
 
 def test_a_normal_posterior_has_its_moments_back():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -175,8 +177,24 @@ class Caution(NamedTuple):
     text: str
 
 
+_kept = threading.local()
+
+
+@contextmanager
+def told_later() -> Iterator[list[Caution]]:
+    """Keep what this thread has to tell for another, in which whoever is told can be found."""
+    _kept.cautions = []
+    try:
+        yield _kept.cautions
+    finally:
+        del _kept.cautions
+
+
 def tell_of(cautions: Sequence[Caution]) -> None:
     """Give warnings, at the line outside this package that led to them."""
+    if hasattr(_kept, "cautions"):
+        _kept.cautions.extend(cautions)
+        return
     depth, frame = 1, sys._getframe(0)
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         depth, frame = depth + 1, frame.f_back

@@ -36,8 +36,8 @@ def sobol(dimensions: int, n: int, seed: int) -> npt.NDArray[np.float64]:
     (rng,), tables = np.random.default_rng(seed).spawn(1), ["", *NUMBERS.split()][:dimensions]
     shape, powers = (len(tables), BITS), 2 ** np.arange(BITS)
     shift = rng.integers(2, size=shape, dtype=np.uint32) @ powers
-    mixed = np.tril(rng.integers(2, size=(*shape, BITS), dtype=np.uint32), -1)
-    mixed = mixed.astype(np.int64) + np.eye(BITS, dtype=np.int64)
+    drawn = rng.integers(2, size=(*shape, BITS), dtype=np.uint32)
+    mixed = np.tril(drawn, -1).astype(np.int64) + np.eye(BITS, dtype=np.int64)
     number = np.arange(n)
     count = max(n - 1, 1).bit_length()
     gray = (number ^ (number >> 1))[:, None] >> np.arange(count) & 1

@@ -23,7 +23,7 @@ from gpjax.kernels.base import AbstractKernel
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from deconditional.inference.field import Field, Moments, Path, square_root
+from deconditional.inference.field import Brief, Field, Moments, Path, PointMoments, square_root
 from deconditional.inference.moments import Conditioned, Functionals, condition
 from deconditional.inference.paths import LEAST_VARIANCE, References, chosen_waves
 from deconditional.inference.problem import BagProblem
@@ -38,6 +38,9 @@ from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
 
 MANY = 2**32
 """Kernel values of predictions from which on it is worth compiling it once more: seconds."""
+
+FEW = 2**27
+"""Kernel values up to which to compile it takes longer than to compute it."""
 
 CHECKED = 256
 """Points that are predicted in both precisions."""
@@ -231,7 +234,7 @@ class ExactField(Field):
         cross = between_bags(self.kernel, new, self.layout, dtype=self.dtype)
         return self.conditioned.seen_by_bags(cross, h)
 
-    def quick(self, x: np.ndarray, rounded: int) -> Field:
+    def quick(self, x: np.ndarray, rounded: int) -> PointMoments:
         """The posterior in float32, where x are many points and a check finds that as good.
 
         A tile takes two fifths of the time then, and a product half. What it costs depends on how
@@ -239,8 +242,9 @@ class ExactField(Field):
         where observations have next to no noise. Tiles, means over points, lose less than products.
         """
         layout = self.layout if self.repeats is None else self.repeats.base
-        if not rounded or rounded * len(x) * len(layout.points) < MANY:
-            return self
+        values = max(rounded, 1) * len(x) * len(layout.points)
+        if not rounded or values < MANY:
+            return Brief(self) if values < FEW else self
         some = jnp.asarray(x[np.linspace(0, len(x) - 1, min(CHECKED, len(x))).astype(int)])
         tiles = self if self.dtype == jnp.float32 else replace(self, dtype=jnp.float32)
         known = self.conditioned

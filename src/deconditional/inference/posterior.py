@@ -214,11 +214,8 @@ class Posterior(Joint):
         variances = np.empty_like(means)
         first = {id(field): s for s, field in reversed(list(enumerate(self.fields)))}
         noise, rounded = self._noise, len(first) if self.may_round else 0
-
-        def pieces() -> Iterator[tuple[int, Any, slice, Array]]:
-            for s in sorted(first.values()):
-                quick = self.fields[s].quick(self.x, rounded)
-                yield from ((s, quick, rows, block) for rows, block in blocks(self.x))
+        own = ((s, self.fields[s].quick(self.x, rounded)) for s in sorted(first.values()))
+        pieces = ((s, quick, *piece) for s, quick in own for piece in blocks(self.x))
 
         def moments(piece: tuple[int, Any, slice, Array]) -> tuple[int, int]:
             s, quick, rows, block = piece
@@ -228,7 +225,7 @@ class Posterior(Joint):
             variances[s, rows] = np.asarray(variance)[:size] + noise[s]
             return s, rows.stop
 
-        for s, stop in answers(self.fields[0], moments, pieces(), AT_A_TIME):
+        for s, stop in answers(self.fields[0], moments, pieces, AT_A_TIME):
             tell("points", s * len(self.x) + stop, means.size)
         if len(first) < len(means):
             same = [first[id(field)] for field in self.fields]

@@ -28,6 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 from threadpoolctl import threadpool_limits
 
+from deconditional.errors import Caution, tell_of, told_later
 from deconditional.kernels.layout import Layout, is_accelerator, layout_bags, tiles_for
 
 AXIS = "devices"
@@ -178,13 +179,23 @@ def aside(
     if not (wanted and _in_main_thread() and side_by_side((), 2) > 1):
         yield from ((item, partial(ask, item)) for item in items)
         return
+
+    def away(item: Item) -> tuple[Part, list[Caution]]:
+        with told_later() as cautions:
+            return ask(item), cautions
+
+    def fetched(future: Future[tuple[Part, list[Caution]]]) -> Part:
+        answer, cautions = future.result()
+        tell_of(cautions)
+        return answer
+
     pool = ThreadPoolExecutor(1)
     with threadpool_limits(1):  # two threads that set and reset it would leave it anywhere
-        begun = {item: pool.submit(ask, item) for item in items[1:]}
+        begun = {item: pool.submit(away, item) for item in items[1:]}
         try:
             for item in (*items[:1], *reversed(items[1:])):
                 is_there = item in begun and not begun[item].cancel()
-                yield item, begun[item].result if is_there else partial(ask, item)
+                yield item, partial(fetched, begun[item]) if is_there else partial(ask, item)
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 
 class Estimator:
     """What has options, which its constructor stores under their names."""
+
+    if TYPE_CHECKING:  # what is learnt is known after a fit
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Options by name, and if `deep` those of an estimator among them, as ``base__trend``."""
