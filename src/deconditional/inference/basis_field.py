@@ -31,25 +31,14 @@ from deconditional.kernels.linalg import NoiseRoot
 
 
 class BasisField(Field):
-    """A posterior of the coefficients of a basis.
+    """A posterior of the coefficients of a basis."""
 
-    Attributes
-    ----------
-    basis, trend
-        φ and h.
-    coefficients
-        q(v), of the coefficients of both.
-    log_evidence
-        The bound.
-    fine_noise_variance
-        ς².
-    """
-
+    # basis, trend: φ and h.
     basis: Basis
     trend: Trend
-    coefficients: Coefficients
-    log_evidence: Float[Array, ""]
-    fine_noise_variance: Float[Array, ""]
+    coefficients: Coefficients  # q(v), of the coefficients of both
+    log_evidence: Float[Array, ""]  # the bound
+    fine_noise_variance: Float[Array, ""]  # ς²
 
     @property
     def kernel(self) -> AbstractKernel:

@@ -61,18 +61,12 @@ class SpreadPrior(eqx.Module):
     which has the mean and the variance that it should (Satterthwaite). Where a mediator says little
     the likelihood leaves v open, and the field would shrink to its trend. Where bag means hang
     together, few of them are as good as independent, and a sample says little of v.
-
-    Attributes
-    ----------
-    variance, degrees
-        :math:`\hat v` and M, less one for a level.
-    has_level
-        Whether bag means have a level of their own.
     """
 
+    # variance, degrees: the sample variance, and M, less one for a level.
     variance: Float[Array, ""]
     degrees: Float[Array, ""]
-    has_level: bool = eqx.field(static=True)
+    has_level: bool = eqx.field(static=True)  # whether bag means have a level of their own
 
     @classmethod
     def of(cls, z: np.ndarray, has_level: bool) -> SpreadPrior:
@@ -111,15 +105,10 @@ class Pieces(eqx.Module):
 
 
 class ExactProblem(BagProblem):
-    """A problem whose evidence is computed exactly.
-
-    Attributes
-    ----------
-    repeats
-        The bags as a few of them that come again at other times, where they do.
-    """
+    """A problem whose evidence is computed exactly."""
 
     spread: SpreadPrior | None = eqx.field(default=None, kw_only=True)
+    # The bags as a few of them that come again at other times, where they do.
     repeats: Repeats | None = eqx.field(default=None, kw_only=True)
 
     def gram(self, kernel: AbstractKernel) -> Float[Array, "N N"]:
@@ -172,6 +161,11 @@ class ExactProblem(BagProblem):
             trend = self.trend_means @ field.conditioned.trend
             found = found + self.spread.log_density(pieces.gram, trend)
         return found, (pieces, field)
+
+    def told(self, pieces: Pieces, field: Field) -> dict[str, str]:
+        """How the problem was solved, for a report."""
+        tiles = jnp.dtype(self.dtype).name
+        return {"tiles": tiles, "jitter": f"{field.jitter(pieces):.0e} of the variance"}
 
     def field(self, values: Mapping[str, Any], pieces: Pieces) -> ExactField:
         """The posterior of the field."""

@@ -143,28 +143,15 @@ class Field(eqx.Module):
 
 
 class Path(eqx.Module):
-    """Functions drawn from a posterior: draws of the prior, corrected by what was observed.
+    """Functions drawn from a posterior: draws of the prior, corrected by what was observed."""
 
-    Attributes
-    ----------
-    field
-        The posterior.
-    waves, loadings
-        The draws of the prior; None where the correction is all.
-    trend_draws
-        Coefficients of the trend functions.
-    correction
-        Coefficients of the field's `regressors`.
-    error
-        Root mean square of the relative error of variances, near the bags.
-    """
-
-    field: Field
+    field: Field  # the posterior
+    # waves, loadings: the draws of the prior; None where the correction is all.
     waves: Waves | None
     loadings: tuple[Array, ...]
-    trend_draws: Float[Array, "q S"]
-    correction: Float[Array, "k S"]
-    error: Float[Array, ""]
+    trend_draws: Float[Array, "q S"]  # coefficients of the trend functions
+    correction: Float[Array, "k S"]  # coefficients of the field's `regressors`
+    error: Float[Array, ""]  # root mean square of the relative error of variances, near the bags
 
     @eqx.filter_jit
     def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:

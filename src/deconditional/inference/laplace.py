@@ -168,6 +168,11 @@ class FamilyProblem(eqx.Module):
         """The variance of their errors that is known."""
         return jnp.concatenate([seen.known for seen in self.sources])
 
+    def told(self, pieces: Solution, field: BasisField) -> dict[str, str]:
+        """How the problem was solved, for a report; a climb by minibatches takes no such steps."""
+        steps = int(pieces.steps)
+        return {"steps to the mode": str(steps)} if steps else {}
+
     def rounding(self, vector: Array) -> float:
         """Nats by which precision puts the objective off: all is in the one asked for."""
         return 0.0

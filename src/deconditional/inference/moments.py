@@ -48,22 +48,13 @@ LEAST_JITTER = 1e-16
 
 
 class Functionals(NamedTuple):
-    r"""Linear functionals g of the field, as a posterior knows them.
+    r"""Linear functionals g of the field, as a posterior knows them."""
 
-    Attributes
-    ----------
-    mean
-        Posterior means, (m,).
-    less, more
-        A and B of :math:`\mathrm{Cov}(g, g' \mid z) = P_{gg'} - A_g A_{g'}^\top + B_g B_{g'}^\top`.
-    has_prior
-        Whether P counts: not where B is of all that the field is made of.
-    """
-
-    mean: Float[Array, " m"]
+    mean: Float[Array, " m"]  # posterior means
+    # less, more: A and B of Cov(g, g' | z) = P - A Aᵀ + B Bᵀ.
     less: Float[Array, "m a"]
     more: Float[Array, "m b"]
-    has_prior: bool = True
+    has_prior: bool = True  # whether P counts: not where B is of all that the field is made of
 
     def variance(self, prior: Float[Array, " m"]) -> Float[Array, " m"]:
         """Posterior variances, from those of the prior."""
@@ -78,31 +69,17 @@ class Functionals(NamedTuple):
 
 
 class Conditioned(NamedTuple):
-    r"""The Gaussian conditioned on z.
+    r"""The Gaussian conditioned on z."""
 
-    Attributes
-    ----------
-    log_evidence
-        log p(z).
-    root
-        Cholesky factor of A.
-    projection
-        :math:`W A^{-\top/2}`, (N, M): what turns covariances with bag means into E.
-    misfit
-        :math:`A^{-1/2}(z - B\hat\beta)`, (M,).
-    trend, trend_root
-        :math:`\hat\beta` and the Cholesky factor of Λ.
-    whitened_trend
-        :math:`A^{-1/2}B`, (M, q).
-    """
-
-    log_evidence: Float[Array, ""]
-    root: Float[Array, "M M"]
+    log_evidence: Float[Array, ""]  # log p(z)
+    root: Float[Array, "M M"]  # Cholesky factor of A
+    # W A^(-T/2): what turns covariances with bag means into E.
     projection: Float[Array, "N M"]
-    misfit: Float[Array, " M"]
+    misfit: Float[Array, " M"]  # A^(-1/2) (z - Bβ)
+    # trend, trend_root: the posterior mean of β, and the Cholesky factor of Λ.
     trend: Float[Array, " q"]
     trend_root: Float[Array, "q q"]
-    whitened_trend: Float[Array, "M q"]
+    whitened_trend: Float[Array, "M q"]  # A^(-1/2) B
 
     def seen(self, cross: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
         """Functionals, from their covariances with the observations and the trend in them."""

@@ -79,21 +79,13 @@ AT_ONCE = 1024
 
 
 class References(eqx.Module):
-    """Bag means that paths are corrected by, and reference points at which that is looked at.
+    """Bag means that paths are corrected by, and reference points at which that is looked at."""
 
-    Attributes
-    ----------
-    layout
-        The bags.
-    x, shares
-        Reference points, and the share of every bag mean in the correction there: t(x).
-    variance, residual
-        Posterior variance there, and the part of it that prior draws account for.
-    """
-
-    layout: Layout
+    layout: Layout  # the bags
+    # x, shares: reference points, and the share of every bag mean in the correction there: t(x).
     x: Float[Array, "m d"]
     shares: Float[Array, "m N"]
+    # variance, residual: posterior variance there, and the part of it that prior draws account for.
     variance: Float[Array, " m"]
     residual: Float[Array, " m"]
 
@@ -135,20 +127,12 @@ def near(points: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarra
 
 @dataclass
 class Candidates:
-    """Candidate frequencies of one term.
+    """Candidate frequencies of one term."""
 
-    Attributes
-    ----------
-    frequencies
-        By factor, (n, inputs of the factor).
-    weights : (n,)
-        Their shares of the prior variance: the spectral density over that of the draws.
-    densities
-        By factor, (stretches, n): of the draws, each relative to the spectral density.
-    """
-
-    frequencies: list[np.ndarray]
+    frequencies: list[np.ndarray]  # by factor, (n, inputs of the factor)
+    # (n,), their shares of the prior variance: the spectral density over that of the draws.
     weights: np.ndarray
+    # By factor, (stretches, n): of the draws, each relative to the spectral density.
     densities: list[np.ndarray]
 
     @classmethod

@@ -11,26 +11,16 @@ from deconditional.fitting.parameters import library
 
 
 class Trend(eqx.Module):
-    """h(x): nothing, a constant, or a constant and the standardised covariates.
+    """h(x): nothing, a constant, or a constant and the standardised covariates."""
 
-    Attributes
-    ----------
-    kind
-        ``"none"``, ``"constant"`` or ``"linear"``.
-    centre, scale
-        Of the covariates.
-    sloped
-        One for every covariate that a linear trend has a slope in, zero for others: so trends in
-        more and in fewer covariates share what is compiled.
-    prior_std
-        b, the prior standard deviation of every coefficient.
-    """
-
-    kind: str = eqx.field(static=True)
+    kind: str = eqx.field(static=True)  # `"none"`, `"constant"` or `"linear"`
+    # centre, scale: of the covariates.
     centre: Array
     scale: Array
+    # One for every covariate that a linear trend has a slope in, zero for others: so trends in more
+    # and in fewer covariates share what is compiled.
     sloped: Array
-    prior_std: Float[Array, " q"]
+    prior_std: Float[Array, " q"]  # b, the prior standard deviation of every coefficient
 
     def __loaded__(self) -> Trend:
         """The trend itself, once its parts are known to have a size for each other."""

@@ -19,35 +19,25 @@ import numpy.typing as npt
 from jaxtyping import Array, Float
 
 from deconditional.fitting.evaluation import loss_and_gradient
-from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
+from deconditional.inference.basis import FLOAT32_JITTER, Basis, FourierBasis, InducingBasis
 from deconditional.inference.basis_field import BasisField
 from deconditional.inference.collapsed import least_noise, regress
 from deconditional.inference.held_out import left_over
 from deconditional.inference.problem import BagProblem
 from deconditional.inference.residual import Residual, ResidualRule, penalty
-from deconditional.kernels.linalg import NoiseRoot, as_matrix
+from deconditional.kernels.linalg import JITTER, NoiseRoot, as_matrix
 
 
 class BasisPieces(eqx.Module):
-    """The basis, its bag means, W and S at one value of the hyper-parameters.
-
-    Attributes
-    ----------
-    means : (D, N)
-        Bag means of the basis functions and of the trend functions.
-    residual
-        What the basis leaves out of K̄; None where it leaves out nothing.
-    z
-        The observations.
-    """
+    """The basis, its bag means, W and S at one value of the hyper-parameters."""
 
     basis: Basis
-    means: Float[Array, "D N"]
-    residual: Residual | None
+    means: Float[Array, "D N"]  # bag means of the basis functions and of the trend functions
+    residual: Residual | None  # what the basis leaves out of K̄; None where it leaves out nothing
     weights: Float[Array, "N M"] | None
     noise: Array
     embedding_scale: Float[Array, ""]
-    z: Float[Array, " M"]
+    z: Float[Array, " M"]  # the observations
 
     def mediated(self) -> Float[Array, "D M"]:
         """Γ: the basis as the observations see it."""
@@ -73,22 +63,14 @@ class BasisPieces(eqx.Module):
 
 
 class VariationalProblem(BagProblem):
-    """A problem whose field is written in a basis.
+    """A problem whose field is written in a basis."""
 
-    Attributes
-    ----------
-    locations
-        Inducing points, standardised as the trend's covariates are, unless they are learnt.
-    residual
-        How what the basis leaves out is found; None for random Fourier features, of which
-        `n_features` are used.
-    key
-        Of sampled points and frequencies: one objective, not a new one at every evaluation.
-    """
-
+    # Inducing points, standardised as the trend's covariates are, unless they are learnt.
     locations: Float[Array, "d D"] | None
+    # How what the basis leaves out is found; None for random Fourier features, of which
+    # `n_features` are used.
     residual: ResidualRule | None
-    key: Any
+    key: Any  # of sampled points and frequencies: one objective, not a new one at every evaluation
     n_features: int | None = eqx.field(static=True)
 
     def inducing(self, values: Mapping[str, Any]) -> Float[Array, "d D"]:
@@ -135,6 +117,22 @@ class VariationalProblem(BagProblem):
         weights = np.eye(len(residual)) if pieces.weights is None else np.asarray(pieces.weights)
         rest = left_over(np.asarray(as_matrix(pieces.noise)), weights, residual, folds)
         return mean, variance + np.maximum(rest, 0.0)  # an estimate may be negative
+
+    def told(self, pieces: BasisPieces, field: BasisField) -> dict[str, str]:
+        """How the problem was solved, for a report."""
+        tiles, basis = {"tiles": jnp.dtype(self.dtype).name}, pieces.basis
+        if not isinstance(basis, InducingBasis):
+            return {**tiles, "features": str(self.n_features)}
+        jitter, least = float(basis.jitter), FLOAT32_JITTER if self.dtype == jnp.float32 else JITTER
+        raised = f", raised from {least:.0e}" if jitter > 2 * least else ""
+        together = basis.size - len(np.unique(np.asarray(basis.locations), axis=0))
+        coincide = f" ({together} coincide)" if together else ""
+        number = f"{basis.size}{coincide}{', learnt' if self.locations is None else ''}"
+        return {
+            **tiles,
+            "inducing points": number,
+            "jitter": f"{jitter:.0e} of the variance{raised}",
+        }
 
     def field(self, values: Mapping[str, Any], pieces: BasisPieces) -> BasisField:
         """The optimal posterior and its bound."""

@@ -94,37 +94,22 @@ class Ragged(Protocol):
 
 
 class Layout(eqx.Module):
-    """Points of ragged bags, cut into chunks that never cross a bag.
+    """Points of ragged bags, cut into chunks that never cross a bag."""
 
-    Attributes
-    ----------
-    points : (n_pad, d)
-        Points in order of their chunk; padding repeats a real point.
-    weights : (n_pad,)
-        Within-bag weights, zero where padded.
-    bag : (n_chunks,)
-        The bag of every chunk.
-    n_bags, chunk
-        Number of bags, points per chunk.
-    row_tile, tile
-        Points per tile when the bags are the rows of a matrix, and when they are its columns.
-    one_chunk_per_bag
-        True where chunk j is bag j, so that chunk values are bag values.
-    form
-        How tiles get their distances, ``"product"`` or ``"differences"``.
-    mesh
-        The devices that row tiles are dealt out to; None for one device.
-    """
-
-    points: Float[Array, "n d"]
-    weights: Float[Array, " n"]
-    bag: Array
+    points: Float[Array, "n d"]  # points in order of their chunk; padding repeats a real point
+    weights: Float[Array, " n"]  # within-bag weights, zero where padded
+    bag: Array  # the bag of every chunk
+    # n_bags, chunk: number of bags, points per chunk.
     n_bags: int = eqx.field(static=True)
     chunk: int = eqx.field(static=True)
+    # row_tile, tile: points per tile where the bags are the rows of a matrix, and its columns.
     row_tile: int = eqx.field(static=True)
     tile: int = eqx.field(static=True)
+    # True where chunk j is bag j, so that chunk values are bag values.
     one_chunk_per_bag: bool = eqx.field(static=True)
+    # How tiles get their distances, `"product"` or `"differences"`.
     form: str = eqx.field(static=True, default="product")
+    # The devices that row tiles are dealt out to; None for one device.
     mesh: Mesh | None = eqx.field(static=True, default=None, metadata={"saved": False})
 
     def __loaded__(self) -> Layout:
@@ -204,20 +189,11 @@ def layout_bags(
 
 
 class BagSampler(eqx.Module):
-    """Draws points of bags with replacement, in proportion to their weights.
+    """Draws points of bags with replacement, in proportion to their weights."""
 
-    Attributes
-    ----------
-    points : (n, d)
-        Points in order of their bag.
-    cumulative : (n,)
-        Running sum of their weights; it grows by one over each bag.
-    bag, first, last : (N,)
-        The bags to draw from, and the first and last point of each.
-    """
-
-    points: Float[Array, "n d"]
-    cumulative: Float[Array, " n"]
+    points: Float[Array, "n d"]  # points in order of their bag
+    cumulative: Float[Array, " n"]  # running sum of their weights; it grows by one over each bag
+    # bag, first, last (N,): the bags to draw from, and the first and last point of each.
     bag: Array
     first: Array
     last: Array

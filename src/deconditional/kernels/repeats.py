@@ -28,27 +28,13 @@ Pair = tuple[AbstractKernel | None, AbstractKernel | None]
 
 
 class Repeats(eqx.Module):
-    """Bags as a few of them, repeated.
+    """Bags as a few of them, repeated."""
 
-    Attributes
-    ----------
-    base
-        The distinct bags.
-    which : (N,)
-        The distinct bag that every bag is.
-    shared : (values, q)
-        Distinct values of the inputs that bags do not vary in.
-    value : (N,)
-        The row of `shared` that every bag has.
-    columns
-        Which inputs these are.
-    """
-
-    base: Layout
-    which: Array
-    shared: Float[Array, "values q"]
-    value: Array
-    columns: tuple[int, ...] = eqx.field(static=True)
+    base: Layout  # the distinct bags
+    which: Array  # the distinct bag that every bag is
+    shared: Float[Array, "values q"]  # distinct values of the inputs that bags do not vary in
+    value: Array  # the row of `shared` that every bag has
+    columns: tuple[int, ...] = eqx.field(static=True)  # which inputs these are
 
     def gram(self, kernel: AbstractKernel, dtype: Any = None) -> Float[Array, "N N"]:
         """The bag Gram matrix."""

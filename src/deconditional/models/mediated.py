@@ -39,7 +39,7 @@ from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.options import BasisOptions
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share, of_two_stages
-from deconditional.models.solvers import Exact, Posed, Variational
+from deconditional.models.solvers import Posed, pose
 from deconditional.models.sources import Given, Source, matched_pair, sources_of
 from deconditional.models.vbagg import VBagg
 from deconditional.observations.families import Family
@@ -208,16 +208,15 @@ class MediatedGP(BagModel):
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
         learns = self.learn_noise is not False
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
-        solver = Exact() if exact else Variational(BasisOptions(n_inducing=self.n_inducing))
-        posed = _posed(seen, data.z, of_field, solver)
+        posed = _posed(seen, data.z, of_field, exact)
         others = [
             replace(posed.problem, z=jnp.asarray(each.values), known_noise=jnp.asarray(each.noise))
             for each in drawn
         ]
         part = within(kept, "field").get("checkpoint")
         at = stages(of_field, seen.bags, posed.problem, part)
-        fitted = learn(posed.problem, learning(of_field, posed.problem, solver), at, others)
-        take(self, seen.bags, fitted, solver, (posed.details, posed.notes), at, began)
+        fitted = learn(posed.problem, learning(of_field, posed), at, others)
+        take(self, seen.bags, fitted, posed, at, began)
         return self._with_regression(data, regressor, measurements)
 
     def _with_regression(self, data: Unmatched, regressor: BaggGP, measured: Measurements) -> Self:
@@ -277,14 +276,14 @@ class MediatedGP(BagModel):
         return self
 
 
-def _posed(seen: Data, z: np.ndarray, options: MediatedGP, solver: Exact | Variational) -> Posed:
+def _posed(seen: Data, z: np.ndarray, options: MediatedGP, exact: bool) -> Posed:
     """Measured bag means, which vary as much as the observations z do."""
     priors: dict[str, Any] = {"typical_z": z, "length_scale_prior": length_scale_prior}
-    exact = isinstance(solver, Exact)  # in a basis bags are many, and say how much they vary
-    if exact:
+    if exact:  # in a basis bags are many, and say how much they vary
         priors["variance_prior"] = variance_prior
     parts = problem_parts(seen, Matched(), options, **priors)
-    posed = solver.pose(parts, seen.bags, options.seed)
+    how = options if exact else BasisOptions(n_inducing=options.n_inducing)
+    posed = pose(how, parts, seen.bags, options.seed)
     if not exact:
         return posed
     spread = SpreadPrior.of(z, options.trend != "none")

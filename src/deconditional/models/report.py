@@ -87,6 +87,7 @@ def reported(
     bound = fitted.problem.parameters.at_bounds(best.vector)
     texts = [*notes]
     if fitted.float32_off:
+        details = {**details, "tiles": f"{details['tiles']} (retried)"}
         texts.append(
             f"kernel tiles in float32 put the bound {fitted.float32_off:.2g} nats off, so the fit "
             "was repeated in float64. Set precision='float64' to begin there."

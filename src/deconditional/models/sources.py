@@ -82,27 +82,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Given:
-    """A source that was checked.
+    """A source that was checked."""
 
-    Attributes
-    ----------
-    bags, z, amount, known
-        Its bags, observations, exposures, and variances of errors that are known.
-    family, learns_noise
-        The family, and whether there is noise to be learnt.
-    mediator
-        Mediators of the observations; None where bag m is that of observation m.
-    bias, task, prefix
-        Of a source, and what is before the names of its parameters.
-    """
-
+    # bags, z, amount, known: bags, observations, exposures, and known variances of errors.
     bags: Bags
     z: np.ndarray
     amount: np.ndarray
     known: np.ndarray
+    # family, learns_noise: the family, and whether there is noise to be learnt.
     family: Family
     learns_noise: bool
+    # Mediators of the observations; None where bag m is that of observation m.
     mediator: np.ndarray | None
+    # bias, task, prefix: of a source, and what is before the names of its parameters.
     bias: str
     task: int | None
     prefix: str

@@ -27,18 +27,6 @@ Function = Callable[..., Array]
 class Link:
     r"""A monotone link by its functions.
 
-    Attributes
-    ----------
-    rate, eta
-        The rate :math:`g^{-1}` of a value of f, and the value g of f that has a rate.
-    slope
-        Derivative of the rate by f.
-    bend
-        :math:`g'' / g'^2` by the rate: what the mean of g loses, twice, of a unit of its variance.
-    expected, expected_slope, expected_square
-        The means of the rate, of its slope and of its square where f is normal, by mean and
-        variance of f.
-
     Examples
     --------
     >>> log, logit = link_of("log"), link_of("logit")
@@ -46,10 +34,14 @@ class Link:
     (2.7183, 0.648)
     """
 
+    # rate, eta: the rate g^{-1} of a value of f, and the value g of f that has a rate.
     rate: Function
     eta: Function
-    slope: Function
+    slope: Function  # derivative of the rate by f
+    # g'' / g'^2 by the rate: what the mean of g loses, twice, of a unit of its variance.
     bend: Function
+    # expected, expected_slope, expected_square: the means of the rate, of its slope and of its
+    # square where f is normal, by mean and variance of f.
     expected: Function
     expected_slope: Function
     expected_square: Function
