@@ -23,11 +23,10 @@ from gpjax.kernels.base import AbstractKernel
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from deconditional.inference.field import Field, Moments, Path, square_root
+from deconditional.inference.field import Field, Moments, Path, Trend, square_root
 from deconditional.inference.moments import Conditioned, Functionals, condition
 from deconditional.inference.paths import LEAST_VARIANCE, References, chosen_waves
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.trend import Trend
 from deconditional.inference.waves import Waves, feature_means
 from deconditional.kernels.devices import settled
 from deconditional.kernels.layout import Layout

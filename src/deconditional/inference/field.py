@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,12 +19,49 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
 from deconditional.bags import Bags
+from deconditional.fitting.parameters import library
 from deconditional.inference.moments import Functionals
-from deconditional.inference.trend import Trend
 from deconditional.inference.waves import Waves
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.sweeps import bag_cross, bag_gram
+
+
+class Trend(eqx.Module):
+    """h(x): nothing, a constant, or a constant and the standardised covariates."""
+
+    kind: str = eqx.field(static=True)  # `"none"`, `"constant"` or `"linear"`
+    # centre, scale: of the covariates.
+    centre: Array
+    scale: Array
+    # One for every covariate that a linear trend has a slope in, zero for others: so trends in more
+    # and in fewer covariates share what is compiled.
+    sloped: Array
+    prior_std: Float[Array, " q"]  # b, the prior standard deviation of every coefficient
+
+    def __loaded__(self) -> Trend:
+        """The trend itself, once its parts are known to have a size for each other."""
+        q = {"none": 0, "constant": 1, "linear": 1 + len(self.centre)}[self.kind]
+        shapes = {self.centre.shape, self.scale.shape, self.sloped.shape}
+        if self.prior_std.shape != (q,) or len(shapes) > 1:
+            raise ValueError(f"it has no {self.kind} trend")
+        return self
+
+    def features(self, x: Any) -> Any:
+        """H at every row of x, (m, q); in NumPy where x is."""
+        of = library(x)
+        if self.kind == "none":
+            return of.zeros((x.shape[0], 0), x.dtype)
+        ones = of.ones((x.shape[0], 1), x.dtype)
+        if self.kind == "constant":
+            return ones
+        centre, scale, sloped = map(of.asarray, (self.centre, self.scale, self.sloped))
+        return of.concatenate([ones, sloped * ((x - centre) / scale)], axis=1)
+
+    def whitened(self, features: Float[Array, "m q"]) -> Float[Array, "m q"]:
+        """Features whose coefficients have unit prior variance."""
+        return features * self.prior_std
+
 
 Moments = tuple[Array, Array]
 """A mean, (m,), and a covariance, (m, m)."""
@@ -44,27 +81,11 @@ class Field(eqx.Module):
     :meth:`over`.
     """
 
-    if TYPE_CHECKING:  # fields of one subclass, properties of another
-
-        @property
-        def kernel(self) -> AbstractKernel:
-            """The kernel of the prior, at the hyper-parameters of this posterior."""
-
-        @property
-        def trend(self) -> Trend:
-            """The trend."""
-
-        @property
-        def log_evidence(self) -> Array:
-            """Log p(z), or a bound of it."""
-
-        @property
-        def fine_noise_variance(self) -> Array:
-            """ς², the variance of single fine values about f."""
-
-        @property
-        def dtype(self) -> Any:
-            """The type of kernel tiles."""
+    kernel: eqx.AbstractVar[AbstractKernel]  # of the prior, at the hyper-parameters found
+    trend: eqx.AbstractVar[Trend]
+    log_evidence: eqx.AbstractVar[Array]  # log p(z), or a bound of it
+    fine_noise_variance: eqx.AbstractVar[Array]  # ς², of single fine values about f
+    dtype: eqx.AbstractVar[Any]  # of kernel tiles
 
     @abstractmethod
     def at(self, x: Float[Array, "m d"]) -> Functionals:

@@ -43,8 +43,8 @@ from deconditional.fitting.kernel_parameters import KernelTemplate
 from deconditional.fitting.parameters import IDENTITY, Parameter, ParameterSet
 from deconditional.fitting.priors import Normal
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
-from deconditional.inference.basis_field import BasisField
-from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.basis_field import BasisField, Coefficients
+from deconditional.inference.field import Trend
 from deconditional.inference.newton import (
     Curvature,
     Expansion,
@@ -55,7 +55,6 @@ from deconditional.inference.newton import (
 )
 from deconditional.inference.rates import FinePoints
 from deconditional.inference.seen import FINE_NOISE, Nearest, Seen, View
-from deconditional.inference.trend import Trend
 from deconditional.observations.kinds import Matched, Observation
 
 MOST_SPREAD = 30.0

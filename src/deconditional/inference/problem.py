@@ -21,11 +21,9 @@ from deconditional.fitting.evaluation import evaluated
 from deconditional.fitting.kernel_parameters import KernelTemplate
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.inference.basis import FourierBasis
-from deconditional.inference.basis_field import BasisField
-from deconditional.inference.collapsed import least_noise, regress
-from deconditional.inference.field import Field, Moments
+from deconditional.inference.basis_field import BasisField, least_noise, regress
+from deconditional.inference.field import Field, Moments, Trend
 from deconditional.inference.held_out import from_means, held_out
-from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot, add_covariances, as_matrix
 from deconditional.observations.kinds import Matched, Mediated, Observation

@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from deconditional.bags import Bags
 from deconditional.inference.field import Field
 from deconditional.inference.posterior import JOINT_LIMIT, Gaussians, Paths, Posterior
-from deconditional.observations.links import Link
+from deconditional.observations.families import Link
 from deconditional.scores import Draws
 
 BLOCK = 20_000

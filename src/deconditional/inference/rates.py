@@ -20,7 +20,7 @@ from jax.ops import segment_sum
 from jaxtyping import Array, Float
 
 from deconditional.inference.basis import Basis
-from deconditional.inference.trend import Trend
+from deconditional.inference.field import Trend
 from deconditional.kernels.layout import Layout
 
 MOST_KEPT = 2**25

@@ -31,14 +31,13 @@ from deconditional.kernels.tasks import TaskKernel
 from deconditional.models.base import learning, stages, take
 from deconditional.models.checks import check_count
 from deconditional.models.data import Data
-from deconditional.models.inducing import inducing_points
 from deconditional.models.problems import (
     field_kernel,
     mediated,
     prior_trend,
     with_length_scales,
 )
-from deconditional.models.solvers import Posed, inference_options
+from deconditional.models.solvers import Posed, inducing_points, inference_options
 from deconditional.models.sources import Given, Source, with_task
 from deconditional.observations.families import Normal
 from deconditional.observations.kinds import Matched

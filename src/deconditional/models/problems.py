@@ -14,14 +14,12 @@ from gpjax.kernels.base import AbstractKernel
 from deconditional.fitting.kernel_parameters import KernelTemplate, kernel_template
 from deconditional.fitting.parameters import ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
-from deconditional.inference.field import trend_means
+from deconditional.inference.field import Trend, trend_means
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.trend import Trend
 from deconditional.models.checks import check_kernel
 from deconditional.models.data import Data
 from deconditional.models.options import BagOptions
-from deconditional.observations.kinds import Mediated, Observation
-from deconditional.observations.mediation import ridge_shape
+from deconditional.observations.kinds import Mediated, Observation, ridge_shape
 
 FLOAT32_FROM = 3_000
 """Points from which precision="auto" makes kernel tiles in float32."""

@@ -27,8 +27,8 @@ import numpy.typing as npt
 from scipy.special import betainc, betaln, gammaincc, gammaln, logsumexp, xlogy
 
 from deconditional.scores.calibration import Ends, pit_coverage
-from deconditional.scores.checks import Floats, finite, matched, not_negative
 from deconditional.scores.distributions import usual_scores
+from deconditional.scores.means import Floats, finite, matched, not_negative
 
 NODES = 3000
 """Counts at which a distribution function is found at most: to 1e-4 of a score beyond as many."""

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, ndtr, ndtri
 
-from deconditional.scores.checks import Floats, finite, matched, not_negative
-from deconditional.scores.means import bias, mae, rmse
+from deconditional.scores.means import Floats, bias, finite, mae, matched, not_negative, rmse
 
 BLOCK = 4096
 """Points per block where all pairs of mixture components are needed: what bounds memory."""
