@@ -23,13 +23,7 @@ from jaxtyping import Array
 from paramax import AbstractUnwrappable, NonTrainable
 from scipy.spatial.distance import pdist
 
-from deconditional.fitting.parameters import (
-    IDENTITY,
-    Interval,
-    Parameter,
-    positive,
-    variance_of_part,
-)
+from deconditional.fitting.parameters import IDENTITY, Interval, Parameter, positive
 from deconditional.fitting.priors import Normal, Prior, SplitLogNormal
 from deconditional.kernels.radial import DeepKernel
 from deconditional.kernels.tasks import TaskKernel
@@ -167,7 +161,10 @@ def _kernel_parameter(
             start = np.asarray(median, dtype=float)
             return Parameter(name, start, length_scale_prior(start))
         if keys[-1] == "variance" and keys[0].isdigit():
-            return variance_of_part(name, median)
+            # One of several kernels: a part that explains nothing may all but vanish, so the prior
+            # is three times as wide below the variance of all as above.
+            start = np.asarray(median, dtype=float)
+            return Parameter(name, start, SplitLogNormal(start, below=3.0, above=1.0))
         return positive(name, median)
     if isinstance(leaf, Real) or eqx.is_array(leaf):
         sd = float(max(1.0, np.std(current))) if current.ndim else 1.0 + abs(float(current))

@@ -39,7 +39,6 @@ from jaxtyping import Array, Float
 from deconditional.kernels.linalg import (
     escalating_cholesky,
     log_determinant,
-    stable_cholesky,
     whiten,
 )
 
@@ -80,17 +79,13 @@ class Conditioned(NamedTuple):
     trend: Float[Array, " q"]
     trend_root: Float[Array, "q q"]
     whitened_trend: Float[Array, "M q"]  # A^(-1/2) B
+    jitter: Float[Array, ""]  # that A needed, relative to the mean of its diagonal
 
-    def seen(self, cross: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
-        """Functionals, from their covariances with the observations and the trend in them."""
-        return self._known(whiten(self.root, cross.T).T, trend)
+    def known(self, explained: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
+        r"""Functionals by E and H; what is not known of the trend is :math:`R\Lambda^{-\top/2}`.
 
-    def seen_by_bags(self, cross: Float[Array, "m N"], trend: Float[Array, "m q"]) -> Functionals:
-        """Functionals, from their covariances with the bag means and the trend in them."""
-        return self._known(cross @ self.projection, trend)
-
-    def _known(self, explained: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
-        r"""Functionals by E and H; what is not known of the trend is :math:`R\Lambda^{-\top/2}`."""
+        E is the covariance with bag means times the projection, or with observations, whitened.
+        """
         mean = explained @ self.misfit + trend @ self.trend
         of_trend = whiten(self.trend_root, (trend - explained @ self.whitened_trend).T)
         return Functionals(mean, explained, of_trend.T)
@@ -146,7 +141,7 @@ def _solved(covariance: Array, means: Array, z: Array, scale: Array) -> tuple[Ar
     .. math:: \partial_A = -\tfrac12(m\alpha^\top + \alpha m^\top), \qquad
               \partial_B = \alpha (\Lambda^{-1}c)^\top - m\hat\beta^\top, \qquad \partial_z = m.
     """
-    root = stable_cholesky(covariance)
+    root, jitter = escalating_cholesky(covariance)
     white_z, white_trend = whiten(root, z), whiten(root, means)
     precision = jnp.diag(1.0 / scale**2) + white_trend.T @ white_trend
     trend_root, _ = escalating_cholesky(precision, LEAST_JITTER)
@@ -160,7 +155,8 @@ def _solved(covariance: Array, means: Array, z: Array, scale: Array) -> tuple[Ar
         + 2.0 * jnp.sum(jnp.log(scale))
         + len(z) * jnp.log(2.0 * jnp.pi)
     )
-    return log_evidence, trend, root, white_z - white_trend @ trend, trend_root, white_trend
+    misfit = white_z - white_trend @ trend
+    return log_evidence, trend, root, misfit, trend_root, white_trend, jitter
 
 
 def _solved_forward(*given: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
@@ -169,7 +165,7 @@ def _solved_forward(*given: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]
 
 
 def _solved_backward(solved: tuple[Array, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-    trend, root, misfit, trend_root, white_trend = solved
+    trend, root, misfit, trend_root, white_trend, _ = solved
     slope, of_trend, *_ = cotangents
     inverse = whiten(root, jnp.eye(len(root)))
     seen = whiten(trend_root, white_trend.T) @ inverse

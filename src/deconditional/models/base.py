@@ -35,7 +35,7 @@ from deconditional.models.rates import (
     rates_of,
 )
 from deconditional.models.report import learnt_attributes, reported
-from deconditional.models.solvers import Posed, inference_options, pose
+from deconditional.models.solvers import Posed, check_inference, pose
 from deconditional.observations.kinds import Observation
 from deconditional.saving.api import Savable
 from deconditional.saving.identity import digest, plain
@@ -65,7 +65,7 @@ class BagModel(Savable, BagOptions):
     def check_options(self) -> None:
         """Raise where an option is none of its choices, or contradicts another."""
         super().check_options()
-        inference_options(self)
+        check_inference(self)
 
     def predict(
         self,

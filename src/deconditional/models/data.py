@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +37,8 @@ class Data:
     @classmethod
     def of(
         cls,
-        bags: Bags,
-        z: npt.ArrayLike,
+        bags: Any,
+        z: npt.ArrayLike | None,
         noise_std: npt.ArrayLike | None,
         noise_cov: npt.ArrayLike | None,
         options: BagOptions,

@@ -40,7 +40,7 @@ from deconditional.models.options import BasisOptions
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share, of_two_stages
 from deconditional.models.solvers import Posed, pose
-from deconditional.models.sources import Given, Source, matched_pair, sources_of
+from deconditional.models.sources import Given, Source, sources_of
 from deconditional.models.vbagg import VBagg
 from deconditional.observations.families import Family
 from deconditional.observations.kinds import Matched
@@ -163,7 +163,7 @@ class MediatedGP(BagModel):
                 refused = {"own_bag": own_bag}
                 sources = sources_of(self, bags, z, noise_std, None, refused=refused, **amounts)
                 return self._fit_sources(sources, kept)
-            data = Unmatched.of(*matched_pair(bags, z), mediator, own_bag)
+            data = Unmatched.of(bags, z, mediator, own_bag)
             with suitable_threads(max(data.bags.n_bags, len(data.z))):
                 return self._fit(data, noise_std, kept)
 

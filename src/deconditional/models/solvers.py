@@ -89,13 +89,9 @@ def _residual_rule(
 
 
 def inference_options(model: Any) -> tuple[int, ClimbOptions | None]:
-    """Points per bag of estimates, and how a bound is climbed, if it is: what a model asks for.
-
-    All options of inference are known to go together then.
-    """
+    """Points per bag of estimates, and how a bound is climbed, if it is: what a model asks for."""
     if not isinstance(model, BasisOptions):
         return TRACE_POINTS, None
-    _check(model)
     given = dict(model.inference_options or {})
     points = given.pop("trace_points", TRACE_POINTS)
     check_count("trace_points", points)
@@ -113,8 +109,11 @@ def inference_options(model: Any) -> tuple[int, ClimbOptions | None]:
     return int(points), ClimbOptions(**given) if model.inference == "stochastic" else None
 
 
-def _check(model: Any) -> None:
-    """Raise where options contradict each other."""
+def check_inference(model: Any) -> None:
+    """Raise where options of inference contradict each other."""
+    if not isinstance(model, BasisOptions):
+        return
+    inference_options(model)
     if model.inference not in ("collapsed", "laplace", "stochastic"):
         raise ValueError(
             f"inference must be 'collapsed', 'laplace' or 'stochastic', not {model.inference!r}."

@@ -128,7 +128,6 @@ def sources_of(
             "standard deviation for each observation."
         )
     if not isinstance(where, list | tuple):
-        where, z = matched_pair(where, z)
         own = Source(where, z, model.family, noise_std, exposure, trials, mediator)
         return given([own])
     told = {"z": z, "noise_std": noise_std, "exposure": exposure, "trials": trials}
@@ -141,13 +140,6 @@ def sources_of(
             "with a list of sources, each has its own family: dc.Source(..., family=...)."
         )
     return given(where)
-
-
-def matched_pair(bags: Any, z: Any) -> tuple[Any, Any]:
-    """Bags and observations of a fit without sources, once there are both."""
-    if z is None:
-        raise TypeError("fit(bags, z) needs the observations z.")
-    return bags, z
 
 
 def given(sources: Sequence[Source]) -> list[Given]:
