@@ -34,7 +34,7 @@ from deconditional.models.rates import (
     over_bags,
     rates_of,
 )
-from deconditional.models.report import learnt_attributes, reported
+from deconditional.models.report import take
 from deconditional.models.solvers import Posed, check_inference, pose
 from deconditional.observations.kinds import Observation
 from deconditional.saving.api import Savable
@@ -258,28 +258,6 @@ def learning(model: BagModel, posed: Posed) -> Learning:
         climb=posed.climb,
         starts=own_starts(posed.problem, model),
     )
-
-
-def take(
-    model: Model,
-    bags: Bags,
-    fitted: Fitted,
-    posed: Posed,
-    at: CheckpointPart,
-    began: float,
-) -> Model:
-    """The model with the attributes of what was learnt, in place of those of a fit before."""
-    seen = learnt_attributes(fitted, bags, model.priors)
-    details = posed.details | fitted.problem.told(fitted.pieces[0], fitted.fields[0])
-    effort = f"max_iter (now {model.max_iter})"
-    if posed.climb is not None:
-        effort = f"max_steps in inference_options (now {posed.climb.max_steps})"
-    seconds = time.perf_counter() - began
-    report = reported(fitted, seen, details, posed.notes, effort, at, seconds)
-    for stale in [name for name in vars(model) if name.endswith("_")]:
-        delattr(model, stale)
-    model.__dict__.update(seen, fit_report_=report)
-    return model
 
 
 def stages(

@@ -67,7 +67,7 @@ class CMP(BagModel, MediationOptions):
     def fit(
         self,
         bags: Bags,
-        z: npt.ArrayLike,
+        z: npt.ArrayLike | None,
         mediator: npt.ArrayLike | None = None,
         *,
         own_bag: npt.ArrayLike | None = None,

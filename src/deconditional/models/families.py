@@ -28,7 +28,7 @@ from deconditional.inference.learn import (
 from deconditional.inference.seen import FINE_NOISE, Nearest, Seen
 from deconditional.kernels.devices import gathered
 from deconditional.kernels.tasks import TaskKernel
-from deconditional.models.base import learning, stages, take
+from deconditional.models.base import learning, stages
 from deconditional.models.checks import check_count
 from deconditional.models.data import Data
 from deconditional.models.problems import (
@@ -37,6 +37,7 @@ from deconditional.models.problems import (
     prior_trend,
     with_length_scales,
 )
+from deconditional.models.report import take
 from deconditional.models.solvers import Posed, inducing_points, inference_options
 from deconditional.models.sources import Given, Source, with_task
 from deconditional.observations.families import Normal

@@ -30,7 +30,7 @@ from deconditional.inference.learn import learn
 from deconditional.inference.posterior import Gaussians, Posterior
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.bagg import BaggGP
-from deconditional.models.base import BagModel, learning, stages, take
+from deconditional.models.base import BagModel, learning, stages
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.data import Data
 from deconditional.models.families import families_asked
@@ -39,6 +39,7 @@ from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.options import BasisOptions
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share, of_two_stages
+from deconditional.models.report import take
 from deconditional.models.solvers import Posed, pose
 from deconditional.models.sources import Given, Source, sources_of
 from deconditional.models.vbagg import VBagg

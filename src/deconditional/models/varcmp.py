@@ -75,6 +75,6 @@ class VarCMP(CMP, VariationalModel, FamilyOptions):
             sources = sources_of(self, bags, z, noise_std, noise_cov, refused=refused, **amounts)
             with opened(checkpoint) as kept:
                 return fit_sources(self, sources, kept)
-        noise = {"noise_std": noise_std, "noise_cov": noise_cov}
-        own: dict[str, Any] = {"own_bag": own_bag, "checkpoint": checkpoint}
-        return super().fit(bags, z, mediator, **own, **noise)
+        noise: dict[str, Any] = {"noise_std": noise_std, "noise_cov": noise_cov}
+        alone: Any = bags
+        return super().fit(alone, z, mediator, own_bag=own_bag, checkpoint=checkpoint, **noise)
