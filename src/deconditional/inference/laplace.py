@@ -123,25 +123,18 @@ class Solution(eqx.Module):
 
 
 class FamilyProblem(eqx.Module):
-    """Sources, kernel and parameters of a model with observations of any family.
-
-    Attributes
-    ----------
-    inducing
-        Where the basis functions are; None for random Fourier features.
-    key, n_features
-        Of random Fourier features.
-    variational
-        Take rates as expectations; Laplace's method if not.
-    """
+    """Sources, kernel and parameters of a model with observations of any family."""
 
     sources: tuple[Seen, ...]
     trend: Trend
     kernel: KernelTemplate
     parameters: ParameterSet
+    # Where the basis functions are; None for random Fourier features.
     inducing: Float[Array, "d D"] | None
+    # key, n_features: of random Fourier features.
     key: Any
     n_features: int = eqx.field(static=True)
+    # Take rates as expectations; Laplace's method if not.
     variational: bool = eqx.field(static=True)
     dtype: type = eqx.field(static=True)
 

@@ -67,7 +67,7 @@ class CMP(BagModel, MediationOptions):
     def fit(
         self,
         bags: Bags,
-        z: npt.ArrayLike | None,
+        z: npt.ArrayLike,
         mediator: npt.ArrayLike | None = None,
         *,
         own_bag: npt.ArrayLike | None = None,

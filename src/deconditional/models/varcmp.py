@@ -76,5 +76,5 @@ class VarCMP(CMP, VariationalModel, FamilyOptions):
             with opened(checkpoint) as kept:
                 return fit_sources(self, sources, kept)
         noise: dict[str, Any] = {"noise_std": noise_std, "noise_cov": noise_cov}
-        alone: Any = bags
-        return super().fit(alone, z, mediator, own_bag=own_bag, checkpoint=checkpoint, **noise)
+        given: Any = bags, z, mediator
+        return super().fit(*given, own_bag=own_bag, checkpoint=checkpoint, **noise)
