@@ -96,33 +96,18 @@ def _leaves(kernel: AbstractKernel) -> tuple[list[Any], Any]:
 
 def kernel_template(
     kernel: AbstractKernel,
-    prefix: str,
-    inputs: np.ndarray,
-    variance: float,
+    prefix: str,  # "kernel" or "mediator_kernel"
+    inputs: np.ndarray,  # points the kernel will see, for typical distances
+    variance: float,  # a typical variance of what the kernel models
     unit_variance: bool = False,
-    length_scale_prior: Callable[[np.ndarray], Prior] = SplitLogNormal,
+    length_scale_prior: Callable[[np.ndarray], Prior] = SplitLogNormal,  # by its mode
 ) -> KernelTemplate:
     """Find the learnable parameters of a kernel and give them data-driven priors.
 
     The prior of a length scale is centred on the median distance between inputs over √2, where a
-    Gaussian kernel has fallen to 1/e (times √d for a length scale per dimension).
-
-    Parameters
-    ----------
-    kernel
-        Any GPJax kernel. Parameters wrapped in ``paramax.non_trainable`` and plain Python numbers
-        stay as they are; network weights are learnt.
-    prefix
-        ``"kernel"`` or ``"mediator_kernel"``.
-    inputs
-        Points the kernel will see, for typical distances.
-    variance
-        A typical variance of what the kernel models.
-    unit_variance
-        Leave out the variance of a kernel that is a single stationary one: the scale of a mediator
-        kernel is absorbed by the ridge.
-    length_scale_prior
-        The prior of a length scale, given its mode.
+    Gaussian kernel has fallen to 1/e (times √d for a length scale per dimension). Weights of
+    networks are learnt. With `unit_variance` the variance of a single stationary kernel is not: the
+    scale of a mediator kernel is absorbed by the ridge.
     """
     pairs, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=_is_parameter)
     skip_variance = unit_variance and isinstance(kernel, StationaryKernel)

@@ -92,30 +92,14 @@ class Conditioned(NamedTuple):
 
 
 def condition(
-    gram: Float[Array, "N N"],
-    weights: Float[Array, "N M"] | None,
-    noise: Float[Array, "M M"],
+    gram: Float[Array, "N N"],  # K̄, without high-resolution noise, which belongs to `noise`
+    weights: Float[Array, "N M"] | None,  # W; the identity if None
+    noise: Float[Array, "M M"],  # S
     z: Float[Array, " M"],
-    trend_means: Float[Array, "N q"],
-    trend_scale: Float[Array, " q"],
+    trend_means: Float[Array, "N q"],  # Pᵀh(x), without columns where there is no trend
+    trend_scale: Float[Array, " q"],  # b, the prior standard deviation of each coefficient
 ) -> Conditioned:
-    r"""Condition the field on the observations z.
-
-    Parameters
-    ----------
-    gram
-        :math:`\bar K`, without high-resolution noise (which belongs to `noise`).
-    weights
-        W; the identity if None.
-    noise
-        S.
-    z
-        Observations.
-    trend_means
-        :math:`\bar H = P^\top h(x)`, with zero columns when there is no trend.
-    trend_scale
-        b, the prior standard deviation of each trend coefficient.
-    """
+    """Condition the field on the observations z."""
     if weights is None:
         weights, covariance, means = jnp.eye(len(gram)), gram + noise, trend_means
     else:

@@ -224,36 +224,16 @@ def _padded(array: np.ndarray, missing: int) -> np.ndarray:
 
 def chosen_waves(
     kernel: AbstractKernel,
-    d: int,
-    look: Callable[[Array], References],
-    points: np.ndarray,
-    n_features: int | None,
-    key: Any,
-    dtype: Any = None,
+    d: int,  # inputs of the kernel
+    look: Callable[[Array], References],  # what is conditioned on, with reference points
+    points: np.ndarray,  # of the bags, near which paths are to be right
+    n_features: int | None,  # cosines and sines; as many as it takes if None
+    key: Any,  # the same key gives the same frequencies
+    dtype: Any = None,  # in which the paths are evaluated
 ) -> tuple[Waves, float]:
     """Frequencies for paths that are corrected at bag means, and their error.
 
-    Parameters
-    ----------
-    kernel, d
-        k, and the number of its inputs.
-    look
-        What is conditioned on, with reference points.
-    points
-        Points of the bags, near which paths are to be right.
-    n_features
-        Cosines and sines; as many as it takes if None.
-    key
-        The same key gives the same frequencies.
-    dtype
-        In which the paths are evaluated.
-
-    Returns
-    -------
-    waves
-        The frequencies.
-    error
-        Root mean square of the relative error of variances at reference points.
+    That is the root mean square of the relative error of variances at reference points.
     """
     terms = radial_terms(kernel)
     rng = np.random.default_rng(np.asarray(jr.key_data(key)))

@@ -317,26 +317,17 @@ def wave_features(
 
 
 def spectral_features(
-    kernel: AbstractKernel, n_features: int, key: Key[Array, ""], d: int, dtype: Any = None
+    kernel: AbstractKernel,
+    n_features: int,  # cosines and sines together
+    key: Key[Array, ""],
+    d: int,  # inputs of the kernel
+    dtype: Any = None,  # of phases, cosines and sines; that of the points by default
 ) -> Callable[[Float[Array, "n d"]], Float[Array, "n features"]]:
     r"""Random Fourier features :math:`\phi` with :math:`E[\phi(x)^\top\phi(x')] = k(x, x')`.
 
     The spectral measure of a product of kernels is the convolution of their measures, so one
     frequency of a term is drawn per factor and the phases add up. `n_features` is spread over
     the terms of a sum. Kernels without a radial form raise a ``TypeError``.
-
-    Parameters
-    ----------
-    kernel
-        k.
-    n_features
-        How many: cosines and sines together.
-    key
-        Of the frequencies.
-    d
-        Number of inputs of the kernel.
-    dtype
-        Of phases, cosines and sines; that of the points by default.
     """
     terms = radial_terms(kernel)
     pairs = max(1, n_features // (2 * len(terms)))
