@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -81,11 +81,27 @@ class Field(eqx.Module):
     :meth:`over`.
     """
 
-    kernel: eqx.AbstractVar[AbstractKernel]  # of the prior, at the hyper-parameters found
-    trend: eqx.AbstractVar[Trend]
-    log_evidence: eqx.AbstractVar[Array]  # log p(z), or a bound of it
-    fine_noise_variance: eqx.AbstractVar[Array]  # ς², of single fine values about f
-    dtype: eqx.AbstractVar[Any]  # of kernel tiles
+    if TYPE_CHECKING:  # fields of one subclass, properties of another
+
+        @property
+        def kernel(self) -> AbstractKernel:
+            """The kernel of the prior, at the hyper-parameters of this posterior."""
+
+        @property
+        def trend(self) -> Trend:
+            """The trend."""
+
+        @property
+        def log_evidence(self) -> Array:
+            """Log p(z), or a bound of it."""
+
+        @property
+        def fine_noise_variance(self) -> Array:
+            """ς², the variance of single fine values about f."""
+
+        @property
+        def dtype(self) -> Any:
+            """The type of kernel tiles."""
 
     @abstractmethod
     def at(self, x: Float[Array, "m d"]) -> Functionals:

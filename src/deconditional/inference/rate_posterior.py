@@ -116,10 +116,6 @@ class BagDraws(Draws):
         """Joint covariance of all bags."""
         return np.atleast_2d(np.cov(self.values, rowvar=False))
 
-    def exceedance(self, level: Any) -> np.ndarray:
-        """Probability of more than a level, for every bag."""
-        return 1.0 - self.cdf(level)
-
     def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
         """Draws chosen with replacement, (n, m)."""
         return self.values[np.random.default_rng(seed).integers(len(self.values), size=n)]
