@@ -25,7 +25,7 @@ from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.checks import check_bags, check_count
 from deconditional.models.data import Data
-from deconditional.models.options import BagOptions
+from deconditional.models.options import BagOptions, BasisOptions
 from deconditional.models.problems import own_starts, problem_parts
 from deconditional.models.rates import (
     asked_bags,
@@ -65,7 +65,8 @@ class BagModel(Savable, BagOptions):
     def check_options(self) -> None:
         """Raise where an option is none of its choices, or contradicts another."""
         super().check_options()
-        check_inference(self)
+        if isinstance(self, BasisOptions):
+            check_inference(self)
 
     def predict(
         self,

@@ -110,9 +110,7 @@ def inference_options(model: Any) -> tuple[int, ClimbOptions | None]:
 
 
 def check_inference(model: Any) -> None:
-    """Raise where options of inference contradict each other."""
-    if not isinstance(model, BasisOptions):
-        return
+    """Raise where options of inference in a basis contradict each other."""
     inference_options(model)
     if model.inference not in ("collapsed", "laplace", "stochastic"):
         raise ValueError(

@@ -88,12 +88,12 @@ class Gaussians(Distributions):
         return self._moments[1]
 
     @property
-    def mean(self) -> np.ndarray:  # type: ignore[override]
+    def mean(self) -> np.ndarray:
         """Posterior mean."""
         return self.component_means.mean(0)
 
     @property
-    def variance(self) -> np.ndarray:  # type: ignore[override]
+    def variance(self) -> np.ndarray:
         """Posterior variance, by the law of total variance."""
         return self.component_variances.mean(0) + self.component_means.var(0)
 
