@@ -24,7 +24,7 @@ from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
 from deconditional.kernels.layout import is_accelerator
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
-from deconditional.scores.distributions import Gaussians
+from deconditional.scores.distributions import Gaussians as Gaussians
 
 BLOCK = 4096
 """Query points per block: what bounds memory, whatever the number of query points."""

@@ -53,12 +53,15 @@ def pose(options: Any, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed
         return Posed(ExactProblem(**parts, repeats=repeats), {"inference": "exact"})
     _check_noise(parts)
     points_per_bag, climb = inference_options(options)
-    key, notes = jax.random.key(seed), ()
+    key = jax.random.key(seed)
+    notes: tuple[str, ...] = ()
     on_one = {**parts, "layout": gathered(parts["layout"]), "n_features": options.features}
     problem = VariationalProblem(**on_one, locations=None, residual=None, key=key)
     trace = "none, features are the prior"
     if options.features is not None:
-        kernel = problem.kernel.with_values(problem.parameters.unpack(problem.parameters.start()))
+        kernel = problem.kernel.with_values(
+            problem.parameters.unpack(jnp.asarray(problem.parameters.start()))
+        )
         spectral_features(kernel, options.features, key, bags.points.shape[1])  # raises, if at all
     else:
         points, notes = inducing_points(bags, options.inducing, options.n_inducing, seed)
