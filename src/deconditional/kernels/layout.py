@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -71,26 +71,6 @@ def tiles_for(n: int, accelerator: bool | None = None) -> Tiles:
     # 64 KiB in the precision that such problems have by default, and next to no padding: all that
     # is made of a tile stays in the cache of one core. Larger tiles take a third longer.
     return Tiles(64, 128 if n <= 8192 else 256, "product")
-
-
-class Ragged(Protocol):
-    """Points in bags of any size, as :class:`~deconditional.Bags` has them."""
-
-    @property
-    def points(self) -> np.ndarray:
-        """The points, (n, d)."""
-
-    @property
-    def bag(self) -> np.ndarray:
-        """The bag of every point, (n,)."""
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Weights that sum to one within each bag, (n,)."""
-
-    @property
-    def n_bags(self) -> int:
-        """The number of bags."""
 
 
 class Layout(eqx.Module):

@@ -21,7 +21,7 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel, ProductKernel, SumKernel
 from jaxtyping import Array, Float
 
-from deconditional.kernels.layout import Layout, Ragged, layout_bags
+from deconditional.kernels.layout import Layout, layout_bags
 from deconditional.kernels.sweeps import bag_cross, bag_gram
 
 Pair = tuple[AbstractKernel | None, AbstractKernel | None]
@@ -73,8 +73,8 @@ class Repeats(eqx.Module):
         return [(reduce(add, lasting), None), *changing] if lasting else changing
 
 
-def repeats_of(bags: Ragged, kernel: AbstractKernel) -> Repeats | None:
-    """The distinct bags, where the kernel can tell them from what is shared and there are few."""
+def repeats_of(bags: Any, kernel: AbstractKernel) -> Repeats | None:
+    """The distinct ones of Bags, where the kernel can tell them from what is shared and there are few."""
     starts = np.flatnonzero(np.diff(bags.bag, prepend=-1))
     if len(starts) != bags.n_bags:  # points are not in order of their bag
         return None
