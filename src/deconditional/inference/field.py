@@ -160,14 +160,8 @@ class Field(eqx.Module):
     def combined(self, pieces: Any, weights: Array, shared: Array, own: Array) -> Moments:
         """Mean and covariance of combinations of the bag means of the fit, with noise of their own.
 
-        Parameters
-        ----------
-        pieces
-            What the posterior was made of.
-        weights : (N, m)
-            The combinations.
-        shared : (m, M), own : (m, m)
-            Covariance of their noise with that of the observations, and with itself.
+        By `pieces`, what the posterior was made of, the weights of the combinations, (N, m), and
+        the covariance of their noise with that of the observations, (m, M), and with itself.
         """
 
     @abstractmethod

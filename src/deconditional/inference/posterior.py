@@ -265,22 +265,14 @@ def _prior(kernel: AbstractKernel, x: Array) -> Array:
 class Paths:
     """Functions drawn from a posterior by Matheron's rule, to be evaluated anywhere.
 
-    Parameters
-    ----------
-    n_features
-        Random Fourier features of the prior; as many as it takes if None.
-
-    Attributes
-    ----------
-    which, noise_std : (n,)
-        The field that each draw is of, and the spread of single fine values under it.
-    error : float
-        Root mean square of the relative error of variances near the bags, given the frequencies.
+    They are drawn from `n_features` random Fourier features of the prior, or as many as it takes.
+    `error` is the root mean square of the relative error of variances near the bags, given these.
     """
 
     def __init__(self, fields: Sequence[Field], n: int, seed: int, n_features: int | None = None):
         rng = np.random.default_rng(seed)
-        self.which = which = rng.integers(len(fields), size=n)
+        self.which = which = rng.integers(len(fields), size=n)  # the field that each draw is of
+        # The spread of single fine values under it.
         self.noise_std = np.sqrt([float(fields[s].fine_noise_variance) for s in which])
         self._parts = []
         errors = []

@@ -74,7 +74,7 @@ class Repeats(eqx.Module):
 
 
 def repeats_of(bags: Any, kernel: AbstractKernel) -> Repeats | None:
-    """The distinct ones of Bags, where the kernel can tell them from what is shared and there are few."""
+    """The distinct bags, where the kernel can tell them from what is shared and there are few."""
     starts = np.flatnonzero(np.diff(bags.bag, prepend=-1))
     if len(starts) != bags.n_bags:  # points are not in order of their bag
         return None

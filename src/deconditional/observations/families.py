@@ -301,16 +301,9 @@ class OfLink(Normal):
 
 
 def check_observed(family: Family, y: np.ndarray, amount: np.ndarray, names: Any) -> None:
-    """Raise where observations, or their exposures, cannot be those of a family.
+    """Raise where observations, or their exposures or trials, cannot be those of a family.
 
-    Parameters
-    ----------
-    family
-        The family.
-    y, amount
-        Observations and exposures or trials.
-    names
-        The bag of every observation, as errors name it.
+    `names` are the bags of the observations, as errors name them.
     """
     kind, what = type(family).__name__, family.amount
 

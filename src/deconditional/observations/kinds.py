@@ -57,17 +57,6 @@ class CMO:
     Its Gram matrices come from the bag kernels, whose gradients are right at distance zero: that of
     a compiled Matérn-1/2 by automatic differentiation is not, where rounding makes x - x nonzero.
 
-    Parameters
-    ----------
-    kernel
-        ℓ, the mediator kernel.
-    mediator
-        The bags' mediators y, (N, p).
-    ridge
-        The diagonal of R, (N,).
-    centred
-        Whether constants are preserved.
-
     Examples
     --------
     With a negligible ridge, a bag's own mediator picks out that bag:
@@ -79,10 +68,10 @@ class CMO:
     [[0.0, 1.0, 0.0]]
     """
 
-    kernel: AbstractKernel
-    mediator: Float[Array, "N p"]
-    ridge: Float[Array, " N"]
-    centred: bool = False
+    kernel: AbstractKernel  # ℓ
+    mediator: Float[Array, "N p"]  # y, of the bags
+    ridge: Float[Array, " N"]  # the diagonal of R
+    centred: bool = False  # whether constants are preserved
 
     def _solved(self, y: Float[Array, "M p"]) -> tuple[Array, Array, Array]:
         """Covariances with the bags, and L + R solved for these and for ones."""
