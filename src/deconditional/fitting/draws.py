@@ -169,7 +169,7 @@ def _curvature(problem: Problem, mode: np.ndarray) -> np.ndarray:
     """Curvature of the negative log posterior, by differences of its gradient."""
     steps = STEP * np.eye(len(mode))
     both = np.concatenate([mode + steps, mode - steps])
-    pairs = answers(problem, partial(loss_and_gradient, problem), jnp.asarray(both))
+    pairs = answers(problem, partial(loss_and_gradient, problem), map(jnp.asarray, both))
     up, down = np.split(np.array([np.asarray(gradient) for _, gradient in pairs]), 2)
     found = (up - down) / (2.0 * STEP)
     found = np.where(np.isfinite(found), found, 0.0)
