@@ -16,6 +16,7 @@ class Estimator:
     if TYPE_CHECKING:  # what is learnt is known after a fit
 
         def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Options by name, and if `deep` those of an estimator among them, as ``base__trend``."""

@@ -100,7 +100,7 @@ def _fields_of(value: Any) -> dict[str, Any]:
     if hasattr(value, "_asdict"):
         return dict(value._asdict())
     if hasattr(value, "get_params") or not dataclasses.is_dataclass(value):
-        return {name: each for name, each in vars(value).items() if "sklearn" not in name}
+        return dict(vars(value))
     fields = {}
     for field in dataclasses.fields(value):
         if field.name not in vars(value):  # a default that belongs to the class
@@ -200,9 +200,9 @@ def _built(kind: type, values: dict[str, Any]) -> Any:
         return kind(**values)
     made = object.__new__(kind)
     names = set()
-    if hasattr(kind, "_get_param_names"):  # an estimator: its options, and what it was fitted to
+    if hasattr(kind, "get_params"):  # an estimator: its options, and what it was fitted to
         names = {n for n in values if n[:2] != "__" and not callable(getattr(kind, n, None))}
-        names |= set(kind._get_param_names())
+        names |= set(inspect.signature(kind).parameters)
     elif dataclasses.is_dataclass(kind):
         for field in dataclasses.fields(kind):
             if not field.metadata.get("saved", True):
