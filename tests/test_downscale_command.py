@@ -466,7 +466,8 @@ def test_existing_output_is_left_alone(here):
     code, _, err = run(*FILES, *VARIABLES, "--out", "out.nc")
     assert code == 2
     assert err == (
-        "deconditional: error: the output 'out.nc' exists; name another, or add --overwrite.\n"
+        "deconditional: error: the output 'out.nc' exists; name another, or replace it "
+        "(overwrite=True, --overwrite).\n"
     )
     assert (here / "out.nc").read_bytes() == b"mine"
 
@@ -513,7 +514,7 @@ def test_notes_of_the_fit_are_shown_after_the_result_is_safe(here, at_once, monk
 @pytest.mark.parametrize(
     ("arguments", "thing", "remedy"),
     [
-        (["nowhere.nc"], "'nowhere.nc'", "name one that"),
+        (["nowhere.nc"], "'nowhere.nc' does not exist", "check its name"),
         (["fine.nc"], "'fine.nc' is no result", "name a file"),
         (["fine.nc", "--out", "fine.nc"], "'fine.nc' must end in .html", "name another"),
         (["fine.nc", "--out", "far/a.html"], "far", "make it first"),

@@ -50,19 +50,11 @@ class Outlines:
 
     @classmethod
     def of(cls, result: xr.Dataset) -> Outlines | None:
-        """The borders that a result has; None where it has none, or what it has does not fit."""
+        """The borders that a result has; None where it has none."""
         names = ("coarse_node_x", "coarse_node_y", "coarse_ring_nodes", "coarse_ring_zone")
         if not all(name in result for name in names):
             return None
         x, y, nodes, zone = (np.asarray(result[name].values).ravel() for name in names)
-        numbers = all(a.dtype.kind in "fiu" for a in (x, y, nodes, zone))
-        if not numbers or not len(nodes) or len(nodes) != len(zone) or not np.isfinite(x).all():
-            return None
-        n_zones = result.sizes.get("coarse_zone", 0)
-        if nodes.min() < 1 or int(nodes.sum()) != len(x) or len(x) != len(y):
-            return None
-        if zone.min() < 0 or zone.max() >= n_zones:
-            return None
         start = np.concatenate([[0], np.cumsum(nodes)]).astype(np.int64)
         return cls(x.astype(float), y.astype(float), start, zone.astype(np.int64))
 

@@ -19,13 +19,7 @@ import xarray as xr
 
 from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.attributes import understandable
-from deconditional.fields.io.checks import (
-    available_memory,
-    check_memory,
-    check_whole,
-    refuse_pickles,
-    shown_bytes,
-)
+from deconditional.fields.io.checks import check_memory, check_room, check_whole, refuse_pickles
 from deconditional.fields.io.geo import is_raster, open_raster
 
 CHUNKED_BYTES = 2e9
@@ -110,8 +104,7 @@ def _check_together(parts: Sequence[xr.Dataset]) -> None:
     for variable in every.values():
         sizes = (len(lines[str(d)]) if d in lines else n for d, n in variable.sizes.items())
         total += 8 * math.prod(sizes)
-    if total > available_memory():
-        raise ValueError(f"on one grid they would take {shown_bytes(total)}")
+    check_room(total, "the grid that all of them make", "cut them to a region")
 
 
 def _with_times(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
@@ -137,14 +130,6 @@ def _matching(path: str, which: str) -> list[str]:
     if not os.path.isfile(path) and not os.path.isdir(path):
         raise UsageError(f"the {which} file {path!r} is a device or a pipe; name a file.")
     return [path]
-
-
-class UnreadableError(UsageError):
-    """A file that cannot be read; `reason` is what the library that tried has said."""
-
-    def __init__(self, message: object, reason: str = ""):
-        super().__init__(message)
-        self.reason = reason
 
 
 def _size(path: str, which: str) -> int:
@@ -219,8 +204,8 @@ def _reading(path: str, which: str) -> Iterator[None]:
             remedy = (
                 "correct the units of its times, as in 'days since 2000-01-01', and their calendar."
             )
-        raise UnreadableError(
-            f"cannot read the {which} file {path!r} as {kind} ({reason}); {remedy}", reason
+        raise UsageError(
+            f"cannot read the {which} file {path!r} as {kind} ({reason}); {remedy}"
         ) from None
 
 

@@ -16,10 +16,10 @@ import xarray as xr
 
 from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.attributes import understandable, writable
-from deconditional.saving.outputs import check_name, check_place, replacing
+from deconditional.saving.outputs import check_name, check_target, replacing
 
 GEOTIFF = (".tif", ".tiff")
-NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
+OTHER_ENDINGS = (".nc4", ".cdf", ".netcdf", ".tiff")
 KEPT = ("units", "calendar", "bounds", "climatology", "grid_mapping")
 """What a result takes over of the encoding of its coordinates."""
 
@@ -76,27 +76,19 @@ def _endangers(place: Path, file: str) -> bool:
 def check_output(path: str | Path, overwrite: bool = False) -> Path:
     """The path, once it is known that a result can be written there."""
     out = Path(path)
-    if out.suffix not in (*NETCDF, ".zarr", *GEOTIFF):
-        raise UsageError(f"the output {str(out)!r} must end in .nc, .zarr or .tif; name another.")
+    check_target(out, "output", (".nc", ".zarr", ".tif", *OTHER_ENDINGS), overwrite)
     if out.suffix in GEOTIFF and importlib.util.find_spec("rioxarray") is None:
         raise UsageError("writing GeoTIFF needs: pip install 'deconditional[geo]'.")
     if out.suffix == ".zarr":
-        try:
-            import zarr  # noqa: F401
-        except ImportError:
-            raise UsageError("writing Zarr needs: pip install 'deconditional[zarr]'.") from None
+        if importlib.util.find_spec("zarr") is None:
+            raise UsageError("writing Zarr needs: pip install 'deconditional[zarr]'.")
         if "::" in str(out.absolute()):
             raise UsageError(
                 f"the output {str(out)!r} has '::' in its name, which Zarr takes for an address; "
                 "name another."
             )
-    check_place(out, "output")
-    if out.is_dir() and out.suffix != ".zarr":
-        raise UsageError(f"the output {str(out)!r} is a folder; name a file.")
-    if out.is_file() and out.suffix == ".zarr":
-        raise UsageError(f"the output {str(out)!r} is a file, not a Zarr store; name another.")
-    if os.path.lexists(out) and not overwrite:
-        raise UsageError(f"the output {str(out)!r} exists; name another, or add --overwrite.")
+        if out.is_file():
+            raise UsageError(f"the output {str(out)!r} is a file, not a Zarr store; name another.")
     if out.is_dir() and any(out.iterdir()) and not _is_store(out):
         raise UsageError(f"the folder {str(out)!r} is not a Zarr store; name another output.")
     # xarray takes a path that begins with ~ for a home folder; an absolute one cannot.
