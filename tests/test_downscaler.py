@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import learn  # noqa: E402
 from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
-from deconditional.fields.description import Units  # noqa: E402
+from deconditional.fields.description import meaning  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.problem import FitData  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
@@ -861,8 +862,10 @@ def test_parameters_of_other_kernels_and_of_logarithms():
     values |= {"fine_noise_std": 0.5}
     scaling = InputScaling(np.zeros(4), np.array([1.0, 1.0, 1.0, 9.0]))
     target = TargetScaling(0.0, 3.0, True, (-np.inf, np.inf))
-    units = Units({"kernel": (scaling, ["slope"])}, (3, 0), True, target, "mm")
-    rows = units.meanings(values, {"kernel": kernel})
+    question, coarse = SimpleNamespace(inputs=["slope"]), SimpleNamespace(spherical=True)
+    pairing = SimpleNamespace(n_position=3, n_time=0, coarse=coarse, question=question)
+    problem = SimpleNamespace(inputs=scaling, target=target, units="mm", pairing=pairing)
+    rows = [meaning(name, values, {"kernel": kernel}, problem) for name in values]
     found = {row["name"]: (row["value"], row["unit"]) for row in rows}
     assert found == {
         "kernel.0.lengthscale": (2.0, "standard deviations"),

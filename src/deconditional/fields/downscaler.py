@@ -14,7 +14,7 @@ import xarray as xr
 from sklearn.exceptions import NotFittedError
 
 from deconditional.errors import UsageError, tell_of
-from deconditional.fields.description import Account, meanings_of
+from deconditional.fields.description import meanings_of
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.io import check_output
 from deconditional.fields.learn import Learner, interrupted
@@ -369,18 +369,7 @@ class Downscaler(Savable, Options):
             if isinstance(known, FineBags) and known.parts.same_as(parts):
                 parts = known.parts  # with all that has been found out of them since the fit
             source = Together(parts, self.model_, problem)
-        account = Account(
-            problem=problem,
-            options=self.get_params(deep=False),
-            model_name=self.model_name_,
-            model=self.model_,
-            is_matched=learner.is_matched(self.model_name_),
-            report=self.fit_report_,
-            parameters=self.parameters_,
-            comparison=self.comparison_,
-            timings=self.timings_,
-        )
-        return Answer(side, source, wanted, account, command, self.progress)
+        return Answer(side, source, wanted, self, problem, command)
 
     def _summary(self) -> dict[str, Any]:
         self._check_fitted()

@@ -96,49 +96,34 @@ class FineBags:
         bag by these, and have the bag's means of the rest: a cell has the same points at all times.
         """
         place = np.arange(len(self.table.unit)) if which is None else which
-        if points_per_bag == WHOLE_BAGS and self.parts.lazy:
-            return self._centroids(place)
-        order = np.argsort(self.table.unit[place])
-        plan = self._plan(place[order], points_per_bag, seed, placed)
-        met = self.parts.gather(_reduced, plan.joined, plan)
-        points = replace(plan, shared=np.zeros_like(plan.shared)).reduced(met)
-        index = order[np.searchsorted(plan.wanted, points.unit)]
-        total = np.bincount(index, points.amount, minlength=len(place))
-        by_bag = np.argsort(index, kind="stable")
-        rows = points.points[by_bag]
-        if placed is not None:
-            rows[:, placed:] = self.means[place[index[by_bag]], placed:]
+        rows, index = self.means[place], np.arange(len(place))
+        number, weights = index, np.ones(len(place))
+        # All points of chunked data would be too many to gather: bags are their means then.
+        if points_per_bag != WHOLE_BAGS or not self.parts.lazy:
+            plan = self._plan(np.sort(place), points_per_bag, seed, placed)
+            met = self.parts.gather(_reduced, plan.joined, plan)
+            points = replace(plan, shared=np.zeros_like(plan.shared)).reduced(met)
+            index = np.argsort(place)[np.searchsorted(plan.wanted, points.unit)]
+            by_bag = np.argsort(index, kind="stable")
+            index, number = index[by_bag], points.number[by_bag]
+            weights = points.amount[by_bag] / np.bincount(index, points.amount[by_bag])[index]
+            means, rows = rows[index], points.points[by_bag]
+            if placed is not None:
+                rows[:, placed:] = means[:, placed:]
         return Bags(
             points=rows,
-            bag=index[by_bag].astype(np.int64),
-            weights=(points.amount / total[index])[by_bag],
+            bag=index.astype(np.int64),
+            weights=weights,
             ids=tuple(self.table.unit[place].tolist()),
             mediator=None,
-            point=np.unique(points.number, return_inverse=True)[1][by_bag].astype(np.int64),
-            exposure=self._exposure(place),
+            point=np.unique(number, return_inverse=True)[1].astype(np.int64),
+            exposure=self.table.amount[place] if self.parts.reader.question.exposure else None,
         )
-
-    def _exposure(self, place: Ints) -> Floats | None:
-        """The exposure of some bags, all of it however few points stand for it."""
-        return self.table.amount[place] if self.parts.reader.question.exposure else None
 
     @property
     def means(self) -> Floats:
         """Mean of the points of every bag."""
         return self.table.weighted / self.table.amount[:, None]
-
-    def _centroids(self, place: Ints) -> Bags:
-        """Bags of their centroids alone, where all points would be too many to gather."""
-        n = len(place)
-        return Bags(
-            points=self.means[place],
-            bag=np.arange(n),
-            weights=np.ones(n),
-            ids=tuple(self.table.unit[place].tolist()),
-            mediator=None,
-            point=np.arange(n),
-            exposure=self._exposure(place),
-        )
 
     def _plan(
         self, place: Ints, points_per_bag: int | None, seed: int, placed: int | None

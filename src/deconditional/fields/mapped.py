@@ -167,9 +167,12 @@ class Slices:
                 with xr.open_dataset(files[each.index], decode_timedelta=False) as data:
                     found[each.index] = data.load()
         template = found[min(found)]
-        parts = [found.get(s.index, template.where(False)) for s in every]
+        flags = xr.full_like(template[EXTRAPOLATION], NOT_PREDICTED)
+        absent = template.where(False).assign(
+            {"coarse_role": template["coarse_role"], EXTRAPOLATION: flags}
+        )
         together = xr.concat(
-            [p.drop_vars("coarse_role") for p in parts],
+            [found.get(s.index, absent) for s in every],
             dim=dim,
             data_vars="all",
             coords="minimal",
@@ -177,11 +180,6 @@ class Slices:
             join="override",
             combine_attrs="override",
         )
-        roles = [found.get(s.index, template)["coarse_role"] for s in every]
-        together["coarse_role"] = xr.concat(roles, dim=dim)
-        if EXTRAPOLATION in together:  # failed slices made it a float
-            flags = together[EXTRAPOLATION].fillna(NOT_PREDICTED).astype(np.int8)
-            together[EXTRAPOLATION] = flags
         together = together.assign_coords({dim: (dim, self.values)})
         together.attrs = {k: v for k, v in template.attrs.items() if not k.startswith("fit_")}
         facts = {index: json.loads(str(d.attrs["deconditional"])) for index, d in found.items()}

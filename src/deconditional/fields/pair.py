@@ -166,8 +166,8 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
         mediator=seen_mediator,
         own_bag=own_bag,
         observed_unit=observed,
-        times=units.times,
-        clock=units.clock,
+        times=units.at.times,
+        clock=units.at.clock,
         target=units.target,
         understood=(),
         repeated=fine.lasting,
@@ -178,7 +178,7 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     if few:
         return pairing, bags
     _check_link(pairing, grid.times)
-    said = _understood(pairing, bags, units.how)
+    said = _understood(pairing, bags, units.at.how)
     return replace(
         pairing, understood=(*said[:1], *fine.understood, *coarse.understood, *said[1:])
     ), bags
@@ -188,7 +188,7 @@ def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, F
     """The bags, and the means over them of mediators that the fine data has."""
     question, mediators = fine.question, fine.mediators()
     n_times = units.size // coarse.grid.n_cells
-    parts = fine.parts(coarse.grid, units.fine_time, n_times, units.clock, mediators)
+    parts = fine.parts(coarse.grid, units.at.fine_time, n_times, units.at.clock, mediators)
     remedy = "lower min_cover, or check that the grids coincide"
     bags = FineBags.of(parts, "fine covariates", remedy)
     if question.exposure:
@@ -225,7 +225,7 @@ def _as_rates(
             amount[bags] = 1.0
         bags &= np.isfinite(target[unit])
         seen = unit[bags]
-        names = coarse.names(seen, units.times)
+        names = coarse.names(seen, units.at.times)
         try:
             check_observed(question.family, target[seen], amount[bags], names)
         except ValueError as error:
@@ -244,9 +244,9 @@ def _check_amounts(table: UnitTable, units: Units, coarse: CoarseSide) -> None:
     empty &= np.resize(np.concatenate(is_sum), empty.shape)
     if empty.any():
         raise UsageError(
-            f"the {coarse.grid.noun} {coarse.named(empty, units.times)} have no {name} at all and "
-            f"yet a {coarse.question.target!r} (the first {target[empty][0]:.6g}); correct one of "
-            "the two, or make the target NaN there."
+            f"the {coarse.grid.noun} {coarse.named(empty, units.at.times)} have no {name} at all "
+            f"and yet a {coarse.question.target!r} (the first {target[empty][0]:.6g}); correct one "
+            "of the two, or make the target NaN there."
         )
 
 

@@ -132,30 +132,31 @@ class Wanted:
 
 def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
     """Levels of quantiles in order, each once; raises where one lies outside 0 to 1."""
-    levels = _in_order(
-        quantiles,
-        f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
-        "quantiles=[0.05, 0.5, 0.95].",
-    )
+    levels = _in_order(quantiles)
+    if levels is None:
+        raise UsageError(
+            f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
+            "quantiles=[0.05, 0.5, 0.95]."
+        )
     if any(not 0 < q < 1 for q in levels):
         raise UsageError(f"quantiles lie strictly between 0 and 1, not {list(levels)}.")
     return levels
 
 
-def exceedance_levels(levels: Sequence[float]) -> tuple[float, ...]:
+def exceedance_levels(given: Sequence[float]) -> tuple[float, ...]:
     """Levels of the target in order, each once; raises where one is no number."""
-    said = f"exceedance levels are numbers, as in exceedance=[0.01], not {levels!r}."
-    numbers = _in_order(levels, said)
-    if not np.isfinite(numbers).all():
-        raise UsageError(said)
-    return numbers
+    levels = _in_order(given)
+    if levels is None or not np.isfinite(levels).all():
+        raise UsageError(f"exceedance levels are numbers, as in exceedance=[0.01], not {given!r}.")
+    return levels
 
 
-def _in_order(given: Sequence[float], complaint: str) -> tuple[float, ...]:
+def _in_order(given: Sequence[float]) -> tuple[float, ...] | None:
+    """Numbers in order, each once; None where some are none."""
     try:
         return tuple(np.unique(np.asarray(given, dtype=float)).tolist())
     except (TypeError, ValueError):
-        raise UsageError(complaint) from None
+        return None
 
 
 def parts_of(side: FineSide, problem: Problem) -> Parts:
