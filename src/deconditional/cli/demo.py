@@ -9,6 +9,7 @@ checked. With ``--counts``, homicides of states become a map, and are predicted 
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 import warnings
@@ -27,6 +28,7 @@ from sklearn.base import clone
 import deconditional
 from deconditional import datasets
 from deconditional.cli.console import new_console, say
+from deconditional.cli.options import require
 from deconditional.datasets.homicides import YEARS
 from deconditional.errors import DeconditionalWarning, FitWarning
 from deconditional.fields.aggregation import aggregate
@@ -49,6 +51,16 @@ BASELINE = "bagg-gp"
 SCORES = ("rmse", "mae", "bias", "crps", "coverage95")
 
 Scores = Mapping[str, Mapping[str, float]]
+
+
+def demo(args: argparse.Namespace, command: str) -> int:
+    """Run one of the two demonstrations."""
+    if args.counts:
+        require("geo", "geopandas", "shapely")
+        run_counts(args.out, args.seed, command)
+    else:
+        run(args.out, args.month, args.synthetic, args.seed, command)
+    return 0
 
 
 def run(

@@ -41,32 +41,26 @@ def protect_inputs(out: str | Path, inputs: Sequence[str | Path], what: str = "o
     """
     check_name(Path(out), what)
     try:
-        place = Path(out).resolve()
-        for given in inputs:
-            for file in glob.glob(str(given)) or [str(given)]:
-                if _endangers(place, file):
-                    raise UsageError(
-                        f"the {what} {str(out)!r} is also an input ({str(given)!r}), which would "
-                        "be lost; name another."
-                    )
-    except (OSError, RuntimeError) as error:  # names too long, links in a circle
-        raise UsageError(
-            f"the {what} {str(out)!r} cannot be used ({one_line(error)}); name another."
-        ) from None
+        place = Path(os.path.realpath(out))
+        files = [
+            (given, file) for given in map(str, inputs) for file in glob.glob(given) or [given]
+        ]
+        lost = next((given for given, file in files if _endangers(place, file)), None)
     except ValueError as error:
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(f"a file cannot have a name with {one_line(error)}; correct it.") from None
+    if lost is not None:
+        raise UsageError(
+            f"the {what} {str(out)!r} is also an input ({lost!r}), which would be lost; name "
+            "another."
+        )
 
 
 def _endangers(place: Path, file: str) -> bool:
-    if place.exists() and os.path.exists(file) and os.path.samefile(place, file):
+    """Whether a file is lost where something is written at a place, or beside it meanwhile."""
+    source = Path(os.path.realpath(file))
+    if os.path.exists(file) and os.path.exists(place) and os.path.samefile(place, file):
         return True
-    try:
-        source = Path(file).resolve()
-        if source.is_dir() and source.suffix != ".zarr" and not _is_store(source):
-            return False
-    except (OSError, RuntimeError):  # a link in a circle, or a name too long, is no input
+    if os.path.isdir(source) and source.suffix != ".zarr" and not _is_store(source):
         return False
     beside = source.parent == place.parent and source.name.startswith(f".{place.name}.")
     around = place.suffix == ".zarr" and source.is_relative_to(place)
