@@ -147,12 +147,6 @@ def time_places(times: np.ndarray, among: np.ndarray) -> Ints:
     return np.asarray(pd.Index(among).get_indexer(pd.Index(times)), dtype=np.int64)
 
 
-def check_mode(mode: Any) -> None:
-    """Raise unless this says how times hang together."""
-    if mode not in MODES:
-        raise UsageError(f"time must be one of {', '.join(MODES)}, not {mode!r}.")
-
-
 def years(times: np.ndarray) -> Floats:
     """Times in years of their calendar since 2000; values that are no dates stay as they are.
 
@@ -221,14 +215,6 @@ AT_THEIR_TIMES = "none"
 
 SAME = 0.2
 """Share by which the steps of times may be off a period: months have 28 to 31 days."""
-
-
-def check_window(window: Any) -> None:
-    """Raise unless this says which times a coarse value is the mean over."""
-    if window not in (None, AT_THEIR_TIMES, *PERIODS):
-        raise UsageError(
-            f"window must be one of {', '.join((*PERIODS, AT_THEIR_TIMES))}, not {window!r}."
-        )
 
 
 def windows_of(
