@@ -17,6 +17,7 @@ from deconditional.datasets import coarsen, split_cells, synthetic_fields
 from deconditional.datasets.made_up import smooth
 from deconditional.errors import UsageError
 from deconditional.models import BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
+from made_up_grids import projected_fields
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
@@ -43,8 +44,9 @@ CONDITIONAL = ("cmp", "s-cmp", "u-cmp", "varcmp")
 VARIATIONAL = {"vbagg": 60, "varcmp": 60, "vargpr": 20}
 
 
-def example(matched, n_lon=32, **options):
-    fields = synthetic_fields(16, n_lon, **options)
+def example(matched, n_lon=32, projected=False, **options):
+    kind = projected_fields if projected else synthetic_fields
+    fields = kind(16, n_lon, **options)
     return split_cells(fields, "tas", COVARIATES, MEDIATORS, BLOCK, matched=matched)
 
 
@@ -609,7 +611,7 @@ def test_bags_are_condensed_only_where_asked(matched):
         ({"covariates": 5}, "covariates must be names of variables, not 5; write covariates="),
         ({"mediators": 3.0}, "mediators must be names of variables, not 3.0"),
         ({"mediators": ["depth"]}, "the coarse data has no variable 'depth'"),
-        ({"min_cover": 0.0}, "min_cover is a share between 0 and 1, not 0.0"),
+        ({"min_cover": 1.5}, "min_cover is a share of a coarse cell, between 0 and 1, not 1.5"),
         ({"consistency": "soft"}, "consistency must be 'exact' or nothing, not 'soft'"),
         ({"transform": "sqrt"}, "transform must be 'log' or nothing, not 'sqrt'"),
         ({"bounds": (0, 250)}, "observed values lie outside the bounds"),
