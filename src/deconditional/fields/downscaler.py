@@ -309,7 +309,6 @@ class Downscaler(Savable, Options):
         exceedance: Sequence[float] = (),
         features: int | None = None,
         overwrite: bool = False,
-        resume: bool = True,
         command: str = "dc.Downscaler.predict_to",
     ) -> Path:
         """Predict and write, in as little memory as a few chunks of the covariates take.
@@ -325,13 +324,11 @@ class Downscaler(Savable, Options):
             As in :meth:`predict`.
         overwrite
             Replace what is there.
-        resume
-            Go on with what a stopped run of the same prediction has left.
         """
         self._check_fitted()
         out = check_output(path, overwrite)
         wanted = (quantiles, samples, exceedance, features)
-        return self._answer(fine, command, *wanted).write(out, resume)
+        return self._answer(fine, command, *wanted).write(out)
 
     def _answer(
         self,

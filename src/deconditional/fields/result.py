@@ -161,7 +161,7 @@ class Answer:
             tell_of(extrapolated(**extrapolation_summary(result[EXTRAPOLATION].values)))
         return result
 
-    def write(self, out: Path, resume: bool) -> Path:
+    def write(self, out: Path) -> Path:
         """Write the result; where it is lazy, region by region, in the memory of a few chunks."""
         result = self.dataset()
         if result["mean"].chunks is None or out.suffix in GEOTIFF:
@@ -187,6 +187,6 @@ class Answer:
 
         with show(self.fit.progress) as stage:
             stage("predicting and writing")
-            place = stream(result[fields], out, finish, resume=resume)
+            place = stream(result[fields], out, finish)
         tell_of(cautions)
         return place

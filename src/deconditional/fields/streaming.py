@@ -27,14 +27,8 @@ CELLS_PER_REGION = 4_000_000
 """Chunks are written together up to this size: what a killed run has to do again."""
 
 
-def stream(
-    dataset: xr.Dataset,
-    path: Path,
-    finish: Callable[[xr.Dataset], xr.Dataset],
-    *,
-    resume: bool = True,
-) -> Path:
-    """Write a dataset of Dask arrays region by region.
+def stream(dataset: xr.Dataset, path: Path, finish: Callable[[xr.Dataset], xr.Dataset]) -> Path:
+    """Write a dataset of Dask arrays region by region, from where a run of the same has stopped.
 
     Parameters
     ----------
@@ -46,14 +40,12 @@ def stream(
     finish
         From the fields as they were written to all that is to be added to them, attributes
         included: what cannot be known before all of them are.
-    resume
-        Go on with what a stopped run has left, if it was the same.
     """
     part, record = (path.with_name(f".{path.name}.{end}") for end in ("part", "progress.json"))
     whole = _uniform(dataset)
     cuts = regions(whole)
     identity = _identity(whole)
-    done = _written(record, identity) if resume and part.is_dir() else None
+    done = _written(record, identity) if part.is_dir() else None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
