@@ -93,8 +93,8 @@ def save(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -
 def load(path: str | os.PathLike[str], *, own_kernels: Sequence[type[AbstractKernel]] = ()) -> Any:
     """A model from the file that ``save`` wrote.
 
-    Nothing in the file is executed. A file that is damaged, comes from a newer version or is no
-    saved model raises :class:`SavedModelError`.
+    Nothing in the file is executed. A file that is damaged, was edited, comes from a newer version
+    or is no saved model raises :class:`SavedModelError`.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def load(path: str | os.PathLike[str], *, own_kernels: Sequence[type[AbstractKer
             raise TypeError(f"own_kernels must be classes of GPJax kernels, not {kind!r}.")
     with Archive.opened(path, KIND) as archive:
         header = archive.header
-        if set(header) != {"format", "content", *ABOUT}:
+        if set(header) != {"format", "content", "digest", *ABOUT}:
             refuse("its parts are not those of a saved model")
         model = ObjectReader(archive, own_kernels).read(header["content"])
         if not isinstance(model, Savable) or name_of_class(type(model)) != header["class"]:

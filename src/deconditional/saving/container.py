@@ -18,7 +18,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -79,24 +79,32 @@ def write(path: Path, kind: str, header: Mapping[str, Any], arrays: ArrayWriter)
         "created": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         **header,
     }
-    text = json.dumps(whole, allow_nan=False, separators=(",", ":")).encode()
-    if len(text) > LARGEST_HEADER:
-        raise SavedModelError(
-            f"what is not an array takes {len(text) / 2**20:.0f} MB, more than a file may have; "
-            "use shorter labels, or whole numbers, for the bags."
-        )
     try:
         with replacing(path) as part, zipfile.ZipFile(part, "x", zipfile.ZIP_STORED) as archive:
-            archive.writestr(zipfile.ZipInfo(HEADER, EPOCH), text)
             for name, values in arrays.arrays.items():
                 info = zipfile.ZipInfo(f"arrays/{name}.npy", EPOCH)
                 with archive.open(info, "w", force_zip64=values.nbytes > 2**31) as member:
                     np.lib.format.write_array(member, values, (1, 0), allow_pickle=False)
+            whole["digest"] = fingerprint(whole, archive.infolist())
+            text = json.dumps(whole, allow_nan=False, separators=(",", ":")).encode()
+            if len(text) > LARGEST_HEADER:
+                raise SavedModelError(
+                    f"what is not an array takes {len(text) / 2**20:.0f} MB, more than a file may "
+                    "have; use shorter labels, or whole numbers, for the bags."
+                )
+            archive.writestr(zipfile.ZipInfo(HEADER, EPOCH), text)
     except OSError as error:
         raise UsageError(
             f"could not write {str(path)!r} ({error.strerror or error}); what was there has not "
             "changed. Make room, or name another place."
         ) from None
+
+
+def fingerprint(header: Mapping[str, Any], members: Iterable[zipfile.ZipInfo]) -> str:
+    """A digest of what the JSON says and of the checksums of the arrays, whatever their order."""
+    rest = {key: value for key, value in header.items() if key != "digest"}
+    sums = sorted(f"{info.filename} {info.CRC}" for info in members if info.filename != HEADER)
+    return digest(json.dumps([rest, sums], sort_keys=True, allow_nan=False))
 
 
 def refuse(why: str) -> NoReturn:
@@ -126,6 +134,8 @@ class Archive:
         if HEADER not in self._members:
             refuse(f"it has no {HEADER}, so it was not written by save")
         self.header = _checked_header(self._bytes(HEADER, LARGEST_HEADER), kind)
+        if self.header.get("digest") != fingerprint(self.header, members):
+            refuse("its parts do not match its fingerprint, so it is damaged or was edited")
         self._arrays: dict[str, np.ndarray] = {}
 
     @classmethod
