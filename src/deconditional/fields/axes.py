@@ -29,6 +29,11 @@ def measured(bounds: Floats, kind: AxisKind) -> Floats:
     return np.radians(bounds)
 
 
+def lengths(bounds: Floats, kind: AxisKind) -> Floats:
+    """The factor of a cell's area that belongs to one axis: unit sphere, or plane."""
+    return np.diff(measured(bounds, kind), axis=1)[:, 0]
+
+
 @dataclass(frozen=True)
 class Axis:
     """One axis of a grid.
@@ -273,8 +278,8 @@ class Lattice(Grid):
         if self.seen is not None:
             found = Polygons(self.frame.into(self.seen, self.corners()), self.seen).areas
             return np.nan_to_num(found)
-        ends = (measured(axis.bounds, axis.kind) for axis in (self.y, self.x))
-        return np.outer(*(np.diff(end, axis=1) for end in ends)).ravel()
+        sides = (lengths(axis.bounds, axis.kind) for axis in (self.y, self.x))
+        return np.outer(*sides).ravel()
 
     def corners(self) -> Floats:
         """Coordinates of the four corners of all cells."""

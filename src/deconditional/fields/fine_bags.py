@@ -25,6 +25,7 @@ from deconditional.bags import Bags
 from deconditional.bags.condense import MOST_POINTS, representatives, thinned
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Flags, Floats, Ints
+from deconditional.fields.overlap import check_overlap
 from deconditional.fields.part import Part, check_known
 from deconditional.fields.parts import Parts
 from deconditional.fields.recipes import WHOLE_BAGS
@@ -71,6 +72,7 @@ class FineBags:
         cover = reader.cover(area, survey.masked)
         enough = reader.enough(area, survey.masked)[table.unit]
         if not enough.any():
+            check_overlap(reader.grid, reader.coarse)
             raise UsageError(
                 f"no {noun[:-1]} has {what} over {question.min_cover:.0%} of its area (the most is "
                 f"{cover.max():.0%}); {remedy}."

@@ -77,15 +77,6 @@ def _aligned(fine: Lattice, coarse: Lattice) -> bool:
     return fine.y.kind == coarse.y.kind and fine.frame.same_as(coarse.frame)
 
 
-def meet(fine: Grid, coarse: Grid) -> bool:
-    """Whether two grids have cells in common."""
-    if isinstance(coarse, Zones):
-        return coarse.meets(fine)
-    if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
-        return all(shared.any() for shared in shared_lengths(fine, coarse))
-    return bool((_held(fine, coarse, fine.centres) >= 0).any()) or overlap(fine, coarse).nnz > 0
-
-
 def shared_lengths(fine: Lattice, coarse: Lattice) -> tuple[Floats, Floats]:
     """What rows of the two grids share along y, and columns along x."""
     for a, b in ((fine.y, coarse.y), (fine.x, coarse.x)):
@@ -108,7 +99,11 @@ def check_cells(grid: Grid, n_values: int, which: str) -> None:
 
 def check_overlap(fine: Grid, coarse: Grid) -> None:
     """Raise where two grids have nothing in common."""
-    if not meet(fine, coarse):
+    if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
+        they_meet = all(shared.any() for shared in shared_lengths(fine, coarse))
+    else:
+        they_meet = overlap(fine, coarse).nnz > 0
+    if not they_meet:
         raise UsageError(
             f"the grids do not overlap: fine {fine.describe_cells()}, coarse "
             f"{coarse.describe_cells()}. Check the units of their coordinates, and their CRS."

@@ -16,7 +16,6 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Floats, Grid, Ints, span
 from deconditional.fields.clock import Clock
 from deconditional.fields.fine_bags import FineBags
-from deconditional.fields.overlap import check_overlap
 from deconditional.fields.part import ROUNDING
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
@@ -136,8 +135,6 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     """
     question, grid = fine.question, coarse.grid
     units = coarse.units(fine.grid.times)
-    fine.check_size()
-    check_overlap(fine.grid, grid)
     bags, filled = _bags(fine, coarse, units)
     bag_unit = bags.table.unit
     plain = grid.is_point[bag_unit % grid.n_cells] | bool(question.exposure)

@@ -17,7 +17,6 @@ import numpy as np
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Floats
 from deconditional.fields.consistency import consistent
-from deconditional.fields.overlap import meet
 from deconditional.fields.part import Part
 from deconditional.fields.parts import Parts
 from deconditional.fields.problem import Problem
@@ -197,7 +196,7 @@ class Together:
             stack = parts.stack(_of_chunk, wanted.size, predictor)
         else:
             stack = _at_once(parts.only, self.model, self.problem, wanted, stage)
-        if (reader.unit_time < 0).all() or not meet(reader.grid, reader.coarse):
+        if (reader.unit_time < 0).all():
             return stack, np.full(reader.n_units, np.nan)
         return stack, parts.area_means(stack[0])
 

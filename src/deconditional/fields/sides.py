@@ -112,11 +112,6 @@ class FineSide(Side):
             known = known & np.isfinite(values_on(self.grid, self.dataset, name))
         return known
 
-    def check_size(self) -> None:
-        """Raise where the data is in memory and there is no room for what is made of it."""
-        if not self.chunked:
-            check_cells(self.grid, len(self.question.covariates), "fine")
-
     def parts(
         self,
         coarse: Grid,
@@ -132,7 +127,8 @@ class FineSide(Side):
         unit_time : (times of the fine data,)
             The unit time that each belongs to, or -1.
         """
-        self.check_size()
+        if not self.chunked:
+            check_cells(self.grid, len(self.question.covariates), "fine")
         question = self.question
         variables = {name: self.dataset[name] for name in question.covariates}
         if self.means is not None:
@@ -292,13 +288,12 @@ class CoarseSide(Side):
         question, grid = self.question, self.grid
         check_cells(grid, len(question.coarse_names), "coarse")
         at = UnitTimes.of(fine_times, self.times, self.clock)
-        columns = {}
-        for name in question.coarse_names:
-            self._check_values(name, values_on(grid, self.dataset, name))
-        amounts = AMOUNTS if self.sources else question.amounts
+        amounts, columns = AMOUNTS if self.sources else question.amounts, {}
         for name in (*question.coarse_names, *([amounts] if amounts else [])):
-            is_lasting = grid.time not in self.dataset[name].dims
-            columns[name] = at.laid_out(values_on(grid, self.dataset, name), is_lasting)
+            values = values_on(grid, self.dataset, name)
+            if name in question.coarse_names:
+                self._check_values(name, values)
+            columns[name] = at.laid_out(values, grid.time not in self.dataset[name].dims)
         target = columns[question.target]
         mediators = [columns[name] for name in question.mediators]
         mediator = np.stack(mediators, 1) if mediators else np.zeros((len(target), 0))

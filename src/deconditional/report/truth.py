@@ -14,7 +14,7 @@ from deconditional.fields.clock import time_places
 from deconditional.fields.grids import find_grid, values_on
 
 NEAR = 1e-2
-"""Share of the side of a cell by which places may differ: coordinates are stored in few digits."""
+"""Share of the distance of neighbours by which places may differ: files have few digits."""
 
 
 def align_truth(truth: xr.DataArray | xr.Dataset, like: xr.DataArray, target: str) -> xr.DataArray:
@@ -51,8 +51,10 @@ def _cells(grid: Grid, wanted: Grid) -> Ints:
     seen = replace(grid, seen=wanted.view)  # type: ignore[type-var]
     known = np.flatnonzero(np.isfinite(seen.positions).all(1))
     there = np.isfinite(wanted.positions).all(1)
+    places = wanted.positions[there]
+    neighbours = KDTree(places).query(places[:: len(places) // 1000 + 1], k=2)[0][:, 1]
     apart, nearest = KDTree(seen.positions[known]).query(np.nan_to_num(wanted.positions))
-    absent = there & (apart > NEAR * np.sqrt(wanted.areas))
+    absent = there & (apart > NEAR * np.median(neighbours))
     if absent.any():
         first = wanted.centres[np.argmax(absent)]
         place = ", ".join(f"{n} = {v:.6g}" for n, v in zip(wanted.coordinates, first, strict=True))
