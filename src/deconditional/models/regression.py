@@ -51,8 +51,8 @@ class Unmatched(NamedTuple):
     @classmethod
     def of(
         cls,
-        bags: Bags,
-        z: npt.ArrayLike,
+        bags: Any,
+        z: npt.ArrayLike | None,
         mediator: npt.ArrayLike | None,
         own_bag: npt.ArrayLike | None,
     ) -> Unmatched:
