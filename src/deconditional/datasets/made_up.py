@@ -23,14 +23,8 @@ _LONG_NAMES = {
 def smooth(rng: np.random.Generator, points: np.ndarray, length: float | np.ndarray) -> np.ndarray:
     """A random field of unit variance with a Gaussian covariance, roughly.
 
-    Parameters
-    ----------
-    rng
-        Source of the 60 waves that are added up.
-    points : (..., d)
-        Where the field is wanted.
-    length
-        Length scale, for all coordinates or for each.
+    It is the sum of 60 waves, at `points` (..., d), with a `length` scale for all coordinates or
+    for each.
 
     Examples
     --------

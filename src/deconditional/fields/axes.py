@@ -36,23 +36,16 @@ def lengths(bounds: Floats, kind: AxisKind) -> Floats:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a grid.
+    """One axis of a grid."""
 
-    Attributes
-    ----------
-    name, coordinate
-        The dimension, and the variable that has its values.
-    centres, bounds
-        Of its cells: degrees, longitudes without a jump, or metres.
-    tolerance
-        How far off the bounds may be because of the precision in which they are stored.
-    """
-
+    # name, coordinate: the dimension, and the variable that has its values.
     name: str
     coordinate: str
     kind: AxisKind
+    # centres, bounds: of its cells: degrees, longitudes without a jump, or metres.
     centres: Floats
     bounds: Floats
+    # How far off the bounds may be because of the precision in which they are stored.
     tolerance: float = 0.0
 
     @property

@@ -52,22 +52,6 @@ TIMES_IN_A_YEAR = 3.0
 class Clock:
     """What times become as inputs.
 
-    Attributes
-    ----------
-    mode
-        ``"smooth"`` and ``"independent"`` make times inputs, ``"ignore"`` does not.
-    season
-        Whether there are two more inputs that go round once a year.
-    step
-        The median step between times, in years; one where times are numbered.
-    known
-        Times that are independent are numbered: these, in years and in order.
-    windows : (3, n)
-        Coarse times that are means over windows, in order, and the begin and end of each; None
-        where all coarse values are at their times.
-    said
-        What there is to say of windows.
-
     Examples
     --------
     >>> times = np.arange("2000-01", "2003-01", dtype="datetime64[M]").astype("datetime64[ns]")
@@ -76,12 +60,16 @@ class Clock:
     (3, [[0.0, 1.0, 0.0], [1.0, 1.0, 0.01]])
     """
 
+    # "smooth" and "independent" make times inputs, "ignore" does not.
     mode: str = "ignore"
-    season: bool = False
-    step: float = 1.0
+    season: bool = False  # whether there are two more inputs that go round once a year
+    step: float = 1.0  # the median step between times, in years; one where times are numbered
+    # Times that are independent are numbered: these, in years and in order.
     known: Floats | None = None
+    # (3, n): coarse times that are means over windows, in order, and the begin and end of each;
+    # None where all coarse values are at their times.
     windows: Floats | None = None
-    said: str = ""
+    said: str = ""  # what there is to say of windows
 
     @classmethod
     def of(

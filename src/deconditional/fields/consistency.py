@@ -101,12 +101,8 @@ def consistent(
 ) -> ConsistentPosterior:
     """A posterior whose area means are as observed, wherever cells cover enough of a unit.
 
-    Parameters
-    ----------
-    posterior, part
-        The posterior of the process at all points of the part that is predicted.
-    seed
-        Of the points that stand for the observed cells.
+    `posterior` is that of the process at all points of the part that is predicted, `seed` that of
+    the points that stand for the observed cells.
     """
     pairing, reader, members = problem.pairing, part.reader, part.memberships
     area = np.bincount(members.unit, members.area, minlength=reader.n_units).astype(float)

@@ -41,22 +41,12 @@ MOST_GATHERED = 4_000_000
 
 @dataclass(frozen=True)
 class FineBags:
-    """The units with enough fine covariates, as bags.
-
-    Attributes
-    ----------
-    table
-        Sums over the points of every bag, units in order.
-    survey
-        What all parts say of all units.
-    cover : (units,)
-        The share of every unit that points cover.
-    """
+    """The units with enough fine covariates, as bags."""
 
     parts: Parts
-    table: UnitTable
-    survey: Survey
-    cover: Floats
+    table: UnitTable  # sums over the points of every bag, units in order
+    survey: Survey  # what all parts say of all units
+    cover: Floats  # (units,): the share of every unit that points cover
 
     @classmethod
     def of(cls, parts: Parts, what: str, remedy: str) -> FineBags:
@@ -199,25 +189,15 @@ class BagPoints(NamedTuple):
 
 @dataclass(frozen=True)
 class Reduction:
-    """How bags are reduced, the same for all parts.
+    """How bags are reduced, the same for all parts."""
 
-    Attributes
-    ----------
-    wanted : (N,)
-        Units of the bags, in order.
-    shared : (N,)
-        Which wait for points of further parts.
-    points_per_bag, most
-        Points that stand for a bag, and at most so many of one that waits.
-    placed
-        How many inputs, the first ones, points stand for a bag by; None for all of them.
-    """
-
-    wanted: Ints
-    shared: Flags
+    wanted: Ints  # (N,): units of the bags, in order
+    shared: Flags  # (N,): which wait for points of further parts
+    # points_per_bag, most: points that stand for a bag, and at most so many of one that waits.
     points_per_bag: int | None
     most: int
     seed: int
+    # How many inputs, the first ones, points stand for a bag by; None for all of them.
     placed: int | None = None
 
     def joined(self, pieces: Sequence[BagPoints]) -> BagPoints:

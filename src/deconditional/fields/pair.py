@@ -30,59 +30,34 @@ LEAST_OBSERVATIONS = 5
 
 @dataclass(frozen=True)
 class Pairing:
-    """Bags and observations, before any scaling.
-
-    Attributes
-    ----------
-    fine, coarse
-        The two grids.
-    bag_unit, bag_sizes : (N,)
-        The unit of every bag, and the number of its points, which are positions (if asked for) and
-        covariates of fine cells.
-    bag_mediator : (N, p)
-        Positions (if asked for) and mediators of the bags; NaN where a mediator is missing.
-    spread
-        Of all points of the bags.
-    z : (M,), mediator : (M, p)
-        Observations and their mediators, NaN where missing.
-    own_bag : (M,)
-        The bag of every matched observation, else -1.
-    observed_unit : (M,)
-        Index of the unit, time by time and cell by cell.
-    times, clock
-        Of the units, None where the unit is a cell; and what times are as inputs.
-    target : (units,)
-        Target of every unit, NaN where missing.
-    amount : (N,)
-        What is in every bag: its exposure, or its area in square kilometres.
-    cover : (units,)
-        The share of every unit that fine cells with covariates cover.
-    understood
-        What was found, in words: pairs of label and text.
-    repeated
-        Whether covariates have no time, so that a cell has the same points at all times.
-    sources
-        How units were observed, source by source; nothing where all are of one kind.
-    """
+    """Bags and observations, before any scaling."""
 
     question: Question
     fine: Grid
     coarse: Grid
+    # bag_unit, bag_sizes (N,): the unit of every bag, and the number of its points, which are
+    # positions (if asked for) and covariates of fine cells.
     bag_unit: Ints
     bag_sizes: Ints
+    # (N, p): positions (if asked for) and mediators of the bags; NaN where a mediator is missing.
     bag_mediator: Floats
-    spread: Spread
+    spread: Spread  # of all points of the bags
     z: Floats
-    mediator: Floats
-    own_bag: Ints
-    observed_unit: Ints
+    mediator: Floats  # (M, p): mediators of the observations z, NaN where missing
+    own_bag: Ints  # (M,): the bag of every matched observation, else -1
+    observed_unit: Ints  # (M,): index of the unit, time by time and cell by cell
+    # times, clock: of the units, None where the unit is a cell; and what times are as inputs.
     times: np.ndarray | None
     clock: Clock
-    target: Floats
-    understood: tuple[tuple[str, str], ...]
+    target: Floats  # (units,): target of every unit, NaN where missing
+    understood: tuple[tuple[str, str], ...]  # what was found, in words: pairs of label and text
+    # Whether covariates have no time, so that a cell has the same points at all times.
     repeated: bool = False
+    # (N,): what is in every bag: its exposure, or its area in square kilometres.
     amount: Floats | None = None
+    # (units,): the share of every unit that fine cells with covariates cover.
     cover: Floats | None = None
+    # How units were observed, source by source; nothing where all are of one kind.
     sources: tuple[Told, ...] = ()
 
     @property

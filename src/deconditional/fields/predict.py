@@ -33,27 +33,18 @@ NOT_PREDICTED = -1
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of the posterior, and in which units.
-
-    Attributes
-    ----------
-    levels, n_samples, seed
-        Quantiles and samples.
-    fine_noise, features
-        As in :meth:`~deconditional.BaggGP.predict`.
-    consistency
-        Whether area means must be as observed: ``"exact"`` or None.
-    above
-        Levels that the field exceeds with probabilities that are asked for.
-    """
+    """What is asked of the posterior, and in which units."""
 
     target: TargetScaling
+    # levels, n_samples, seed: quantiles and samples.
     levels: tuple[float, ...] = ()
     n_samples: int = 0
     seed: int = 0
+    # fine_noise, features: as in predict.
     fine_noise: bool = False
     features: int | None = None
-    consistency: str | None = None
+    consistency: str | None = None  # whether area means must be as observed: "exact" or None
+    # Levels that the field exceeds with probabilities that are asked for.
     above: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -233,25 +224,14 @@ def _at_once(
 
 @dataclass(frozen=True)
 class Predictor:
-    """All that the prediction of a chunk needs of a fit; it can travel to other processes.
+    """All that the prediction of a chunk needs of a fit; it can travel to other processes."""
 
-    Attributes
-    ----------
-    fields
-        Posteriors of the process, one for each draw of the hyper-parameters.
-    inputs
-        To the units of the process.
-    support
-        Least and greatest value of every input that was learnt from, in those units.
-    may_round
-        Whether large chunks may be predicted in single precision.
-    """
-
-    fields: Sequence[Any]
-    inputs: InputScaling
+    fields: Sequence[Any]  # posteriors of the process, one for each draw of the hyper-parameters
+    inputs: InputScaling  # to the units of the process
+    # Least and greatest value of every input that was learnt from, in those units.
     support: tuple[Floats, Floats]
     wanted: Wanted
-    may_round: bool = False
+    may_round: bool = False  # whether large chunks may be predicted in single precision
 
     def posterior(self, x: Floats) -> Posterior:
         """The posterior of the process."""

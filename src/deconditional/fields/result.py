@@ -38,10 +38,7 @@ ROLES = "nothing covariates_only target_only both"
 def fine_part(side: FineSide, named: Mapping[str, tuple[tuple[str, ...], Any]]) -> xr.Dataset:
     """Fields on the fine grid, with all coordinates of the fine data there.
 
-    Parameters
-    ----------
-    named
-        For each name its leading dimensions, if any, and its array (..., time, y, x).
+    `named` has for each name its leading dimensions, if any, and its array (..., time, y, x).
     """
     grid, out = side.grid, xr.Dataset()
     for name, (leading, values) in named.items():
@@ -121,26 +118,16 @@ def _zone_facts(
 
 @dataclass(frozen=True)
 class Answer:
-    """The posterior on fine data, and what a result says of it.
+    """The posterior on fine data, and what a result says of it."""
 
-    Attributes
-    ----------
-    side, source
-        Where to predict, and what predicts there.
-    wanted
-        What is asked of the posterior.
-    fit, problem
-        The fitted downscaler, and its problem, at all times of a series.
-    command
-        What the history says.
-    """
-
+    # side, source: where to predict, and what predicts there.
     side: FineSide
     source: Together | Windows
-    wanted: Wanted
+    wanted: Wanted  # what is asked of the posterior
+    # fit, problem: the fitted downscaler, and its problem, at all times of a series.
     fit: Any
     problem: Problem
-    command: str
+    command: str  # what the history says
 
     def dataset(self) -> xr.Dataset:
         """The result: Dask arrays where the fine data has them."""

@@ -122,10 +122,7 @@ class FineSide(Side):
     ) -> Parts:
         """Covariates, more variables and the mask, to be worked on beside a coarse grid.
 
-        Parameters
-        ----------
-        unit_time : (times of the fine data,)
-            The unit time that each belongs to, or -1.
+        `unit_time` is the unit time that each time of the fine data belongs to, or -1.
         """
         if not self.chunked:
             check_cells(self.grid, len(self.question.covariates), "fine")

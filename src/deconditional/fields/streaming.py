@@ -30,16 +30,10 @@ CELLS_PER_REGION = 4_000_000
 def stream(dataset: xr.Dataset, path: Path, finish: Callable[[xr.Dataset], xr.Dataset]) -> Path:
     """Write a dataset of Dask arrays region by region, from where a run of the same has stopped.
 
-    Parameters
-    ----------
-    dataset
-        Dask arrays that share their last dimensions and the chunks along them, as ``predict``
-        makes them.
-    path
-        Ends in ``.zarr`` or ``.nc``.
-    finish
-        From the fields as they were written to all that is to be added to them, attributes
-        included: what cannot be known before all of them are.
+    The Dask arrays share their last dimensions and the chunks along them, as ``predict`` makes
+    them; the path ends in ``.zarr`` or ``.nc``. `finish` takes the fields as they were written to
+    all that is to be added to them, attributes included: what cannot be known before all of them
+    are.
     """
     part, record = (path.with_name(f".{path.name}.{end}") for end in ("part", "progress.json"))
     whole = _uniform(dataset)

@@ -26,23 +26,13 @@ COARSE = "coarse_"
 
 @dataclass(frozen=True)
 class Plane:
-    """A field on a map: with rows from south to north, or with cells anywhere.
+    """A field on a map: with rows from south to north, or with cells anywhere."""
 
-    Attributes
-    ----------
-    values : (rows, columns)
-        NaN where there is none.
-    grid
-        Its cells, ascending along both axes where there are axes.
-    names
-        What to write along x and y.
-    scale, unit
-        What turns metres into the unit that is written, and this unit; empty where unknown.
-    """
-
-    values: Floats
-    grid: Grid
-    names: tuple[str, str]
+    values: Floats  # (rows, columns): naN where there is none
+    grid: Grid  # its cells, ascending along both axes where there are axes
+    names: tuple[str, str]  # what to write along x and y
+    # scale, unit: what turns metres into the unit that is written, and this unit; empty where
+    # unknown.
     scale: float
     unit: str
 
@@ -90,10 +80,7 @@ class Plane:
 def plane(field: Any) -> Plane:
     """A field as a map; of any dimension besides the horizontal two, the first step.
 
-    Parameters
-    ----------
-    field
-        A DataArray, or an array with rows from south to north.
+    An array has rows from south to north.
 
     Examples
     --------

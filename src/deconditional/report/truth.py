@@ -23,14 +23,8 @@ def align_truth(truth: xr.DataArray | xr.Dataset, like: xr.DataArray, target: st
     The truth may be larger than the result and ordered otherwise, its dimensions may have other
     names, and its longitudes may count from -180 or from 0.
 
-    Parameters
-    ----------
-    truth
-        The field, or a dataset with a variable of the target's name.
-    like
-        A variable on the result's grid.
-    target
-        Name of the target.
+    Of a dataset the variable of the target's name is taken; `like` is a variable on the result's
+    grid.
     """
     given = truth.to_dataset(name=target) if isinstance(truth, xr.DataArray) else truth
     if target not in given.data_vars:

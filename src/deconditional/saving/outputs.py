@@ -39,12 +39,7 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
 def check_place(path: Path, what: str) -> None:
     r"""Raise unless a file or store of this name can be made here.
 
-    Parameters
-    ----------
-    path
-        The file.
-    what
-        What to call it in errors.
+    `what` is what errors call it.
     """
     check_name(path, what)
     check_folder(path)

@@ -131,19 +131,13 @@ def opened(
 
 @dataclass(frozen=True)
 class CheckpointPart:
-    """Part of an open checkpoint that belongs to one of the fits that a fit is made of.
+    """Part of an open checkpoint that belongs to one of the fits that a fit is made of."""
 
-    Attributes
-    ----------
-    file, prefix
-        The file, and what is before the names of its sections; None where nothing is kept.
-    identity
-        What sections have to agree with: data, model, options and version.
-    """
-
+    # file, prefix: the file, and what is before the names of its sections; None where nothing is
+    # kept.
     file: _File | None = None
     prefix: str = ""
-    identity: str = ""
+    identity: str = ""  # what sections have to agree with: data, model, options and version
     _sections: list[CheckpointSection] = field(default_factory=list)
 
     def section(self, name: str) -> CheckpointSection:

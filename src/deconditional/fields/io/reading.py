@@ -42,14 +42,8 @@ def open_fields(
 ) -> xr.Dataset:
     """One dataset from a file, a Zarr store, or several of these (globs included).
 
-    Parameters
-    ----------
-    paths
-        Files or patterns such as ``"data/tas_*.nc"``.
-    which
-        What to call the data in errors.
-    chunked
-        Whether to leave the data in its files, as Dask arrays; None goes by its size.
+    `which` is what errors call the data. It stays in its files, as Dask arrays, where it is to be
+    `chunked`; None goes by its size.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files = [file for path in given for file in _matching(str(path), which)]

@@ -30,14 +30,7 @@ NETCDF_NAME = re.compile(r"[^\x00-/:-@\[-^`{-\x7f][^\x00-\x1f/\x7f]*(?<! )")
 def protect_inputs(out: str | Path, inputs: Sequence[str | Path], what: str = "output") -> None:
     """Raise where an output, or what is made beside it, would replace one of the inputs.
 
-    Parameters
-    ----------
-    out
-        The output.
-    inputs
-        Files and stores, or patterns of them.
-    what
-        What to call the output in errors.
+    Inputs are files and stores, or patterns of them; `what` is what errors call the output.
     """
     check_name(Path(out), what)
     try:
@@ -96,14 +89,7 @@ def _is_store(folder: Path) -> bool:
 def check_writable(dataset: xr.Dataset, path: Path, dims: Collection[str] | None = None) -> None:
     """Raise, before any work, where a coordinate that a result will have cannot be written.
 
-    Parameters
-    ----------
-    dataset
-        Where predictions are wanted.
-    path
-        The output.
-    dims
-        Dimensions of the result; without them, all of the dataset.
+    The result will have the dimensions `dims` of the dataset, without them all.
     """
     for name, coordinate in dataset.coords.items():
         if dims is not None and not set(coordinate.dims) <= set(dims):
