@@ -68,18 +68,9 @@ def run(
 ) -> Scores:
     """Downscale, compare, draw, report; prints the paths of what it wrote.
 
-    Parameters
-    ----------
-    out
-        Folder for ``demo.nc``, ``maps.png``, ``report.html`` and ``scores.json``.
-    month
-        Month of the climatology, 1 to 12.
-    synthetic
-        Use made-up fields with known truth, which need no data package.
-    seed
-        Of the choice of coarse cells.
-    command
-        What the history of the result says.
+    They are ``demo.nc``, ``maps.png``, ``report.html`` and ``scores.json`` in the folder `out`.
+    Made-up fields with known truth need no data package; `command` is what the history of the
+    result says.
     """
     began = time.perf_counter()
     folder = output_folder(out)

@@ -113,13 +113,7 @@ def refuse(why: str) -> NoReturn:
 
 
 class Archive:
-    """An open file, its JSON checked and its arrays there to be asked for.
-
-    Attributes
-    ----------
-    header
-        The JSON.
-    """
+    """An open file, its JSON checked (``header``) and its arrays there to be asked for."""
 
     def __init__(self, archive: zipfile.ZipFile, kind: str, size: int):
         members = archive.infolist()

@@ -177,12 +177,8 @@ def within(kept: CheckpointPart | None, name: str = "") -> dict[str, Any]:
 class CheckpointSection:
     """Section of a checkpoint: the state of one stage of a fit. One without a file keeps nothing.
 
-    Attributes
-    ----------
-    found
-        The state that the file had, arrays and plain values by name; None where there was none.
-    resumed
-        What the stage took from it, in words.
+    ``found`` is the state that the file had, arrays and plain values by name, None where there was
+    none; ``resumed`` what the stage took from it, in words.
     """
 
     def __init__(
