@@ -406,7 +406,7 @@ BAD = {
     "too few": (lambda z: z.iloc[:3], {}, "at least 5"),
     "elsewhere": (lambda z: z.set_geometry(z.translate(0, -60)), {}, "do not overlap"),
     "mean or sum?": (lambda z: z, {"kind": None}, "mean over each polygon, or the sum"),
-    "neither mean nor sum": (lambda z: z, {"kind": "total"}, "'mean' or 'sum', not 'total'"),
+    "neither mean nor sum": (lambda z: z, {"kind": "total"}, "one of mean, sum, not 'total'"),
     "no such exposure": (lambda z: z, {"exposure": "people"}, "no variable 'people'"),
     "a negative exposure": (lambda z: z, {"exposure": "below"}, "falls to -1"),
     "an exposure of nothing": (
