@@ -30,7 +30,7 @@ from deconditional.inference.problem import BagProblem
 from deconditional.inference.waves import Waves, feature_means
 from deconditional.kernels.devices import settled
 from deconditional.kernels.layout import Layout
-from deconditional.kernels.linalg import as_matrix, whiten
+from deconditional.kernels.linalg import as_matrix, stable_cholesky, whiten
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.repeats import Repeats
 from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
@@ -48,18 +48,17 @@ AS_GOOD = 1e-3
 class SpreadPrior(eqx.Module):
     r"""How much bag means vary is known from the observations, before any link between them.
 
-    The observations are means of other bags of the same kind. With C the prior covariance of bag
-    means about their level and :math:`v_\beta` the variance of their trend, the sample variance of
-    the observations is nearly
+    The observations are means of other bags of the same kind. What bags are measured by leaves
+    their means with :math:`N(m, C)`, about their level, so that the sample variance of the
+    observations is nearly
 
-    .. math:: \hat v \sim v\,\chi^2_\nu / \nu, \qquad
-              v = \langle C_{ii} \rangle + v_\beta, \quad
-              \frac1\nu = \frac1M + \Bigl(1 - \frac1M\Bigr)
-              \frac{\langle C_{ij}^2 \rangle_{i \ne j}}{v^2},
+    .. math:: \hat v \sim v\,\chi^2_\nu / \nu, \quad v = \langle C_{ii} \rangle + s_m^2, \quad
+              \frac{v^2}{\nu} = \frac{v^2}M + \frac{s_m^4}{N - 1} + \Bigl(1 - \frac1M\Bigr)
+              \langle C_{ij}^2 + 2 m_i C_{ij} m_j \rangle_{i \ne j},
 
-    which has the mean and the variance that it should (Satterthwaite). Where a mediator says little
-    the likelihood leaves v open, and the field would shrink to its trend. Where bag means hang
-    together, few of them are as good as independent, and a sample says little of v.
+    with :math:`s_m^2` the variance of m: mean and variance are as they should be (Satterthwaite).
+    Where mediators say little it is all that is known of v, and the field would shrink to its
+    trend without it. Where they say much they have told it already, and it says little more.
     """
 
     # variance, degrees: the sample variance, and M, less one for a level.
@@ -74,16 +73,19 @@ class SpreadPrior(eqx.Module):
         variance = max(float(rest @ rest) / degrees, 1e-12 * float(np.mean(z**2)), 1e-300)
         return cls(jnp.asarray(variance), jnp.asarray(float(degrees)), has_level)
 
-    def log_density(self, gram: Float[Array, "N N"], trend: Float[Array, " N"]) -> Array:
-        """Log density of the sample variance, by covariance and trend of bag means."""
-        degrees = max(len(gram) - self.has_level, 1)
+    def log_density(self, mean: Float[Array, " N"], covariance: Float[Array, "N N"]) -> Array:
+        """Log density of the sample variance, by what is known of bag means."""
+        degrees = max(len(mean) - self.has_level, 1)
         if self.has_level:
-            trend, row = trend - trend.mean(), gram.mean(0)
-            gram = gram - row - row[:, None] + row.mean()
-        own = jnp.diagonal(gram)
-        variance = (own.sum() + trend @ trend) / degrees
-        alike = (jnp.sum(gram**2) - own @ own) / max(degrees * (degrees - 1), 1) / variance**2
-        half = 0.5 / (1.0 / self.degrees + (1.0 - 1.0 / self.degrees) * alike)
+            mean, row = mean - mean.mean(), covariance.mean(0)
+            covariance = covariance - row - row[:, None] + row.mean()
+        own, between = jnp.diagonal(covariance), mean @ mean / degrees
+        variance = between + own.sum() / degrees
+        alike = jnp.sum(covariance**2) - own @ own
+        alike = alike + 2.0 * (mean @ covariance @ mean - mean**2 @ own)
+        alike = (1.0 - 1.0 / self.degrees) * alike / max(degrees * (degrees - 1), 1)
+        alike = jnp.maximum(alike, 0.0) + between**2 / degrees
+        half = 0.5 / (1.0 / self.degrees + alike / variance**2)
         ratio = self.variance / variance
         return half * (jnp.log(half * ratio) - ratio) - gammaln(half)
 
@@ -146,9 +148,18 @@ class ExactProblem(BagProblem):
         field = self.field(values, pieces)
         found = field.log_evidence + self.parameters.log_prior(vector)
         if self.spread is not None:
-            trend = self.trend_means @ field.conditioned.trend
-            found = found + self.spread.log_density(pieces.gram, trend)
+            found = found + self.spread.log_density(*self.bag_means(pieces))
         return found, (pieces, field)
+
+    def bag_means(self, pieces: Pieces) -> tuple[Array, Array]:
+        """Posterior mean and covariance of bag means that were all observed, with gradients."""
+        root = stable_cholesky(pieces.gram + pieces.noise)
+        told, z, trend = (whiten(root, each) for each in (pieces.gram, self.z, self.trend_means))
+        precision = jnp.diag(self.trend.prior_std**-2.0) + trend.T @ trend
+        unknown = self.trend_means - told.T @ trend
+        slopes = jnp.linalg.solve(precision, jnp.column_stack([trend.T @ z, unknown.T]))
+        mean = told.T @ z + unknown @ slopes[:, 0]
+        return mean, pieces.gram - told.T @ told + unknown @ slopes[:, 1:]
 
     def told(self, pieces: Pieces, field: Field) -> dict[str, str]:
         """How the problem was solved, for a report."""

@@ -1,9 +1,9 @@
 r"""The model for unmatched data: a field whose bag means are measured by their mediators.
 
-.. math:: f \sim GP(h^\top\beta, k), \qquad t = \bar f + e, \quad e \sim N(0, S + \sigma^2 I),
+.. math:: f \sim GP(h^\top\beta, k), \qquad t = \bar f + e, \quad e \sim N(0, S),
 
 with t and S what a regression of z on its mediator makes of the mediators of the bags
-(:mod:`deconditional.observations.measurements`), and the hyper-parameters of k and σ averaged.
+(:mod:`deconditional.observations.measurements`), and the hyper-parameters of k averaged.
 """
 
 from __future__ import annotations
@@ -105,6 +105,9 @@ class MediatedGP(BagModel):
         Inducing points of the field and of the regression; None: exact inference up to 3000 bags
         and observations, 400 inducing points beyond. With inducing points the errors of the
         regression are taken bag by bag.
+    learn_noise
+        Whether measurements have more noise, alike for all bags, than the regression has found. By
+        default where bags have observations of their own, or where `fixed` or `priors` name it.
     n_restarts
         Of both fits.
     family
@@ -207,7 +210,9 @@ class MediatedGP(BagModel):
             regressor, self.number_of_draws, not exact, self.seed
         )
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
-        learns = self.learn_noise is not False
+        named = "noise_std" in {**(of_field.fixed or {}), **(of_field.priors or {})}
+        learns = named or data.own_bag is not None
+        learns = learns if self.learn_noise is None else self.learn_noise
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
         posed = _posed(seen, data.z, of_field, exact)
         others = [
