@@ -45,6 +45,8 @@ class Learning:
         Climb the bound by minibatches, in this way; by L-BFGS if None.
     starts
         Vectors to start from beside those of the data and of the priors.
+    tolerance
+        Nats gained that end a run of the optimiser; None for next to none.
     """
 
     method: str = "map"
@@ -54,6 +56,7 @@ class Learning:
     seed: int = 0
     climb: ClimbOptions | None = None
     starts: tuple[np.ndarray, ...] = ()
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,7 @@ def _learnt_by_map(problem: BagProblem, how: Learning, stages: CheckpointPart) -
             max_iter=how.max_iter,
             seed=how.seed,
             starts=how.starts,
+            tolerance=how.tolerance,
             section=_section(stages, "map", problem),
         )
         pieces, field = problem.solve(jnp.asarray(best.vector))
