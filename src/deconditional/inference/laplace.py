@@ -65,7 +65,7 @@ SMALL = 2**21
 """Values of basis functions at points, a tenth of a second of an evaluation."""
 
 SETTLED = 0.05
-"""Nats between two rounds that end them."""
+"""Nats between two rounds that end them: what the next one would change is a few per cent of it."""
 
 LATENT = ("latent", "effects")
 """Names of unknowns that NUTS draws with the hyper-parameters."""
@@ -385,7 +385,7 @@ def settled(
         solution, field = solve(problem, jnp.asarray(vector))
         problem = problem.about(solution)
         now = float(field.log_evidence)
-        if abs(now - before) < 0.1 * SETTLED:
+        if abs(now - before) < SETTLED:
             break
         before = now
     return problem, solution, field

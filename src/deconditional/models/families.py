@@ -17,7 +17,6 @@ from deconditional.bags import Bags
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
 from deconditional.inference.laplace import (
-    MOST_SPREAD,
     SETTLED,
     FamilyProblem,
     settled,
@@ -175,7 +174,7 @@ def _in_rounds(
 def _of_all_points(fitted: Fitted, whole: FamilyProblem, method: str) -> Fitted:
     """The posterior of all points at hyper-parameters that were learnt from some."""
     if whole.variational:
-        whole, *found = settled(_near(whole, fitted), fitted.optimum.vector, solution_of)
+        whole, *found = settled(whole, fitted.optimum.vector, solution_of)
         if method == "map":
             pieces, field = found
             return replace(fitted, problems=(whole,), pieces=(pieces,), fields=(field,))
@@ -183,17 +182,6 @@ def _of_all_points(fitted: Fitted, whole: FamilyProblem, method: str) -> Fitted:
     every = {id(seen): _seeing(whole, seen.y, seen.known) for seen in drawn}
     owners = tuple(every[id(seen)] for seen in drawn)
     return solved_at(fitted, owners, fitted.vectors, solution_of)
-
-
-def _near(whole: FamilyProblem, fitted: Fitted) -> FamilyProblem:
-    """The problem of all points about the solution of some."""
-    field, near = fitted.fields[0], []
-    for seen, few in zip(whole.sources, fitted.problem.sources, strict=True):
-        x = seen.layout.points
-        mean, variance = field.quick(np.asarray(x), 0).moments(x)
-        slopes = seen.family.g.expected_slope(mean, jnp.clip(variance, 0.0, MOST_SPREAD))
-        near.append(replace(seen, nearest=replace(few.nearest, slopes=slopes)))
-    return replace(whole, sources=tuple(near))
 
 
 def _seeing(problem: FamilyProblem, y: Any, known: Any) -> FamilyProblem:
