@@ -12,8 +12,7 @@ from deconditional import CMP, Bags
 from deconditional.fitting.evaluation import loss_and_gradient
 from deconditional.models.data import Data
 from deconditional.models.problems import mediated, problem_parts
-from deconditional.models.solvers import Exact, Posed, Variational
-from deconditional.models.vbagg import VariationalModel
+from deconditional.models.solvers import Posed, pose
 from deconditional.observations.kinds import Matched, Observation
 
 __all__ = ["Start", "Strips", "posed", "problem_of", "start", "strips"]
@@ -35,10 +34,7 @@ def posed(
     if isinstance(model, CMP):
         data = data.linked(mediator, own_bag)
         mediation = mediated(data, model)
-    solver: Exact | Variational = Exact()
-    if isinstance(model, VariationalModel):
-        solver = Variational.of(model)
-    return solver.pose(problem_parts(data, mediation, model), data.bags, model.seed)
+    return pose(model, problem_parts(data, mediation, model), data.bags, model.seed)
 
 
 def problem_of(model: Any, *data: Any, **more: Any) -> Any:

@@ -54,7 +54,7 @@ def places(name: str, draws: int, seed: int = 0, inference: str = "collapsed") -
     model = dc.VBagg(family=family, **options)
     amounts: Any = {family.amount: AMOUNT}
     zeros = Source(bags, np.zeros(len(bags)), family, **amounts)
-    problem, _, _ = pose(model, given([zeros]))
+    problem = pose(model, given([zeros])).problem
     gram = np.exp(-0.5 * (x[:, None] - x) ** 2 / LENGTH**2) + 1e-9 * np.eye(POINTS)
     root, rng = np.linalg.cholesky(gram), np.random.default_rng(seed)
     inside, points = jnp.asarray(x[BAG * IN_BAG :][:IN_BAG, None]), jnp.asarray(x[:, None])

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from deconditional import bag_cross
-from deconditional.observations.mediation import CMO, ridge_shape
+from deconditional.observations.kinds import CMO, ridge_shape
 from studies.data import ShrinkageToy
 
 __all__ = [

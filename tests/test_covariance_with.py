@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from deconditional import CMP, BaggGP, Bags, VarCMP, VBagg
-from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.basis_field import Coefficients
 from deconditional.kernels.radial import spectral_features
 from helpers import (
     assert_close,

@@ -9,8 +9,7 @@ from scipy import stats
 
 import deconditional as dc
 from deconditional.fitting.parameters import positive
-from deconditional.observations.families import check_observed
-from deconditional.observations.links import link_of
+from deconditional.observations.families import check_observed, link_of
 from tests.helpers import assert_close
 
 N = 40_000

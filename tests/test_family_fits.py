@@ -64,7 +64,7 @@ def test_gradients_of_the_evidence_are_finite_differences(name, inference):
     rng, bags, family = np.random.default_rng(1), cells(), FAMILIES[name]
     y, amounts = observed(family, bags, rng)
     model = dc.VBagg(n_inducing=12, family=family, inference=inference)
-    problem, _, _ = pose(model, given([Source(bags, y, family, **amounts)]))
+    problem = pose(model, given([Source(bags, y, family, **amounts)])).problem
     at = problem.parameters.start() + 0.2
     if inference == "collapsed":
         problem = settled(problem, at, FamilyProblem.solve)[0]

@@ -56,6 +56,24 @@ def test_plain_names_of_the_sphere(y, x):
     np.testing.assert_allclose(grid.areas.sum(), 4 * np.pi, rtol=1e-14)
 
 
+@pytest.mark.parametrize("shape", ["axes", "surfaces", "places"])
+def test_latitudes_that_are_plain_variables_of_numbered_cells(shape):
+    lat, lon = np.meshgrid(LAT, LON, indexing="ij")
+    dims, y, x = {
+        "axes": (("row", "column"), ("row", LAT), ("column", LON)),
+        "surfaces": (("row", "column"), (("row", "column"), lat), (("row", "column"), lon)),
+        "places": (("cell",), ("cell", lat.ravel()), ("cell", lon.ravel())),
+    }[shape]
+    values = np.zeros(lat.shape if len(dims) == 2 else lat.size)
+    units = {"units": "degrees_north"}, {"units": "degrees_east"}
+    of_field = xr.Dataset({"a": (dims, values), "lat": (*y, units[0]), "lon": (*x, units[1])})
+    found = find_grid(of_field, ["a"], "fine")
+    asked = find_grid(of_field.set_coords(["lat", "lon"]), ["a"], "fine")
+    np.testing.assert_array_equal(found.positions, asked.positions)
+    np.testing.assert_array_equal(found.areas, asked.areas)
+    assert found.frame.spherical
+
+
 def test_plain_x_and_y_are_a_plane():
     grid = find_grid(field([0.0, 10.0, 20.0], [5.0, 7.0, 9.0], "y", "x"), ["a"], "fine")
     assert (grid.y.kind, grid.x.kind, grid.spherical) == ("plane", "plane", False)

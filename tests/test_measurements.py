@@ -60,8 +60,20 @@ def test_what_bags_have_in_common_is_what_g_at_a_few_mediators_tells_of_all():
     assert np.trace(told) > 0.9 * largest
     again, _ = errors_in_common(2.0 * errors, 3, pivots)
     np.testing.assert_allclose(again, np.sqrt(2.0) * factor, rtol=1e-9, atol=1e-12)
-    everything, _ = errors_in_common(errors, 50)
+    everything, _ = errors_in_common(errors, pivots=range(SIZE))
     np.testing.assert_allclose(everything @ everything.T, errors, atol=1e-9)
+
+
+def test_errors_are_in_common_as_long_as_they_tell_more_of_others():
+    """Two groups of four have one error each, and everyone one of their own."""
+    group = np.repeat([0, 1], 4)
+    shared = 0.5 * (group[:, None] == group)
+    factor, pivots = errors_in_common(shared + np.diag(np.linspace(0.1, 0.4, 8)))
+    assert sorted(group[pivots]) == [0, 1]
+    left = shared + np.diag(np.linspace(0.1, 0.4, 8)) - factor @ factor.T
+    assert ((left**2).sum(0) <= 2.0 * np.diag(left) ** 2 + 1e-12).all()
+    assert errors_in_common(np.diag([3.0, 1.0, 2.0]))[0].shape == (3, 0)
+    assert len(errors_in_common(shared + 0.1 * np.eye(8), 1)[1]) == 1
 
 
 @pytest.mark.parametrize(("draws", "size"), [(8, 7), (20, 7), (4, 3)])

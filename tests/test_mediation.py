@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deconditional import bag_gram
-from deconditional.observations.mediation import CMO, ridge_shape
+from deconditional.observations.kinds import CMO, ridge_shape
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,
     assert_close,

@@ -26,7 +26,7 @@ def posed(name):
     family, bags = FAMILIES[name], cells()
     y, amounts = observed(family, bags, np.random.default_rng(3))
     model = dc.VBagg(n_inducing=10, family=family)
-    problem, _, _ = pose(model, given([Source(bags, y, family, **amounts)]))
+    problem = pose(model, given([Source(bags, y, family, **amounts)])).problem
     return problem, jnp.asarray(problem.parameters.start() + 0.1)
 
 

@@ -76,6 +76,18 @@ def test_quantiles_of_mixtures_invert_the_distribution(level):
     np.testing.assert_allclose(one, norm.ppf(level, MEANS[0], STDS[0]))
 
 
+def test_quantiles_where_newtons_method_is_lost():
+    """Far apart, in steps, or all alike: between the components as few are below as were asked."""
+    far = np.array([[-1e4, 0.0, 3.0], [0.0, 1e-3, 3.0], [1e4, 5.0, 3.0]])
+    spread = np.array([[1.0, 0.0, 2.0], [1e-3, 1.0, 2.0], [5.0, 0.0, 2.0]])
+    for level in (1e-4, 0.2, 0.4, 0.9):
+        found = scores.mixture_quantile(far, spread**2, level)
+        step = 1e-6 * (1.0 + np.abs(found))
+        below, above = (scores.mixture_cdf(far, spread**2, found + s) for s in (-step, step))
+        assert (below <= level + 1e-9).all() and (above >= level - 1e-9).all()
+    np.testing.assert_allclose(found[2], norm.ppf(0.9, 3.0, 2.0), rtol=1e-12)
+
+
 def test_without_variance_the_distribution_is_a_step():
     means, none = np.zeros((1, 3)), np.zeros((1, 3))
     np.testing.assert_array_equal(scores.mixture_cdf(means, none, [-1.0, 0.0, 1.0]), [0, 0.5, 1])

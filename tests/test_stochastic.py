@@ -16,6 +16,7 @@ from scipy.stats import multivariate_normal
 
 from deconditional import FitWarning, VarCMP, VBagg
 from deconditional.inference import stochastic
+from deconditional.inference.basis_field import Coefficients
 from deconditional.inference.bound import (
     Natural,
     elbo,
@@ -24,10 +25,9 @@ from deconditional.inference.bound import (
     likelihood,
     optimal,
 )
-from deconditional.inference.collapsed import Coefficients
 from deconditional.inference.minibatches import Batches, restricted
-from deconditional.inference.residual import SampledPairs
 from deconditional.inference.stochastic import ClimbOptions, maximise_elbo
+from deconditional.inference.variational import SampledPairs
 from helpers import assert_close, gram, ragged_bags, weight_matrix
 from helpers import problem_of as posed
 

@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal
 
 from deconditional import CMP, BaggGP, Bags, CentroidGP, Posterior, VarCentroidGP, VarCMP, VBagg
 from deconditional.fitting.evaluation import loss_and_gradient
-from deconditional.inference.collapsed import regress
+from deconditional.inference.basis_field import regress
 from deconditional.kernels.linalg import NoiseRoot, add_covariances, as_matrix, escalating_cholesky
 from helpers import (
     FINITE_DIFFERENCE_TOLERANCE,

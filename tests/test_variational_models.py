@@ -8,8 +8,8 @@ import pytest
 from deconditional import CMP, BaggGP, Bags, FitWarning, VarCentroidGP, VarCMP, VBagg
 from deconditional.fitting.evaluation import loss_and_gradient
 from deconditional.fitting.map import Optimum
-from deconditional.inference.residual import AllPairs, SampledPairs
-from deconditional.models.inducing import inducing_points
+from deconditional.inference.variational import AllPairs, SampledPairs
+from deconditional.models.solvers import inducing_points
 from helpers import TanhKernel, assert_close, posed, problem_of, ragged_bags
 
 BAGS = ragged_bags([3, 1, 7, 4, 9, 2, 5, 6], d=2, weighted=True)

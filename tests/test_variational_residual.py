@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from deconditional.inference.basis import InducingBasis
-from deconditional.inference.residual import Residual, SampledPairs, penalty
+from deconditional.inference.variational import Residual, SampledPairs, penalty
 from deconditional.kernels.layout import BagSampler
 from deconditional.kernels.linalg import NoiseRoot
 from helpers import assert_close, gram, ragged_bags, weight_matrix

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import deconditional as dc
-from deconditional.observations.mediation import CMO
+from deconditional.observations.kinds import CMO
 
 # %%
 # Weights

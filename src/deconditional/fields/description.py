@@ -260,7 +260,7 @@ def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
         kernels["mediator_kernel"] = first.kernel_
     last = final_stage(model)
     learnt.update(last.parameters_)
-    if isinstance(last, MediatedGP):
+    if isinstance(last, MediatedGP) and "noise_std" in learnt:
         learnt["measurement_noise_std"] = learnt.pop("noise_std")
     kernels["kernel"] = last.kernel_
     if isinstance(last, CMP):

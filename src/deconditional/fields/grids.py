@@ -136,6 +136,9 @@ class Search:
         """For every role the variables that may have its values, the likeliest first."""
         dataset = self.dataset
         bare = dataset.drop_vars([n for n in dataset.variables if dataset[n].ndim > 2])
+        # Files need not say that the latitudes of numbered rows are coordinates.
+        loose = [n for n, v in bare.data_vars.items() if v.dims and not set(v.dims) & set(v.coords)]
+        bare = bare.set_coords([n for n in loose if n not in self.names])
         guessed = bare.cf.guess_coord_axis()  # attributes where names and units give them away
         coordinates, axes = guessed.cf.coordinates, guessed.cf.axes
         candidates = {}

@@ -15,7 +15,7 @@ from scipy.special import log_ndtr, ndtr
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Floats
-from deconditional.observations.links import link_of
+from deconditional.observations.families import link_of
 
 HEMISPHERE = 0.5
 """How far from the centre of the unit sphere the mean of all places on half of it is."""

@@ -23,26 +23,14 @@ from deconditional.fitting.interrupts import current
 from deconditional.fitting.progress import tell
 from deconditional.kernels.devices import side_by_side
 
-DRAWS = 16
-"""Hyper-parameters that stand for their posterior unless another number is asked for."""
+# How much is computed: draws that stand for a posterior unless another number is asked for, and
+# proposals that are weighed; a small problem is evaluated at a batch of them at a time.
+DRAWS, PROPOSALS, BATCH = 16, 128, 16
 
-PROPOSALS = 128
-"""Hyper-parameters that are weighed."""
-
-DEGREES = 5.0
-"""Degrees of freedom of the t: its tails are heavier than those of posteriors."""
-
-BATCH = 16
-"""Hyper-parameters at which a small problem is evaluated at a time."""
-
-WIDER = 1.4
-"""Scale of every other proposal: the posterior need not have the mode's curvature."""
-
-STEP = 0.05
-"""Step between gradients whose difference is a curvature, in unconstrained units."""
-
-LEAST_CURVATURE = 0.1
-"""In a direction the data say nothing of, proposals keep to a standard deviation of three."""
+DEGREES = 5.0  # of freedom of the t: its tails are heavier than those of posteriors
+WIDER = 1.4  # scale of every other proposal: the posterior need not have the mode's curvature
+STEP = 0.05  # between gradients whose difference is a curvature, in unconstrained units
+LEAST_CURVATURE = 0.1  # where the data say nothing, proposals keep to a standard deviation of 3
 
 
 class WeightedDraws(NamedTuple):

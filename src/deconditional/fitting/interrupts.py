@@ -21,18 +21,10 @@ TWICE = 2.0
 
 
 class Stop:
-    """Whether work was asked to stop.
+    """Whether work was asked to stop, and whether anybody stopped because of it.
 
-    Parameters
-    ----------
-    graceful
-        Whether an interrupt may end work early with what it has; otherwise it must go on as the
-        exception it is.
-
-    Attributes
-    ----------
-    asked, used
-        Whether a stop was asked for, and whether anybody stopped because of it.
+    Where it is not `graceful`, an interrupt must not end work early with what it has, but go on as
+    the exception it is.
 
     Examples
     --------

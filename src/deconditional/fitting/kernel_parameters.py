@@ -23,13 +23,7 @@ from jaxtyping import Array
 from paramax import AbstractUnwrappable, NonTrainable
 from scipy.spatial.distance import pdist
 
-from deconditional.fitting.parameters import (
-    IDENTITY,
-    Interval,
-    Parameter,
-    positive,
-    variance_of_part,
-)
+from deconditional.fitting.parameters import IDENTITY, Interval, Parameter, positive
 from deconditional.fitting.priors import Normal, Prior, SplitLogNormal
 from deconditional.kernels.radial import DeepKernel
 from deconditional.kernels.tasks import TaskKernel
@@ -102,33 +96,18 @@ def _leaves(kernel: AbstractKernel) -> tuple[list[Any], Any]:
 
 def kernel_template(
     kernel: AbstractKernel,
-    prefix: str,
-    inputs: np.ndarray,
-    variance: float,
+    prefix: str,  # "kernel" or "mediator_kernel"
+    inputs: np.ndarray,  # points the kernel will see, for typical distances
+    variance: float,  # a typical variance of what the kernel models
     unit_variance: bool = False,
-    length_scale_prior: Callable[[np.ndarray], Prior] = SplitLogNormal,
+    length_scale_prior: Callable[[np.ndarray], Prior] = SplitLogNormal,  # by its mode
 ) -> KernelTemplate:
     """Find the learnable parameters of a kernel and give them data-driven priors.
 
     The prior of a length scale is centred on the median distance between inputs over √2, where a
-    Gaussian kernel has fallen to 1/e (times √d for a length scale per dimension).
-
-    Parameters
-    ----------
-    kernel
-        Any GPJax kernel. Parameters wrapped in ``paramax.non_trainable`` and plain Python numbers
-        stay as they are; network weights are learnt.
-    prefix
-        ``"kernel"`` or ``"mediator_kernel"``.
-    inputs
-        Points the kernel will see, for typical distances.
-    variance
-        A typical variance of what the kernel models.
-    unit_variance
-        Leave out the variance of a kernel that is a single stationary one: the scale of a mediator
-        kernel is absorbed by the ridge.
-    length_scale_prior
-        The prior of a length scale, given its mode.
+    Gaussian kernel has fallen to 1/e (times √d for a length scale per dimension). Weights of
+    networks are learnt. With `unit_variance` the variance of a single stationary kernel is not: the
+    scale of a mediator kernel is absorbed by the ridge.
     """
     pairs, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=_is_parameter)
     skip_variance = unit_variance and isinstance(kernel, StationaryKernel)
@@ -167,7 +146,10 @@ def _kernel_parameter(
             start = np.asarray(median, dtype=float)
             return Parameter(name, start, length_scale_prior(start))
         if keys[-1] == "variance" and keys[0].isdigit():
-            return variance_of_part(name, median)
+            # One of several kernels: a part that explains nothing may all but vanish, so the prior
+            # is three times as wide below the variance of all as above.
+            start = np.asarray(median, dtype=float)
+            return Parameter(name, start, SplitLogNormal(start, below=3.0, above=1.0))
         return positive(name, median)
     if isinstance(leaf, Real) or eqx.is_array(leaf):
         sd = float(max(1.0, np.std(current))) if current.ndim else 1.0 + abs(float(current))

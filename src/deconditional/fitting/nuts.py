@@ -112,22 +112,14 @@ class Chain(eqx.Module):
 
 
 class Place(NamedTuple):
-    """Where sampling stands.
+    """Where sampling stands."""
 
-    Attributes
-    ----------
-    chain, done
-        The chain, and how many steps it has taken.
-    state
-        NumPyro's state of the chain, in a checkpoint its arrays in order; None before the first
-        step.
-    draws, diverging, potential
-        What was drawn so far, in all chains.
-    """
-
+    # chain, done: the chain, and how many steps it has taken.
     chain: int
     done: int
+    # NumPyro's state of the chain, in a checkpoint its arrays in order; None before the first step.
     state: Any
+    # draws, diverging, potential: what was drawn so far, in all chains.
     draws: Float[np.ndarray, "n size"]
     diverging: Bool[np.ndarray, " n"]
     potential: Float[np.ndarray, " n"]

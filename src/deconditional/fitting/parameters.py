@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from deconditional.fitting.priors import LogNormal, Prior, SplitLogNormal
+from deconditional.fitting.priors import LogNormal, Prior
 
 
 def library(*arrays: Any) -> Any:
@@ -98,16 +98,6 @@ def positive(name: str, median: Any, sigma: float = 1.0, reach: float = 9.0) -> 
     """A positive parameter with a log-normal prior that starts at its median."""
     start = np.asarray(median, dtype=float)
     return Parameter(name, start, LogNormal(start, sigma), LOG, reach)
-
-
-def variance_of_part(name: str, mode: Any) -> Parameter:
-    """The variance of one of several kernels: a part that explains nothing may all but vanish.
-
-    Its prior is as wide above the mode, the variance of all, as that of other parameters, and three
-    times as wide below.
-    """
-    start = np.asarray(mode, dtype=float)
-    return Parameter(name, start, SplitLogNormal(start, below=3.0, above=1.0), LOG)
 
 
 class ParameterSet(eqx.Module):

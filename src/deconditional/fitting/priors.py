@@ -94,15 +94,6 @@ class Alike:
     The prior of length scales of position. Winds, currents and the seasons make fields longer along
     one direction than along another, but only data can say which, and a few coarse cells cannot.
 
-    Parameters
-    ----------
-    common
-        The prior of their geometric mean.
-    size
-        How many there are.
-    ratio
-        Standard deviation of the logarithm of each over the geometric mean, were they independent.
-
     Examples
     --------
     >>> prior = Alike(SplitLogNormal(1.0), size=2)
@@ -111,8 +102,9 @@ class Alike:
     True
     """
 
-    common: Any
+    common: Any  # the prior of their geometric mean
     size: int
+    # Standard deviation of the logarithm of each over the geometric mean, were they independent.
     ratio: float = 0.5
 
     def log_prob(self, value: Any) -> Array:

@@ -36,19 +36,13 @@ Completed = tuple[Waves | None, tuple[Array, ...], Array, float]
 
 
 class InducingBasis(eqx.Module):
-    """The projection of f on its values at inducing points w.
+    """The projection of f on its values at inducing points w."""
 
-    Attributes
-    ----------
-    kernel, locations
-        k and w.
-    root, jitter
-        Cholesky factor of K_ww, and the relative jitter it needed. With jitter the inducing
-        variables are noisy values of f, so every bound stays one.
-    """
-
+    # kernel, locations: k and w.
     kernel: AbstractKernel
     locations: Float[Array, "d D"]
+    # root, jitter: Cholesky factor of K_ww, and the relative jitter it needed. With jitter the
+    # inducing variables are noisy values of f, so every bound stays one.
     root: Float[Array, "d d"]
     jitter: Float[Array, ""]
     dtype: type = eqx.field(static=True)

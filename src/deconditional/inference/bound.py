@@ -23,7 +23,7 @@ import jax.random as jr
 import jax.scipy.linalg as jsl
 from jaxtyping import Array, Float
 
-from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.basis_field import Coefficients
 from deconditional.inference.laplace import FamilyProblem
 from deconditional.inference.minibatches import Batch, Batches, rate_batch, restricted
 from deconditional.kernels.linalg import NoiseRoot, log_determinant, whiten

@@ -23,15 +23,14 @@ from gpjax.kernels.base import AbstractKernel
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from deconditional.inference.field import Field, Moments, Path, square_root
+from deconditional.inference.field import Field, Moments, Path, Trend, square_root
 from deconditional.inference.moments import Conditioned, Functionals, condition
 from deconditional.inference.paths import LEAST_VARIANCE, References, chosen_waves
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.trend import Trend
 from deconditional.inference.waves import Waves, feature_means
 from deconditional.kernels.devices import settled
 from deconditional.kernels.layout import Layout
-from deconditional.kernels.linalg import JITTER, as_matrix, whiten
+from deconditional.kernels.linalg import as_matrix, stable_cholesky, whiten
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.repeats import Repeats
 from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
@@ -49,30 +48,23 @@ AS_GOOD = 1e-3
 class SpreadPrior(eqx.Module):
     r"""How much bag means vary is known from the observations, before any link between them.
 
-    The observations are means of other bags of the same kind. With C the prior covariance of bag
-    means about their level and :math:`v_\beta` the variance of their trend, the sample variance of
-    the observations is nearly
+    The observations are means of other bags of the same kind. What bags are measured by leaves
+    their means with :math:`N(m, C)`, about their level, so that the sample variance of the
+    observations is nearly
 
-    .. math:: \hat v \sim v\,\chi^2_\nu / \nu, \qquad
-              v = \langle C_{ii} \rangle + v_\beta, \quad
-              \frac1\nu = \frac1M + \Bigl(1 - \frac1M\Bigr)
-              \frac{\langle C_{ij}^2 \rangle_{i \ne j}}{v^2},
+    .. math:: \hat v \sim v\,\chi^2_\nu / \nu, \quad v = \langle C_{ii} \rangle + s_m^2, \quad
+              \frac{v^2}{\nu} = \frac{v^2}M + \frac{s_m^4}{N - 1} + \Bigl(1 - \frac1M\Bigr)
+              \langle C_{ij}^2 + 2 m_i C_{ij} m_j \rangle_{i \ne j},
 
-    which has the mean and the variance that it should (Satterthwaite). Where a mediator says little
-    the likelihood leaves v open, and the field would shrink to its trend. Where bag means hang
-    together, few of them are as good as independent, and a sample says little of v.
-
-    Attributes
-    ----------
-    variance, degrees
-        :math:`\hat v` and M, less one for a level.
-    has_level
-        Whether bag means have a level of their own.
+    with :math:`s_m^2` the variance of m: mean and variance are as they should be (Satterthwaite).
+    Where mediators say little it is all that is known of v, and the field would shrink to its
+    trend without it. Where they say much they have told it already, and it says little more.
     """
 
+    # variance, degrees: the sample variance, and M, less one for a level.
     variance: Float[Array, ""]
     degrees: Float[Array, ""]
-    has_level: bool = eqx.field(static=True)
+    has_level: bool = eqx.field(static=True)  # whether bag means have a level of their own
 
     @classmethod
     def of(cls, z: np.ndarray, has_level: bool) -> SpreadPrior:
@@ -81,16 +73,19 @@ class SpreadPrior(eqx.Module):
         variance = max(float(rest @ rest) / degrees, 1e-12 * float(np.mean(z**2)), 1e-300)
         return cls(jnp.asarray(variance), jnp.asarray(float(degrees)), has_level)
 
-    def log_density(self, gram: Float[Array, "N N"], trend: Float[Array, " N"]) -> Array:
-        """Log density of the sample variance, by covariance and trend of bag means."""
-        degrees = max(len(gram) - self.has_level, 1)
+    def log_density(self, mean: Float[Array, " N"], covariance: Float[Array, "N N"]) -> Array:
+        """Log density of the sample variance, by what is known of bag means."""
+        degrees = max(len(mean) - self.has_level, 1)
         if self.has_level:
-            trend, row = trend - trend.mean(), gram.mean(0)
-            gram = gram - row - row[:, None] + row.mean()
-        own = jnp.diagonal(gram)
-        variance = (own.sum() + trend @ trend) / degrees
-        alike = (jnp.sum(gram**2) - own @ own) / max(degrees * (degrees - 1), 1) / variance**2
-        half = 0.5 / (1.0 / self.degrees + (1.0 - 1.0 / self.degrees) * alike)
+            mean, row = mean - mean.mean(), covariance.mean(0)
+            covariance = covariance - row - row[:, None] + row.mean()
+        own, between = jnp.diagonal(covariance), mean @ mean / degrees
+        variance = between + own.sum() / degrees
+        alike = jnp.sum(covariance**2) - own @ own
+        alike = alike + 2.0 * (mean @ covariance @ mean - mean**2 @ own)
+        alike = (1.0 - 1.0 / self.degrees) * alike / max(degrees * (degrees - 1), 1)
+        alike = jnp.maximum(alike, 0.0) + between**2 / degrees
+        half = 0.5 / (1.0 / self.degrees + alike / variance**2)
         ratio = self.variance / variance
         return half * (jnp.log(half * ratio) - ratio) - gammaln(half)
 
@@ -111,15 +106,10 @@ class Pieces(eqx.Module):
 
 
 class ExactProblem(BagProblem):
-    """A problem whose evidence is computed exactly.
-
-    Attributes
-    ----------
-    repeats
-        The bags as a few of them that come again at other times, where they do.
-    """
+    """A problem whose evidence is computed exactly."""
 
     spread: SpreadPrior | None = eqx.field(default=None, kw_only=True)
+    # The bags as a few of them that come again at other times, where they do.
     repeats: Repeats | None = eqx.field(default=None, kw_only=True)
 
     def gram(self, kernel: AbstractKernel) -> Float[Array, "N N"]:
@@ -149,17 +139,6 @@ class ExactProblem(BagProblem):
             trend, gram = weights.T @ trend, weights.T @ gram @ weights
         return gram + trend @ trend.T + noise
 
-    def conditioned(self, pieces: Pieces) -> Conditioned:
-        """Condition the field on the observations z."""
-        return condition(
-            pieces.gram,
-            pieces.weights,
-            pieces.noise,
-            self.z,
-            self.trend_means,
-            self.trend.prior_std,
-        )
-
     def evaluate(
         self, vector: Float[Array, " size"], gram: Array | None = None
     ) -> tuple[Float[Array, ""], tuple[Pieces, ExactField]]:
@@ -169,19 +148,34 @@ class ExactProblem(BagProblem):
         field = self.field(values, pieces)
         found = field.log_evidence + self.parameters.log_prior(vector)
         if self.spread is not None:
-            trend = self.trend_means @ field.conditioned.trend
-            found = found + self.spread.log_density(pieces.gram, trend)
+            found = found + self.spread.log_density(*self.bag_means(pieces))
         return found, (pieces, field)
 
+    def bag_means(self, pieces: Pieces) -> tuple[Array, Array]:
+        """Posterior mean and covariance of bag means that were all observed, with gradients."""
+        root = stable_cholesky(pieces.gram + pieces.noise)
+        told, z, trend = (whiten(root, each) for each in (pieces.gram, self.z, self.trend_means))
+        precision = jnp.diag(self.trend.prior_std**-2.0) + trend.T @ trend
+        unknown = self.trend_means - told.T @ trend
+        slopes = jnp.linalg.solve(precision, jnp.column_stack([trend.T @ z, unknown.T]))
+        mean = told.T @ z + unknown @ slopes[:, 0]
+        return mean, pieces.gram - told.T @ told + unknown @ slopes[:, 1:]
+
+    def told(self, pieces: Pieces, field: Field) -> dict[str, str]:
+        """How the problem was solved, for a report."""
+        tiles = jnp.dtype(self.dtype).name
+        return {"tiles": tiles, "jitter": f"{field.jitter(pieces):.0e} of the variance"}
+
     def field(self, values: Mapping[str, Any], pieces: Pieces) -> ExactField:
-        """The posterior of the field."""
+        """The field, conditioned on the observations z."""
+        seen = pieces.gram, pieces.weights, pieces.noise, self.z
         return ExactField(
             kernel=self.kernel.with_values(values),
             layout=self.layout,
             weights=pieces.weights,
             noise=pieces.noise,
             z=self.z,
-            conditioned=self.conditioned(pieces),
+            conditioned=condition(*seen, self.trend_means, self.trend.prior_std),
             trend=self.trend,
             trend_means=self.trend_means,
             fine_noise_variance=self.fine_noise_variance(values),
@@ -218,7 +212,8 @@ class ExactField(Field):
 
     def at(self, x: Array) -> Functionals:
         """The values of f at every row of x."""
-        return self.conditioned.seen_by_bags(self.regressors(x), self.trend.features(x))
+        explained = self.regressors(x) @ self.conditioned.projection
+        return self.conditioned.known(explained, self.trend.features(x))
 
     def regressors(self, x: Array) -> Array:
         """Prior covariance of f with the bag means."""
@@ -229,7 +224,7 @@ class ExactField(Field):
     def over(self, new: Layout, h: Array) -> Functionals:
         """The means of f over new bags, those of the trend functions being h."""
         cross = between_bags(self.kernel, new, self.layout, dtype=self.dtype)
-        return self.conditioned.seen_by_bags(cross, h)
+        return self.conditioned.known(cross @ self.conditioned.projection, h)
 
     def quick(self, x: np.ndarray, rounded: int) -> Field:
         """The posterior in float32 tiles, where x are many points and a check finds that as good.
@@ -253,7 +248,8 @@ class ExactField(Field):
         """Mean and covariance of combinations of the bag means, with noise of their own."""
         with_bags = weights.T @ pieces.gram
         cross = with_bags if pieces.weights is None else with_bags @ pieces.weights
-        g = self.conditioned.seen(cross + shared, weights.T @ self.trend_means)
+        explained = whiten(self.conditioned.root, (cross + shared).T).T
+        g = self.conditioned.known(explained, weights.T @ self.trend_means)
         return g.mean, g.covariance(with_bags @ weights + own)
 
     def left_over(self, pieces: Pieces) -> Float[np.ndarray, " M"]:
@@ -261,23 +257,9 @@ class ExactField(Field):
         root, misfit = np.asarray(self.conditioned.root), np.asarray(self.conditioned.misfit)
         return np.asarray(pieces.noise) @ sl.solve_triangular(root, misfit, lower=True, trans=1)
 
-    def jitter(self, pieces: Pieces, most: int = 150) -> float:
-        r"""Jitter that the factorisation needed, relative to the mean of the diagonal.
-
-        It is what the Cholesky factor has on the diagonal beyond :math:`W^\top\bar K W + S`, to the
-        nearest power of ten, from at most so many observations.
-        """
-        gram, noise = np.asarray(pieces.gram), np.diag(np.asarray(pieces.noise))
-        lifted = (np.asarray(self.conditioned.root) ** 2).sum(1)
-        some = slice(None, None, -(-len(lifted) // most))
-        if pieces.weights is None:
-            diagonal = np.diag(gram)[some]
-        else:
-            weights = np.asarray(pieces.weights)[:, some]
-            diagonal = ((gram @ weights) * weights).sum(0)
-        level = float(np.mean(lifted[some] - diagonal - noise[some]) / np.mean(lifted))
-        # Rounding of the two sums hides levels near the least one.
-        return JITTER if level < 1e-10 else float(10.0 ** np.round(np.log10(level)))
+    def jitter(self, pieces: Pieces) -> float:
+        """Jitter that the covariance of the observations needed, relative to its diagonal."""
+        return float(self.conditioned.jitter)
 
     # ------------------------------------------------------------------ paths
 

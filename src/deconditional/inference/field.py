@@ -19,12 +19,49 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
 from deconditional.bags import Bags
+from deconditional.fitting.parameters import library
 from deconditional.inference.moments import Functionals
-from deconditional.inference.trend import Trend
 from deconditional.inference.waves import Waves
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.radial import prior_variance
 from deconditional.kernels.sweeps import bag_cross, bag_gram
+
+
+class Trend(eqx.Module):
+    """h(x): nothing, a constant, or a constant and the standardised covariates."""
+
+    kind: str = eqx.field(static=True)  # `"none"`, `"constant"` or `"linear"`
+    # centre, scale: of the covariates.
+    centre: Array
+    scale: Array
+    # One for every covariate that a linear trend has a slope in, zero for others: so trends in more
+    # and in fewer covariates share what is compiled.
+    sloped: Array
+    prior_std: Float[Array, " q"]  # b, the prior standard deviation of every coefficient
+
+    def __loaded__(self) -> Trend:
+        """The trend itself, once its parts are known to have a size for each other."""
+        q = {"none": 0, "constant": 1, "linear": 1 + len(self.centre)}[self.kind]
+        shapes = {self.centre.shape, self.scale.shape, self.sloped.shape}
+        if self.prior_std.shape != (q,) or len(shapes) > 1:
+            raise ValueError(f"it has no {self.kind} trend")
+        return self
+
+    def features(self, x: Any) -> Any:
+        """H at every row of x, (m, q); in NumPy where x is."""
+        of = library(x)
+        if self.kind == "none":
+            return of.zeros((x.shape[0], 0), x.dtype)
+        ones = of.ones((x.shape[0], 1), x.dtype)
+        if self.kind == "constant":
+            return ones
+        centre, scale, sloped = map(of.asarray, (self.centre, self.scale, self.sloped))
+        return of.concatenate([ones, sloped * ((x - centre) / scale)], axis=1)
+
+    def whitened(self, features: Float[Array, "m q"]) -> Float[Array, "m q"]:
+        """Features whose coefficients have unit prior variance."""
+        return features * self.prior_std
+
 
 Moments = tuple[Array, Array]
 """A mean, (m,), and a covariance, (m, m)."""
@@ -123,14 +160,8 @@ class Field(eqx.Module):
     def combined(self, pieces: Any, weights: Array, shared: Array, own: Array) -> Moments:
         """Mean and covariance of combinations of the bag means of the fit, with noise of their own.
 
-        Parameters
-        ----------
-        pieces
-            What the posterior was made of.
-        weights : (N, m)
-            The combinations.
-        shared : (m, M), own : (m, m)
-            Covariance of their noise with that of the observations, and with itself.
+        By `pieces`, what the posterior was made of, the weights of the combinations, (N, m), and
+        the covariance of their noise with that of the observations, (m, M), and with itself.
         """
 
     @abstractmethod
@@ -143,28 +174,15 @@ class Field(eqx.Module):
 
 
 class Path(eqx.Module):
-    """Functions drawn from a posterior: draws of the prior, corrected by what was observed.
+    """Functions drawn from a posterior: draws of the prior, corrected by what was observed."""
 
-    Attributes
-    ----------
-    field
-        The posterior.
-    waves, loadings
-        The draws of the prior; None where the correction is all.
-    trend_draws
-        Coefficients of the trend functions.
-    correction
-        Coefficients of the field's `regressors`.
-    error
-        Root mean square of the relative error of variances, near the bags.
-    """
-
-    field: Field
+    field: Field  # the posterior
+    # waves, loadings: the draws of the prior; None where the correction is all.
     waves: Waves | None
     loadings: tuple[Array, ...]
-    trend_draws: Float[Array, "q S"]
-    correction: Float[Array, "k S"]
-    error: Float[Array, ""]
+    trend_draws: Float[Array, "q S"]  # coefficients of the trend functions
+    correction: Float[Array, "k S"]  # coefficients of the field's `regressors`
+    error: Float[Array, ""]  # root mean square of the relative error of variances, near the bags
 
     @eqx.filter_jit
     def __call__(self, x: Float[Array, "m d"]) -> Float[Array, "m S"]:

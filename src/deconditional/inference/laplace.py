@@ -43,8 +43,8 @@ from deconditional.fitting.kernel_parameters import KernelTemplate
 from deconditional.fitting.parameters import IDENTITY, Parameter, ParameterSet
 from deconditional.fitting.priors import Normal
 from deconditional.inference.basis import Basis, FourierBasis, InducingBasis
-from deconditional.inference.basis_field import BasisField
-from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.basis_field import BasisField, Coefficients
+from deconditional.inference.field import Trend
 from deconditional.inference.newton import (
     Curvature,
     Expansion,
@@ -55,7 +55,6 @@ from deconditional.inference.newton import (
 )
 from deconditional.inference.rates import FinePoints
 from deconditional.inference.seen import FINE_NOISE, Nearest, Seen, View
-from deconditional.inference.trend import Trend
 from deconditional.observations.kinds import Matched, Observation
 
 MOST_SPREAD = 30.0
@@ -124,25 +123,18 @@ class Solution(eqx.Module):
 
 
 class FamilyProblem(eqx.Module):
-    """Sources, kernel and parameters of a model with observations of any family.
-
-    Attributes
-    ----------
-    inducing
-        Where the basis functions are; None for random Fourier features.
-    key, n_features
-        Of random Fourier features.
-    variational
-        Take rates as expectations; Laplace's method if not.
-    """
+    """Sources, kernel and parameters of a model with observations of any family."""
 
     sources: tuple[Seen, ...]
     trend: Trend
     kernel: KernelTemplate
     parameters: ParameterSet
+    # Where the basis functions are; None for random Fourier features.
     inducing: Float[Array, "d D"] | None
+    # key, n_features: of random Fourier features.
     key: Any
     n_features: int = eqx.field(static=True)
+    # Take rates as expectations; Laplace's method if not.
     variational: bool = eqx.field(static=True)
     dtype: type = eqx.field(static=True)
 
@@ -167,6 +159,11 @@ class FamilyProblem(eqx.Module):
     def known_noise(self) -> Float[Array, " M"]:
         """The variance of their errors that is known."""
         return jnp.concatenate([seen.known for seen in self.sources])
+
+    def told(self, pieces: Solution, field: BasisField) -> dict[str, str]:
+        """How the problem was solved, for a report; a climb by minibatches takes no such steps."""
+        steps = int(pieces.steps)
+        return {"steps to the mode": str(steps)} if steps else {}
 
     def rounding(self, vector: Array) -> float:
         """Nats by which precision puts the objective off: all is in the one asked for."""

@@ -33,62 +33,40 @@ DISAGREEMENT = 0.1
 
 @dataclass(frozen=True)
 class Learning:
-    """Options of learning: method, restarts, seed and starting points.
+    """Options of learning: method, restarts, seed and starting points."""
 
-    Attributes
-    ----------
-    method, method_options
-        ``"map"``, ``"draws"`` or ``"nuts"``, and what the last two take.
-    n_restarts, max_iter, seed
-        Of the optimiser.
-    climb
-        Climb the bound by minibatches, in this way; by L-BFGS if None.
-    starts
-        Vectors to start from beside those of the data and of the priors.
-    tolerance
-        Nats gained that end a run of the optimiser; None for next to none.
-    """
-
+    # method, method_options: `"map"`, `"draws"` or `"nuts"`, and what the last two take.
     method: str = "map"
     method_options: Mapping[str, Any] | None = None
+    # n_restarts, max_iter, seed: of the optimiser.
     n_restarts: int = 4
     max_iter: int = 300
     seed: int = 0
+    # Climb the bound by minibatches, in this way; by L-BFGS if None.
     climb: ClimbOptions | None = None
+    # Vectors to start from beside those of the data and of the priors.
     starts: tuple[np.ndarray, ...] = ()
+    # Nats gained by a step that end a run of the optimiser; None for next to none.
     tolerance: float | None = None
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was learnt: the posterior of the field, once for every draw of the hyper-parameters.
+    """What was learnt: the posterior of the field, once for every draw of the hyper-parameters."""
 
-    Attributes
-    ----------
-    problems, vectors, pieces, fields
-        Problem, hyper-parameters (unconstrained), what the posterior was made of, and the posterior
-        itself, one of each for a draw. MAP has one draw.
-    optimum
-        The most probable hyper-parameters, and the effort they took.
-    diagnostics
-        Of NUTS.
-    interrupted
-        How far the fit was when Ctrl-C ended it, in words; nothing if it was not.
-    float32_off
-        Nats by which float32 was off where the fit was repeated for that, else zero.
-    trace
-        The bound on the way, of a stochastic climb.
-    """
-
+    # problems, vectors, pieces, fields: problem, hyper-parameters (unconstrained), what the
+    # posterior was made of, and the posterior itself, one of each for a draw. MAP has one draw.
     problems: tuple[Any, ...]
     vectors: np.ndarray
     pieces: tuple[Any, ...]
     fields: tuple[Any, ...]
-    optimum: Optimum
-    diagnostics: dict[str, Any] | None = None
+    optimum: Optimum  # the most probable hyper-parameters, and the effort they took
+    diagnostics: dict[str, Any] | None = None  # of NUTS
+    # How far the fit was when Ctrl-C ended it, in words; nothing if it was not.
     interrupted: str = ""
+    # Nats by which float32 was off where the fit was repeated for that, else zero.
     float32_off: float = 0.0
-    trace: np.ndarray | None = None
+    trace: np.ndarray | None = None  # the bound on the way, of a stochastic climb
 
     @property
     def problem(self) -> Any:

@@ -30,12 +30,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.basis_field import Coefficients
 from deconditional.inference.laplace import MOST_SPREAD, FamilyProblem
 from deconditional.inference.newton import held, known_part
-from deconditional.inference.residual import AllPairs, SampledPairs
 from deconditional.inference.seen import Nearest, View
-from deconditional.inference.variational import VariationalProblem
+from deconditional.inference.variational import AllPairs, SampledPairs, VariationalProblem
 from deconditional.kernels.layout import Layout
 
 ROUNDS = 6

@@ -39,7 +39,6 @@ from jaxtyping import Array, Float
 from deconditional.kernels.linalg import (
     escalating_cholesky,
     log_determinant,
-    stable_cholesky,
     whiten,
 )
 
@@ -48,22 +47,13 @@ LEAST_JITTER = 1e-16
 
 
 class Functionals(NamedTuple):
-    r"""Linear functionals g of the field, as a posterior knows them.
+    r"""Linear functionals g of the field, as a posterior knows them."""
 
-    Attributes
-    ----------
-    mean
-        Posterior means, (m,).
-    less, more
-        A and B of :math:`\mathrm{Cov}(g, g' \mid z) = P_{gg'} - A_g A_{g'}^\top + B_g B_{g'}^\top`.
-    has_prior
-        Whether P counts: not where B is of all that the field is made of.
-    """
-
-    mean: Float[Array, " m"]
+    mean: Float[Array, " m"]  # posterior means
+    # less, more: A and B of Cov(g, g' | z) = P - A Aᵀ + B Bᵀ.
     less: Float[Array, "m a"]
     more: Float[Array, "m b"]
-    has_prior: bool = True
+    has_prior: bool = True  # whether P counts: not where B is of all that the field is made of
 
     def variance(self, prior: Float[Array, " m"]) -> Float[Array, " m"]:
         """Posterior variances, from those of the prior."""
@@ -78,72 +68,38 @@ class Functionals(NamedTuple):
 
 
 class Conditioned(NamedTuple):
-    r"""The Gaussian conditioned on z.
+    r"""The Gaussian conditioned on z."""
 
-    Attributes
-    ----------
-    log_evidence
-        log p(z).
-    root
-        Cholesky factor of A.
-    projection
-        :math:`W A^{-\top/2}`, (N, M): what turns covariances with bag means into E.
-    misfit
-        :math:`A^{-1/2}(z - B\hat\beta)`, (M,).
-    trend, trend_root
-        :math:`\hat\beta` and the Cholesky factor of Λ.
-    whitened_trend
-        :math:`A^{-1/2}B`, (M, q).
-    """
-
-    log_evidence: Float[Array, ""]
-    root: Float[Array, "M M"]
+    log_evidence: Float[Array, ""]  # log p(z)
+    root: Float[Array, "M M"]  # Cholesky factor of A
+    # W A^(-T/2): what turns covariances with bag means into E.
     projection: Float[Array, "N M"]
-    misfit: Float[Array, " M"]
+    misfit: Float[Array, " M"]  # A^(-1/2) (z - Bβ)
+    # trend, trend_root: the posterior mean of β, and the Cholesky factor of Λ.
     trend: Float[Array, " q"]
     trend_root: Float[Array, "q q"]
-    whitened_trend: Float[Array, "M q"]
+    whitened_trend: Float[Array, "M q"]  # A^(-1/2) B
+    jitter: Float[Array, ""]  # that A needed, relative to the mean of its diagonal
 
-    def seen(self, cross: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
-        """Functionals, from their covariances with the observations and the trend in them."""
-        return self._known(whiten(self.root, cross.T).T, trend)
+    def known(self, explained: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
+        r"""Functionals by E and H; what is not known of the trend is :math:`R\Lambda^{-\top/2}`.
 
-    def seen_by_bags(self, cross: Float[Array, "m N"], trend: Float[Array, "m q"]) -> Functionals:
-        """Functionals, from their covariances with the bag means and the trend in them."""
-        return self._known(cross @ self.projection, trend)
-
-    def _known(self, explained: Float[Array, "m M"], trend: Float[Array, "m q"]) -> Functionals:
-        r"""Functionals by E and H; what is not known of the trend is :math:`R\Lambda^{-\top/2}`."""
+        E is the covariance with bag means times the projection, or with observations, whitened.
+        """
         mean = explained @ self.misfit + trend @ self.trend
         of_trend = whiten(self.trend_root, (trend - explained @ self.whitened_trend).T)
         return Functionals(mean, explained, of_trend.T)
 
 
 def condition(
-    gram: Float[Array, "N N"],
-    weights: Float[Array, "N M"] | None,
-    noise: Float[Array, "M M"],
+    gram: Float[Array, "N N"],  # K̄, without high-resolution noise, which belongs to `noise`
+    weights: Float[Array, "N M"] | None,  # W; the identity if None
+    noise: Float[Array, "M M"],  # S
     z: Float[Array, " M"],
-    trend_means: Float[Array, "N q"],
-    trend_scale: Float[Array, " q"],
+    trend_means: Float[Array, "N q"],  # Pᵀh(x), without columns where there is no trend
+    trend_scale: Float[Array, " q"],  # b, the prior standard deviation of each coefficient
 ) -> Conditioned:
-    r"""Condition the field on the observations z.
-
-    Parameters
-    ----------
-    gram
-        :math:`\bar K`, without high-resolution noise (which belongs to `noise`).
-    weights
-        W; the identity if None.
-    noise
-        S.
-    z
-        Observations.
-    trend_means
-        :math:`\bar H = P^\top h(x)`, with zero columns when there is no trend.
-    trend_scale
-        b, the prior standard deviation of each trend coefficient.
-    """
+    """Condition the field on the observations z."""
     if weights is None:
         weights, covariance, means = jnp.eye(len(gram)), gram + noise, trend_means
     else:
@@ -169,7 +125,7 @@ def _solved(covariance: Array, means: Array, z: Array, scale: Array) -> tuple[Ar
     .. math:: \partial_A = -\tfrac12(m\alpha^\top + \alpha m^\top), \qquad
               \partial_B = \alpha (\Lambda^{-1}c)^\top - m\hat\beta^\top, \qquad \partial_z = m.
     """
-    root = stable_cholesky(covariance)
+    root, jitter = escalating_cholesky(covariance)
     white_z, white_trend = whiten(root, z), whiten(root, means)
     precision = jnp.diag(1.0 / scale**2) + white_trend.T @ white_trend
     trend_root, _ = escalating_cholesky(precision, LEAST_JITTER)
@@ -183,7 +139,8 @@ def _solved(covariance: Array, means: Array, z: Array, scale: Array) -> tuple[Ar
         + 2.0 * jnp.sum(jnp.log(scale))
         + len(z) * jnp.log(2.0 * jnp.pi)
     )
-    return log_evidence, trend, root, white_z - white_trend @ trend, trend_root, white_trend
+    misfit = white_z - white_trend @ trend
+    return log_evidence, trend, root, misfit, trend_root, white_trend, jitter
 
 
 def _solved_forward(*given: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
@@ -192,7 +149,7 @@ def _solved_forward(*given: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]
 
 
 def _solved_backward(solved: tuple[Array, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-    trend, root, misfit, trend_root, white_trend = solved
+    trend, root, misfit, trend_root, white_trend, _ = solved
     slope, of_trend, *_ = cotangents
     inverse = whiten(root, jnp.eye(len(root)))
     seen = whiten(trend_root, white_trend.T) @ inverse

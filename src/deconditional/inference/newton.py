@@ -23,7 +23,7 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from deconditional.inference.collapsed import Coefficients
+from deconditional.inference.basis_field import Coefficients
 from deconditional.kernels.linalg import escalating_cholesky, log_determinant, whiten
 
 MOST_STEPS = 60

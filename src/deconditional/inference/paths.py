@@ -79,21 +79,13 @@ AT_ONCE = 1024
 
 
 class References(eqx.Module):
-    """Bag means that paths are corrected by, and reference points at which that is looked at.
+    """Bag means that paths are corrected by, and reference points at which that is looked at."""
 
-    Attributes
-    ----------
-    layout
-        The bags.
-    x, shares
-        Reference points, and the share of every bag mean in the correction there: t(x).
-    variance, residual
-        Posterior variance there, and the part of it that prior draws account for.
-    """
-
-    layout: Layout
+    layout: Layout  # the bags
+    # x, shares: reference points, and the share of every bag mean in the correction there: t(x).
     x: Float[Array, "m d"]
     shares: Float[Array, "m N"]
+    # variance, residual: posterior variance there, and the part of it that prior draws account for.
     variance: Float[Array, " m"]
     residual: Float[Array, " m"]
 
@@ -135,20 +127,12 @@ def near(points: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarra
 
 @dataclass
 class Candidates:
-    """Candidate frequencies of one term.
+    """Candidate frequencies of one term."""
 
-    Attributes
-    ----------
-    frequencies
-        By factor, (n, inputs of the factor).
-    weights : (n,)
-        Their shares of the prior variance: the spectral density over that of the draws.
-    densities
-        By factor, (stretches, n): of the draws, each relative to the spectral density.
-    """
-
-    frequencies: list[np.ndarray]
+    frequencies: list[np.ndarray]  # by factor, (n, inputs of the factor)
+    # (n,), their shares of the prior variance: the spectral density over that of the draws.
     weights: np.ndarray
+    # By factor, (stretches, n): of the draws, each relative to the spectral density.
     densities: list[np.ndarray]
 
     @classmethod
@@ -240,36 +224,16 @@ def _padded(array: np.ndarray, missing: int) -> np.ndarray:
 
 def chosen_waves(
     kernel: AbstractKernel,
-    d: int,
-    look: Callable[[Array], References],
-    points: np.ndarray,
-    n_features: int | None,
-    key: Any,
-    dtype: Any = None,
+    d: int,  # inputs of the kernel
+    look: Callable[[Array], References],  # what is conditioned on, with reference points
+    points: np.ndarray,  # of the bags, near which paths are to be right
+    n_features: int | None,  # cosines and sines; as many as it takes if None
+    key: Any,  # the same key gives the same frequencies
+    dtype: Any = None,  # in which the paths are evaluated
 ) -> tuple[Waves, float]:
     """Frequencies for paths that are corrected at bag means, and their error.
 
-    Parameters
-    ----------
-    kernel, d
-        k, and the number of its inputs.
-    look
-        What is conditioned on, with reference points.
-    points
-        Points of the bags, near which paths are to be right.
-    n_features
-        Cosines and sines; as many as it takes if None.
-    key
-        The same key gives the same frequencies.
-    dtype
-        In which the paths are evaluated.
-
-    Returns
-    -------
-    waves
-        The frequencies.
-    error
-        Root mean square of the relative error of variances at reference points.
+    That is the root mean square of the relative error of variances at reference points.
     """
     terms = radial_terms(kernel)
     rng = np.random.default_rng(np.asarray(jr.key_data(key)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
 from deconditional.kernels.layout import is_accelerator
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
-from deconditional.scores import mixture_cdf, mixture_quantile
+from deconditional.scores.distributions import Gaussians as Gaussians
 
 BLOCK = 4096
 """Query points per block: what bounds memory, whatever the number of query points."""
@@ -43,70 +43,6 @@ ROUNDING = 1e-9
 
 UNTOLD = 0.95
 """Share of the prior variance from which on the data have said nothing of a point."""
-
-
-class Gaussians:
-    """Normal marginals, or an equal mixture of such, with the questions one asks of them.
-
-    Attributes
-    ----------
-    component_means, component_variances : (S, m)
-        One row per component; S = 1 unless hyper-parameters were integrated over.
-    """
-
-    def __init__(self, component_means: np.ndarray, component_variances: np.ndarray):
-        self._moments = (component_means, component_variances)
-
-    @property
-    def component_means(self) -> np.ndarray:
-        """Means of the components, (S, m)."""
-        return self._moments[0]
-
-    @property
-    def component_variances(self) -> np.ndarray:
-        """Variances of the components, (S, m)."""
-        return self._moments[1]
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Posterior mean."""
-        return self.component_means.mean(0)
-
-    @property
-    def variance(self) -> np.ndarray:
-        """Posterior variance, by the law of total variance."""
-        return self.component_variances.mean(0) + self.component_means.var(0)
-
-    @property
-    def std(self) -> np.ndarray:
-        """Posterior standard deviation."""
-        return np.sqrt(self.variance)
-
-    def cdf(self, value: Any) -> np.ndarray:
-        """Probability that the field is below a value, at every point."""
-        return mixture_cdf(self.component_means, self.component_variances, value)
-
-    def exceedance(self, level: Any) -> np.ndarray:
-        """Probability that the field is above a level, at every point."""
-        return 1.0 - self.cdf(level)
-
-    def quantile(self, q: float | np.ndarray) -> np.ndarray:
-        """Quantiles at every point: (m,) for one level, (levels, m) for several."""
-        levels = np.atleast_1d(np.asarray(q, dtype=float))
-        if not ((levels > 0) & (levels < 1)).all():
-            raise ValueError(f"quantile levels lie strictly between 0 and 1, not {q!r}.")
-        values = np.stack([self._quantile(level) for level in levels])
-        return values if np.ndim(q) else values[0]
-
-    def _quantile(self, level: float) -> np.ndarray:
-        return mixture_quantile(self.component_means, self.component_variances, level)
-
-    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Central interval of the given probability, as (lower, upper)."""
-        if not 0 < level < 1:
-            raise ValueError(f"the level of an interval lies between 0 and 1, not {level!r}.")
-        tail = 0.5 * (1.0 - level)
-        return self._quantile(tail), self._quantile(1.0 - tail)
 
 
 class Joint(Gaussians):
@@ -329,22 +265,14 @@ def _prior(kernel: AbstractKernel, x: Array) -> Array:
 class Paths:
     """Functions drawn from a posterior by Matheron's rule, to be evaluated anywhere.
 
-    Parameters
-    ----------
-    n_features
-        Random Fourier features of the prior; as many as it takes if None.
-
-    Attributes
-    ----------
-    which, noise_std : (n,)
-        The field that each draw is of, and the spread of single fine values under it.
-    error : float
-        Root mean square of the relative error of variances near the bags, given the frequencies.
+    They are drawn from `n_features` random Fourier features of the prior, or as many as it takes.
+    `error` is the root mean square of the relative error of variances near the bags, given these.
     """
 
     def __init__(self, fields: Sequence[Field], n: int, seed: int, n_features: int | None = None):
         rng = np.random.default_rng(seed)
-        self.which = which = rng.integers(len(fields), size=n)
+        self.which = which = rng.integers(len(fields), size=n)  # the field that each draw is of
+        # The spread of single fine values under it.
         self.noise_std = np.sqrt([float(fields[s].fine_noise_variance) for s in which])
         self._parts = []
         errors = []

@@ -21,11 +21,9 @@ from deconditional.fitting.evaluation import evaluated
 from deconditional.fitting.kernel_parameters import KernelTemplate
 from deconditional.fitting.parameters import ParameterSet
 from deconditional.inference.basis import FourierBasis
-from deconditional.inference.basis_field import BasisField
-from deconditional.inference.collapsed import least_noise, regress
-from deconditional.inference.field import Field, Moments
+from deconditional.inference.basis_field import BasisField, least_noise, regress
+from deconditional.inference.field import Field, Moments, Trend
 from deconditional.inference.held_out import from_means, held_out
-from deconditional.inference.trend import Trend
 from deconditional.kernels.layout import Layout
 from deconditional.kernels.linalg import NoiseRoot, add_covariances, as_matrix
 from deconditional.observations.kinds import Matched, Mediated, Observation
@@ -35,16 +33,11 @@ SMALL = 1024
 
 
 class BagProblem(eqx.Module):
-    """Data, kernels and parameters of a model.
-
-    Attributes
-    ----------
-    overlap
-        What unit high-resolution noise gives to bag means, if there is such noise; like
-        `known_noise` a matrix, or the vector of a diagonal one.
-    """
+    """Data, kernels and parameters of a model."""
 
     layout: Layout
+    # What unit high-resolution noise gives to bag means, if there is such noise; like `known_noise`
+    # a matrix, or the vector of a diagonal one.
     overlap: Array | None
     z: Float[Array, " M"]
     known_noise: Array
@@ -116,6 +109,10 @@ class BagProblem(eqx.Module):
     def from_means(self, pieces: Any, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of every observation, from weighted means of all of them."""
         return from_means(np.asarray(self.observed_covariance(pieces)), np.asarray(self.z), shares)
+
+    def told(self, pieces: Any, field: Any) -> dict[str, str]:
+        """How the problem was solved, for a report: details by name."""
+        raise NotImplementedError
 
     def rounding(self, vector: Array) -> float:
         """Nats by which single precision is known to put the objective off."""

@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from deconditional.bags import Bags
 from deconditional.inference.field import Field
 from deconditional.inference.posterior import JOINT_LIMIT, Gaussians, Paths, Posterior
-from deconditional.observations.links import Link
+from deconditional.observations.families import Link
 from deconditional.scores import Draws
 
 BLOCK = 20_000
@@ -115,10 +115,6 @@ class BagDraws(Draws):
     def covariance(self) -> np.ndarray:
         """Joint covariance of all bags."""
         return np.atleast_2d(np.cov(self.values, rowvar=False))
-
-    def exceedance(self, level: Any) -> np.ndarray:
-        """Probability of more than a level, for every bag."""
-        return 1.0 - self.cdf(level)
 
     def sample(self, n: int = 1, seed: int = 0) -> np.ndarray:
         """Draws chosen with replacement, (n, m)."""

@@ -20,7 +20,7 @@ from jax.ops import segment_sum
 from jaxtyping import Array, Float
 
 from deconditional.inference.basis import Basis
-from deconditional.inference.trend import Trend
+from deconditional.inference.field import Trend
 from deconditional.kernels.layout import Layout
 
 MOST_KEPT = 2**25
@@ -31,19 +31,12 @@ BLOCK_VALUES = 2**22
 
 
 class FinePoints(eqx.Module):
-    """The points of some bags, with the values of a basis and of a trend there.
-
-    Attributes
-    ----------
-    kept
-        Values of the basis at all points; None where they are made anew in each pass.
-    trend_values
-        Trend functions of unit prior variance at all points.
-    """
+    """The points of some bags, with the values of a basis and of a trend there."""
 
     basis: Basis
     layout: Layout
-    trend_values: Float[Array, "n q"]
+    trend_values: Float[Array, "n q"]  # trend functions of unit prior variance at all points
+    # Values of the basis at all points; None where they are made anew in each pass.
     kept: Float[Array, "n d"] | None
 
     @classmethod

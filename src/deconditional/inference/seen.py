@@ -41,56 +41,32 @@ FINE_NOISE = "fine_noise_std"
 
 
 class Nearest(eqx.Module):
-    """A linear model with normal errors that stands for a source near some place.
+    """A linear model with normal errors that stands for a source near some place."""
 
-    Attributes
-    ----------
-    slopes
-        Of the rate by f at every point; points weigh by them.
-    gain
-        Of η by the mean rate of every observation.
-    information
-        Λ of η.
-    target
-        What η would have been observed as.
-    """
-
-    slopes: Float[Array, " n"]
-    gain: Float[Array, " M"]
-    information: Float[Array, " M"]
-    target: Float[Array, " M"]
+    slopes: Float[Array, " n"]  # of the rate by f at every point; points weigh by them
+    gain: Float[Array, " M"]  # of η by the mean rate of every observation
+    information: Float[Array, " M"]  # Λ of η
+    target: Float[Array, " M"]  # what η would have been observed as
 
 
 class Seen(eqx.Module):
-    """The data of one source.
+    """The data of one source."""
 
-    Attributes
-    ----------
-    layout, y, amount, known
-        Its bags, observations, exposures or trials, and the variance of errors that is known.
-    observation
-        How observations see the bags.
-    nearest
-        The linear model about the last solution.
-    counted
-        One for observations that are looked at, zero for those that are held out.
-    shares
-        Of the high-resolution noise of points, the part that is left in an observation.
-    family, prefix, offset, affine
-        The family, what is before the names of its parameters, and its bias.
-    offset_std
-        Prior standard deviation of a.
-    """
-
+    # layout, y, amount, known: its bags, observations, exposures or trials, and the variance of
+    # errors that is known.
     layout: Layout
     y: Float[Array, " M"]
     amount: Float[Array, " M"]
     known: Float[Array, " M"]
-    observation: Observation
-    nearest: Nearest
+    observation: Observation  # how observations see the bags
+    nearest: Nearest  # the linear model about the last solution
+    # One for observations that are looked at, zero for those that are held out.
     counted: Float[Array, " M"]
+    # Of the high-resolution noise of points, the part that is left in an observation.
     shares: Float[Array, " M"]
-    offset_std: Float[Array, ""]
+    offset_std: Float[Array, ""]  # prior standard deviation of a
+    # family, prefix, offset, affine: the family, what is before the names of its parameters, and
+    # its bias.
     family: Family = eqx.field(static=True)
     prefix: str = eqx.field(static=True)
     offset: bool = eqx.field(static=True)
@@ -140,28 +116,19 @@ class Seen(eqx.Module):
 
 
 class View(eqx.Module):
-    """A source at one value of the hyper-parameters.
-
-    Attributes
-    ----------
-    spread
-        Variances of f at the points that rates are expectations over; zero for Laplace's method.
-    level
-        Variance of g(r), the same for every point of an observation.
-    own_spread
-        Variance of η, that the log likelihood is an expectation over; None for Laplace's method.
-    scale, offsets
-        b, and the prior standard deviation of a in the place of this source.
-    """
+    """A source at one value of the hyper-parameters."""
 
     seen: Seen
     points: FinePoints
     weights: Float[Array, "N M"] | None
     values: dict[str, Any]
     effect_std: Float[Array, " M"]
+    # Variances of f at the points that rates are expectations over; zero for Laplace's method.
     spread: Float[Array, " n"]
-    level: Float[Array, " M"]
+    level: Float[Array, " M"]  # variance of g(r), the same for every point of an observation
+    # Variance of η, that the log likelihood is an expectation over; None for Laplace's method.
     own_spread: Float[Array, " M"] | None
+    # scale, offsets: b, and the prior standard deviation of a in the place of this source.
     scale: Float[Array, ""]
     offsets: Float[Array, " B"]
 

@@ -47,27 +47,17 @@ SHRINKAGE = 0.3
 class ClimbOptions:
     """Options of a climb: sizes of batches and steps, and when it ends.
 
-    Attributes
-    ----------
-    batch_size
-        Observations per step.
-    learning_rate, natural_step
-        Of Adam, and of the natural gradient: between 0 and 1, by default 0.5, or 1 where a batch
-        has all observations. Both shrink on a plateau, except a natural step of 1.
-    max_steps
-        At most so many, screening of restarts included.
-    patience, tolerance
-        Steps without an improvement of the smoothed bound by more than so many nats make a
-        plateau. Each plateau shrinks the steps to 0.3 of what they were; the fourth ends the fit,
-        at the average of the parameters since the third.
+    Steps without an improvement of the smoothed bound by more than the tolerance make a plateau.
+    Each plateau shrinks the steps to 0.3 of what they were, except a natural step of 1; the fourth
+    ends the fit, at the average of the parameters since the third.
     """
 
-    batch_size: int = 64
-    learning_rate: float = 0.05
-    natural_step: float | None = None
-    max_steps: int = 4000
-    patience: int = 200
-    tolerance: float = 0.1
+    batch_size: int = 64  # observations per step
+    learning_rate: float = 0.05  # of Adam
+    natural_step: float | None = None  # 0.5, or 1 where a batch has all observations
+    max_steps: int = 4000  # screening of restarts included
+    patience: int = 200  # steps
+    tolerance: float = 0.1  # nats
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""

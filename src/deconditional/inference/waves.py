@@ -22,18 +22,12 @@ GROUP = 256
 
 
 class Waves(eqx.Module):
-    r"""Cosines and sines of chosen frequencies: with normal loadings, draws of the prior.
-
-    Attributes
-    ----------
-    frequencies
-        By term of the kernel and by factor, (groups, GROUP, inputs of the factor).
-    amplitudes
-        By term, (groups, GROUP): their squares sum to the prior variance; zero where padded.
-    """
+    r"""Cosines and sines of chosen frequencies: with normal loadings, draws of the prior."""
 
     kernel: AbstractKernel
+    # By term of the kernel and by factor, (groups, GROUP, inputs of the factor).
     frequencies: tuple[tuple[Array, ...], ...]
+    # By term, (groups, GROUP): their squares sum to the prior variance; zero where padded.
     amplitudes: tuple[Array, ...]
     dtype: Any = eqx.field(static=True)
 

@@ -160,14 +160,8 @@ def _row_tile(layout: Layout, wanted: int) -> int:
 def summed(mesh: Mesh | None, part: Callable[..., Part], *operands: Any) -> Part:
     """The sum over devices of ``part(device, n_devices, *operands)``; every device gets it.
 
-    Parameters
-    ----------
-    mesh
-        The devices; None computes ``part(0, 1, *operands)``.
-    part
-        One device's share, as a pytree of arrays.
-    operands
-        Pytrees of arrays that every device needs whole.
+    A part is a pytree of arrays, and every device needs the operands whole. Without a mesh there is
+    one device.
     """
     if mesh is None:
         return part(0, 1, *operands)

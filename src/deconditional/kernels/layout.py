@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -73,58 +73,23 @@ def tiles_for(n: int, accelerator: bool | None = None) -> Tiles:
     return Tiles(64, 128 if n <= 8192 else 256, "product")
 
 
-class Ragged(Protocol):
-    """Points in bags of any size, as :class:`~deconditional.Bags` has them."""
-
-    @property
-    def points(self) -> np.ndarray:
-        """The points, (n, d)."""
-
-    @property
-    def bag(self) -> np.ndarray:
-        """The bag of every point, (n,)."""
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Weights that sum to one within each bag, (n,)."""
-
-    @property
-    def n_bags(self) -> int:
-        """The number of bags."""
-
-
 class Layout(eqx.Module):
-    """Points of ragged bags, cut into chunks that never cross a bag.
+    """Points of ragged bags, cut into chunks that never cross a bag."""
 
-    Attributes
-    ----------
-    points : (n_pad, d)
-        Points in order of their chunk; padding repeats a real point.
-    weights : (n_pad,)
-        Within-bag weights, zero where padded.
-    bag : (n_chunks,)
-        The bag of every chunk.
-    n_bags, chunk
-        Number of bags, points per chunk.
-    row_tile, tile
-        Points per tile when the bags are the rows of a matrix, and when they are its columns.
-    one_chunk_per_bag
-        True where chunk j is bag j, so that chunk values are bag values.
-    form
-        How tiles get their distances, ``"product"`` or ``"differences"``.
-    mesh
-        The devices that row tiles are dealt out to; None for one device.
-    """
-
-    points: Float[Array, "n d"]
-    weights: Float[Array, " n"]
-    bag: Array
+    points: Float[Array, "n d"]  # points in order of their chunk; padding repeats a real point
+    weights: Float[Array, " n"]  # within-bag weights, zero where padded
+    bag: Array  # the bag of every chunk
+    # n_bags, chunk: number of bags, points per chunk.
     n_bags: int = eqx.field(static=True)
     chunk: int = eqx.field(static=True)
+    # row_tile, tile: points per tile where the bags are the rows of a matrix, and its columns.
     row_tile: int = eqx.field(static=True)
     tile: int = eqx.field(static=True)
+    # True where chunk j is bag j, so that chunk values are bag values.
     one_chunk_per_bag: bool = eqx.field(static=True)
+    # How tiles get their distances, `"product"` or `"differences"`.
     form: str = eqx.field(static=True, default="product")
+    # The devices that row tiles are dealt out to; None for one device.
     mesh: Mesh | None = eqx.field(static=True, default=None, metadata={"saved": False})
 
     def __loaded__(self) -> Layout:
@@ -204,20 +169,11 @@ def layout_bags(
 
 
 class BagSampler(eqx.Module):
-    """Draws points of bags with replacement, in proportion to their weights.
+    """Draws points of bags with replacement, in proportion to their weights."""
 
-    Attributes
-    ----------
-    points : (n, d)
-        Points in order of their bag.
-    cumulative : (n,)
-        Running sum of their weights; it grows by one over each bag.
-    bag, first, last : (N,)
-        The bags to draw from, and the first and last point of each.
-    """
-
-    points: Float[Array, "n d"]
-    cumulative: Float[Array, " n"]
+    points: Float[Array, "n d"]  # points in order of their bag
+    cumulative: Float[Array, " n"]  # running sum of their weights; it grows by one over each bag
+    # bag, first, last (N,): the bags to draw from, and the first and last point of each.
     bag: Array
     first: Array
     last: Array

@@ -31,34 +31,22 @@ import deconditional.kernels.jax_setup  # noqa: F401
 
 @dataclass(frozen=True)
 class Profile:
-    r"""A radial profile :math:`\varphi(s)` of the squared scaled distance `s`, with derivatives.
-
-    Attributes
-    ----------
-    value
-        :math:`\varphi(s; a)`.
-    rate, decline
-        A constant and a function of the same whose product is :math:`\partial\varphi/\partial s`.
-        The constant waits until tiles are summed; and of a profile that is its own decline, as a
-        Gaussian is, one tile serves both.
-    shape_slope
-        :math:`\partial\varphi/\partial a` for profiles with a shape parameter `a`, else None.
-    rough
-        True where the profile is not smooth at s = 0, so that rounding of s near zero matters.
-    frequencies
-        Draws from the spectral measure in one dimension's scaled units: `(key, m, d, a) -> (m, d)`.
-    log_spectrum
-        Log density of that measure up to a constant, by squared lengths of frequencies and d; None
-        where it is not known in closed form.
-    """
+    r"""A radial profile :math:`\varphi(s)` of the squared scaled distance `s`, with derivatives."""
 
     name: str
-    value: Callable[[Array, Array], Array]
+    value: Callable[[Array, Array], Array]  # φ(s; a)
+    # rate, decline: a constant and a function of the same whose product is ∂φ/∂s. The constant
+    # waits until tiles are summed; where a profile is its own decline, one tile serves both.
     rate: float
     decline: Callable[[Array, Array], Array]
+    # Draws from the spectral measure in one dimension's scaled units: `(key, m, d, a) -> (m, d)`.
     frequencies: Callable[[Key[Array, ""], int, int, Array], Array]
+    # ∂φ/∂a for profiles with a shape parameter `a`, else None.
     shape_slope: Callable[[Array, Array], Array] | None = None
+    # True where the profile is not smooth at s = 0, so that rounding of s near zero matters.
     rough: bool = True
+    # Log density of that measure up to a constant, by squared lengths of frequencies and d; None
+    # where it is not known in closed form.
     log_spectrum: Callable[[np.ndarray, int], np.ndarray] | None = None
 
     def slope(self, s: Array, shape: Array) -> Array:
@@ -203,22 +191,13 @@ class DeepKernel(AbstractKernel):
 
 @dataclass(frozen=True)
 class Factor:
-    """One radial profile of a product, and the map from points to its inputs.
-
-    Attributes
-    ----------
-    inputs
-        From points to what is divided by length scales.
-    scale
-        One length scale, or one for every input.
-    shape
-        The profile's shape parameter; zero where it has none.
-    """
+    """One radial profile of a product, and the map from points to its inputs."""
 
     profile: Profile
+    # From points to what is divided by length scales.
     inputs: Callable[[Float[Array, "n d"]], Float[Array, "n q"]]
-    scale: Array
-    shape: Array
+    scale: Array  # one length scale, or one for every input
+    shape: Array  # the profile's shape parameter; zero where it has none
 
     def scaled(self, x: Float[Array, "n d"]) -> Float[Array, "n q"]:
         """The scaled inputs u(x)."""
@@ -338,26 +317,17 @@ def wave_features(
 
 
 def spectral_features(
-    kernel: AbstractKernel, n_features: int, key: Key[Array, ""], d: int, dtype: Any = None
+    kernel: AbstractKernel,
+    n_features: int,  # cosines and sines together
+    key: Key[Array, ""],
+    d: int,  # inputs of the kernel
+    dtype: Any = None,  # of phases, cosines and sines; that of the points by default
 ) -> Callable[[Float[Array, "n d"]], Float[Array, "n features"]]:
     r"""Random Fourier features :math:`\phi` with :math:`E[\phi(x)^\top\phi(x')] = k(x, x')`.
 
     The spectral measure of a product of kernels is the convolution of their measures, so one
     frequency of a term is drawn per factor and the phases add up. `n_features` is spread over
     the terms of a sum. Kernels without a radial form raise a ``TypeError``.
-
-    Parameters
-    ----------
-    kernel
-        k.
-    n_features
-        How many: cosines and sines together.
-    key
-        Of the frequencies.
-    d
-        Number of inputs of the kernel.
-    dtype
-        Of phases, cosines and sines; that of the points by default.
     """
     terms = radial_terms(kernel)
     pairs = max(1, n_features // (2 * len(terms)))

@@ -21,34 +21,20 @@ import numpy as np
 from gpjax.kernels.base import AbstractKernel, ProductKernel, SumKernel
 from jaxtyping import Array, Float
 
-from deconditional.kernels.layout import Layout, Ragged, layout_bags
+from deconditional.kernels.layout import Layout, layout_bags
 from deconditional.kernels.sweeps import bag_cross, bag_gram
 
 Pair = tuple[AbstractKernel | None, AbstractKernel | None]
 
 
 class Repeats(eqx.Module):
-    """Bags as a few of them, repeated.
+    """Bags as a few of them, repeated."""
 
-    Attributes
-    ----------
-    base
-        The distinct bags.
-    which : (N,)
-        The distinct bag that every bag is.
-    shared : (values, q)
-        Distinct values of the inputs that bags do not vary in.
-    value : (N,)
-        The row of `shared` that every bag has.
-    columns
-        Which inputs these are.
-    """
-
-    base: Layout
-    which: Array
-    shared: Float[Array, "values q"]
-    value: Array
-    columns: tuple[int, ...] = eqx.field(static=True)
+    base: Layout  # the distinct bags
+    which: Array  # the distinct bag that every bag is
+    shared: Float[Array, "values q"]  # distinct values of the inputs that bags do not vary in
+    value: Array  # the row of `shared` that every bag has
+    columns: tuple[int, ...] = eqx.field(static=True)  # which inputs these are
 
     def gram(self, kernel: AbstractKernel, dtype: Any = None) -> Float[Array, "N N"]:
         """The bag Gram matrix."""
@@ -87,7 +73,7 @@ class Repeats(eqx.Module):
         return [(reduce(add, lasting), None), *changing] if lasting else changing
 
 
-def repeats_of(bags: Ragged, kernel: AbstractKernel) -> Repeats | None:
+def repeats_of(bags: Any, kernel: AbstractKernel) -> Repeats | None:
     """The distinct bags, where the kernel can tell them from what is shared and there are few."""
     starts = np.flatnonzero(np.diff(bags.bag, prepend=-1))
     if len(starts) != bags.n_bags:  # points are not in order of their bag

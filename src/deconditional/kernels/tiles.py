@@ -21,20 +21,15 @@ from deconditional.kernels.radial import RadialTerm
 
 
 class Term(eqx.Module):
-    """A radial term of a kernel between two sets of points; numbers are as users gave them.
+    """A radial term of a kernel between two sets of points; numbers are as users gave them."""
 
-    Attributes
-    ----------
-    left, right
-        Inputs of rows and of columns by factor, centred: distances by matrix product then lose no
-        digits to an offset, and a stationary kernel does not feel it. `right` is None where the
-        columns are the rows.
-    scales, shapes, variance, profiles
-        Length scales and shape parameters of the factors, the term's variance, the profiles.
-    """
-
+    # left, right: inputs of rows and of columns by factor, centred: distances by matrix product
+    # then lose no digits to an offset, and a stationary kernel does not feel it. `right` is None
+    # where the columns are the rows.
     left: tuple[Array, ...]
     right: tuple[Array, ...] | None
+    # scales, shapes, variance, profiles: length scales and shape parameters of the factors, the
+    # term's variance, the profiles.
     scales: tuple[Array, ...]
     shapes: tuple[Array, ...]
     variance: Array

@@ -19,7 +19,7 @@ from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
 
-from deconditional.kernels.layout import CHUNK_SIZES, Layout, Ragged, is_accelerator, layout_bags
+from deconditional.kernels.layout import CHUNK_SIZES, Layout, is_accelerator, layout_bags
 from deconditional.kernels.radial import GenericTerm, sum_of_products
 from deconditional.kernels.tiles import (
     Scaled,
@@ -51,8 +51,8 @@ class BagPairs(eqx.Module):
     """How often a pair stands: twice for one that also stands for its mirror image."""
 
 
-def own_pairs(bags: Ragged) -> BagPairs:
-    """All pairs of points of every bag, mirror images counted rather than repeated."""
+def own_pairs(bags: Any) -> BagPairs:
+    """All pairs of points of every bag of Bags, mirror images counted rather than repeated."""
     sizes = np.bincount(bags.bag, minlength=bags.n_bags)
     layout, _ = layout_bags(bags.points, bags.bag, bags.weights, bags.n_bags, _best_chunk(sizes))
     n_chunks = -(-sizes // layout.chunk)

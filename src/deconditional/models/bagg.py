@@ -14,7 +14,7 @@ from deconditional.models.base import BagModel, learnt
 from deconditional.models.data import Data
 from deconditional.models.families import families_asked, fit_sources
 from deconditional.models.options import FamilyOptions
-from deconditional.models.sources import Source, matched_pair, sources_of
+from deconditional.models.sources import Source, sources_of
 from deconditional.observations.kinds import Matched
 from deconditional.saving.resume import Checkpoint, opened
 
@@ -117,8 +117,7 @@ class BaggGP(BagModel, FamilyOptions):
                 amounts: dict[str, Any] = {"exposure": exposure, "trials": trials}
                 sources = sources_of(self, bags, z, noise_std, noise_cov, **amounts)
                 return fit_sources(self, sources, kept)
-            pair = matched_pair(bags, z)
-            data = Data.of(*pair, noise_std, noise_cov, self, self.centroids).matched()
+            data = Data.of(bags, z, noise_std, noise_cov, self, self.centroids).matched()
             return learnt(self, data, Matched(), kept)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 from typing import Any, Self, TypeVar, cast
 
 import equinox as eqx
@@ -24,7 +23,7 @@ from deconditional.inference.posterior import CoarsePosterior, Gaussians, Poster
 from deconditional.kernels.layout import Layout
 from deconditional.models.checks import check_bags, check_count
 from deconditional.models.data import Data
-from deconditional.models.options import BagOptions
+from deconditional.models.options import BagOptions, BasisOptions
 from deconditional.models.problems import own_starts, problem_parts
 from deconditional.models.rates import (
     asked_bags,
@@ -33,8 +32,8 @@ from deconditional.models.rates import (
     over_bags,
     rates_of,
 )
-from deconditional.models.report import learnt_attributes, reported
-from deconditional.models.solvers import Exact, Variational, solver_of
+from deconditional.models.report import take
+from deconditional.models.solvers import Posed, check_inference, pose
 from deconditional.observations.kinds import Observation
 from deconditional.saving.api import Savable
 from deconditional.saving.identity import digest, plain
@@ -64,7 +63,8 @@ class BagModel(Savable, BagOptions):
     def check_options(self) -> None:
         """Raise where an option is none of its choices, or contradicts another."""
         super().check_options()
-        solver_of(self)
+        if isinstance(self, BasisOptions):
+            check_inference(self)
 
     def predict(
         self,
@@ -230,15 +230,13 @@ class BagModel(Savable, BagOptions):
 def learnt(model: Model, data: Data, mediation: Observation, kept: CheckpointPart | None) -> Model:
     """Fit a model to data whose observations see the bags in one way."""
     began = time.perf_counter()
-    solver = solver_of(model)
-    parts = problem_parts(data, mediation, model)
-    problem, details, notes = solver.pose(parts, data.bags, model.seed)
-    at = stages(model, data.bags, problem, kept)
-    fitted = learn(problem, learning(model, problem, solver), at)
-    return take(model, data.bags, fitted, solver, (details, notes), at, began)
+    posed = pose(model, problem_parts(data, mediation, model), data.bags, model.seed)
+    at = stages(model, data.bags, posed.problem, kept)
+    fitted = learn(posed.problem, learning(model, posed), at)
+    return take(model, data.bags, fitted, posed, at, began)
 
 
-def learning(model: BagModel, problem: Any, solver: Exact | Variational) -> Learning:
+def learning(model: BagModel, posed: Posed) -> Learning:
     """Options of learning that a model asks for."""
     return Learning(
         method=model.method,
@@ -246,33 +244,9 @@ def learning(model: BagModel, problem: Any, solver: Exact | Variational) -> Lear
         n_restarts=model.n_restarts,
         max_iter=model.max_iter,
         seed=model.seed,
-        climb=solver.climb,
-        starts=own_starts(problem, model),
+        climb=posed.climb,
+        starts=own_starts(posed.problem, model),
     )
-
-
-def take(
-    model: Model,
-    bags: Bags,
-    fitted: Fitted,
-    solver: Exact | Variational,
-    posed: tuple[Mapping[str, str], tuple[str, ...]],
-    at: CheckpointPart,
-    began: float,
-) -> Model:
-    """The model with the attributes of what was learnt, in place of those of a fit before."""
-    seen = learnt_attributes(fitted, bags, model.priors)
-    details = solver.found(fitted, posed[0])
-    climb = solver.climb
-    effort = f"max_iter (now {model.max_iter})"
-    if climb is not None:
-        effort = f"max_steps in inference_options (now {climb.max_steps})"
-    seconds = time.perf_counter() - began
-    report = reported(fitted, seen, details, posed[1], effort, at, seconds)
-    for stale in [name for name in vars(model) if name.endswith("_")]:
-        delattr(model, stale)
-    model.__dict__.update(seen, fit_report_=report)
-    return model
 
 
 def stages(

@@ -82,8 +82,10 @@ def rows_of(values: npt.ArrayLike, d: int, what: str, needed: str, remedy: str) 
     return array
 
 
-def observations(z: npt.ArrayLike) -> np.ndarray:
+def observations(z: npt.ArrayLike | None) -> np.ndarray:
     """Coarse observations as a vector."""
+    if z is None:
+        raise TypeError("fit(bags, z) needs the observations z.")
     array = numbers(z, "the observations z")
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]

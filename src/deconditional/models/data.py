@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,37 +21,24 @@ from deconditional.models.options import BagOptions
 
 @dataclass(frozen=True)
 class Data:
-    """Bags and coarse observations.
+    """Bags and coarse observations."""
 
-    Attributes
-    ----------
-    bags, z
-        The bags, thinned out where that was asked for, and the observations.
-    known_noise
-        The covariance of the observations' errors that the user knows; a vector if diagonal.
-    learn_noise
-        Whether there is noise to be learnt on top.
-    mediator
-        Mediators of the observations, where they are unmatched.
-    own_bag
-        The bag whose mean an observation is, or -1; None where there are none of these.
-    reach
-        Points whose distances set the priors of length scales.
-    """
-
+    # bags, z: the bags, thinned out where that was asked for, and the observations.
     bags: Bags
     z: np.ndarray
+    # The covariance of the observations' errors that the user knows; a vector if diagonal.
     known_noise: np.ndarray
-    learn_noise: bool
-    reach: np.ndarray
-    mediator: np.ndarray | None = None
+    learn_noise: bool  # whether there is noise to be learnt on top
+    reach: np.ndarray  # points whose distances set the priors of length scales
+    mediator: np.ndarray | None = None  # mediators of the observations, where they are unmatched
+    # The bag whose mean an observation is, or -1; None where there are none of these.
     own_bag: np.ndarray | None = None
 
     @classmethod
     def of(
         cls,
-        bags: Bags,
-        z: npt.ArrayLike,
+        bags: Any,
+        z: npt.ArrayLike | None,
         noise_std: npt.ArrayLike | None,
         noise_cov: npt.ArrayLike | None,
         options: BagOptions,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import gpjax.kernels as gk
@@ -31,20 +31,19 @@ from deconditional.inference.learn import (
     solved_at,
 )
 from deconditional.inference.seen import FINE_NOISE, Nearest, Seen
-from deconditional.inference.stochastic import ClimbOptions
 from deconditional.kernels.devices import gathered
 from deconditional.kernels.tasks import TaskKernel
-from deconditional.models.base import learning, stages, take
+from deconditional.models.base import learning, stages
 from deconditional.models.checks import check_count
 from deconditional.models.data import Data
-from deconditional.models.inducing import inducing_points
 from deconditional.models.problems import (
     field_kernel,
     mediated,
     prior_trend,
     with_length_scales,
 )
-from deconditional.models.solvers import solver_of
+from deconditional.models.report import take
+from deconditional.models.solvers import Posed, inducing_points, inference_options
 from deconditional.models.sources import Given, Source, with_task
 from deconditional.observations.families import Normal
 from deconditional.observations.kinds import Matched
@@ -65,19 +64,6 @@ REPRESENTATIVES = 32
 
 VARIANCES = (0.1, 10.0)
 """Between which the prior of the variance of f is centred where there is a log or a logit."""
-
-
-class InBasis(NamedTuple):
-    """How problems of families are solved, as reports have it; by a climb, if there is one."""
-
-    climb: ClimbOptions | None = None
-
-    def found(self, fitted: Fitted, details: Mapping[str, str]) -> dict[str, str]:
-        """How a problem was solved."""
-        pieces = fitted.pieces[0]
-        if self.climb:
-            return {**details, "minibatches": f"of {self.climb.batch_size} observations"}
-        return {**details, "steps to the mode": str(int(pieces.steps))}
 
 
 def families_asked(model: Any, where: Any, exposure: Any, trials: Any) -> bool:
@@ -105,10 +91,11 @@ def fit_sources(
     began = time.perf_counter()
     tasks = [each.task for each in sources]
     sources = [replace(each, bags=_points(model, each)) for each in sources]
-    posed: Any = pose(model, sources, **of_kernel)
-    whole, details, notes = posed
-    solver = InBasis(getattr(solver_of(model), "climb", None))
-    problem = whole if solver.climb else _condensed(whole, sources, model.seed)
+    posed = pose(model, sources, **of_kernel)
+    whole, details = posed.problem, posed.details
+    problem = whole if posed.climb else _condensed(whole, sources, model.seed)
+    if posed.climb:
+        details["minibatches"] = f"of {posed.climb.batch_size} observations"
     first, *others_of = [each.bags for each in sources]
     bags = first.joined(*others_of) if others_of else first
 
@@ -116,7 +103,7 @@ def fit_sources(
         part = within(kept, f"round {number}").get("checkpoint")
         return stages(model, bags, whole, part)
 
-    how = learning(model, whole, solver)  # type: ignore[arg-type]
+    how = learning(model, posed)
     fitted, rounds = _in_rounds(problem, how, at, others)
     if model.method == "nuts" and not fitted.interrupted:
         fitted = _sampled(fitted, how, at(ROUNDS))
@@ -124,8 +111,7 @@ def fit_sources(
         fitted = _of_all_points(fitted, whole, model.method)
         details["learnt from"] = f"{_size(problem)} of {_size(whole)} points"
     details |= {"rounds": str(rounds)} if whole.variational else {}
-    told: Any = solver, (details, notes), at(ROUNDS), began
-    learnt_model = take(model, bags, fitted, *told)
+    learnt_model = take(model, bags, fitted, posed, at(ROUNDS), began)
     learnt_model.families_ = tuple(each.family for each in sources)
     if tasks[0] is not None:
         learnt_model.tasks_ = max(t or 0 for t in tasks) + 1
@@ -220,10 +206,8 @@ def _sampled(fitted: Fitted, how: Any, at: Any) -> Fitted:
         return sampled(begun, how, at, stop)
 
 
-def pose(
-    model: Any, sources: Sequence[Given], **of_kernel: Any
-) -> tuple[FamilyProblem, dict[str, str], tuple[str, ...]]:
-    """The problem, and what a report says of how it was posed: details by name, and notes.
+def pose(model: Any, sources: Sequence[Given], **of_kernel: Any) -> Posed:
+    """The problem of sources, and what a report says of how it was posed.
 
     `of_kernel` is what :func:`~deconditional.models.problems.field_kernel` has beside.
     """
@@ -276,7 +260,7 @@ def pose(
     kind = "features" if locations is None else "inducing points"
     families = ", ".join(type(each.family).__name__ for each in sources)
     details = {"inference": f"{way}, {size} {kind}", "family": families}
-    return problem, details, notes
+    return Posed(problem, details, notes, inference_options(model)[1])
 
 
 def check_options(model: Any) -> None:

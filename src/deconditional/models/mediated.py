@@ -1,9 +1,9 @@
 r"""The model for unmatched data: a field whose bag means are measured by their mediators.
 
-.. math:: f \sim GP(h^\top\beta, k), \qquad t = \bar f + e, \quad e \sim N(0, S + \sigma^2 I),
+.. math:: f \sim GP(h^\top\beta, k), \qquad t = \bar f + e, \quad e \sim N(0, S),
 
 with t and S what a regression of z on its mediator makes of the mediators of the bags
-(:mod:`deconditional.observations.measurements`), and the hyper-parameters of k and σ averaged.
+(:mod:`deconditional.observations.measurements`), and the hyper-parameters of k averaged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from deconditional.inference.learn import learn
 from deconditional.inference.posterior import Gaussians, Posterior
 from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.bagg import BaggGP
-from deconditional.models.base import BagModel, learning, stages, take
+from deconditional.models.base import BagModel, learning, stages
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.data import Data
 from deconditional.models.families import families_asked
@@ -39,8 +39,9 @@ from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.options import BasisOptions
 from deconditional.models.problems import problem_parts
 from deconditional.models.regression import Unmatched, explained_share, of_two_stages
-from deconditional.models.solvers import Exact, Posed, Variational
-from deconditional.models.sources import Given, Source, matched_pair, sources_of
+from deconditional.models.report import take
+from deconditional.models.solvers import Posed, pose
+from deconditional.models.sources import Given, Source, sources_of
 from deconditional.models.vbagg import VBagg
 from deconditional.observations.families import Family
 from deconditional.observations.kinds import Matched
@@ -104,6 +105,9 @@ class MediatedGP(BagModel):
         Inducing points of the field and of the regression; None: exact inference up to 3000 bags
         and observations, 400 inducing points beyond. With inducing points the errors of the
         regression are taken bag by bag.
+    learn_noise
+        Whether measurements have more noise, alike for all bags, than the regression has found. By
+        default where bags have observations of their own, or where `fixed` or `priors` name it.
     n_restarts
         Of both fits.
     family
@@ -163,7 +167,7 @@ class MediatedGP(BagModel):
                 refused = {"own_bag": own_bag}
                 sources = sources_of(self, bags, z, noise_std, None, refused=refused, **amounts)
                 return self._fit_sources(sources, kept)
-            data = Unmatched.of(*matched_pair(bags, z), mediator, own_bag)
+            data = Unmatched.of(bags, z, mediator, own_bag)
             with suitable_threads(max(data.bags.n_bags, len(data.z))):
                 return self._fit(data, noise_std, kept)
 
@@ -206,18 +210,19 @@ class MediatedGP(BagModel):
             regressor, self.number_of_draws, not exact, self.seed
         )
         seen = Data.of(data.bags, measurements.values, 0.0, None, of_field)
-        learns = self.learn_noise is not False
+        named = "noise_std" in {**(of_field.fixed or {}), **(of_field.priors or {})}
+        learns = named or data.own_bag is not None
+        learns = learns if self.learn_noise is None else self.learn_noise
         seen = replace(seen, known_noise=measurements.noise, learn_noise=learns)
-        solver = Exact() if exact else Variational(BasisOptions(n_inducing=self.n_inducing))
-        posed = _posed(seen, data.z, of_field, solver)
+        posed = _posed(seen, data.z, of_field, exact)
         others = [
             replace(posed.problem, z=jnp.asarray(each.values), known_noise=jnp.asarray(each.noise))
             for each in drawn
         ]
         part = within(kept, "field").get("checkpoint")
         at = stages(of_field, seen.bags, posed.problem, part)
-        fitted = learn(posed.problem, learning(of_field, posed.problem, solver), at, others)
-        take(self, seen.bags, fitted, solver, (posed.details, posed.notes), at, began)
+        fitted = learn(posed.problem, learning(of_field, posed), at, others)
+        take(self, seen.bags, fitted, posed, at, began)
         return self._with_regression(data, regressor, measurements)
 
     def _with_regression(self, data: Unmatched, regressor: BaggGP, measured: Measurements) -> Self:
@@ -281,14 +286,14 @@ class MediatedGP(BagModel):
         return self
 
 
-def _posed(seen: Data, z: np.ndarray, options: MediatedGP, solver: Exact | Variational) -> Posed:
+def _posed(seen: Data, z: np.ndarray, options: MediatedGP, exact: bool) -> Posed:
     """Measured bag means, which vary as much as the observations z do."""
     priors: dict[str, Any] = {"typical_z": z, "length_scale_prior": length_scale_prior}
-    exact = isinstance(solver, Exact)  # in a basis bags are many, and say how much they vary
-    if exact:
+    if exact:  # in a basis bags are many, and say how much they vary
         priors["variance_prior"] = variance_prior
     parts = problem_parts(seen, Matched(), options, **priors)
-    posed = solver.pose(parts, seen.bags, options.seed)
+    how = options if exact else BasisOptions(n_inducing=options.n_inducing)
+    posed = pose(how, parts, seen.bags, options.seed)
     if not exact:
         return posed
     spread = SpreadPrior.of(z, options.trend != "none")

@@ -28,29 +28,14 @@ from deconditional.kernels.linalg import suitable_threads
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-FEWEST = 15
-"""Rows below which nothing can be told from chance."""
-
-MOST_ROWS = 150
-"""Rows that are tested; more are sampled."""
-
-SHUFFLES = 99
-"""Times the rows are shuffled."""
-
-LEVEL = 0.02
-"""A link that shuffled mediators match in more than this share of the cases is none."""
-
-CLEARLY_EXPLAINED = 0.35
-"""Share explained that is not by chance, though some shuffles of few rows match it."""
-
-SMOOTHNESS = (0.3, 1.0)
-"""Length scales of the test, in median distances between mediators."""
-
-RIDGES = (0.1, 1.0)
-"""Noise of the test, in units of the variance of what it explains."""
-
-WAVES = 40
-"""Random functions of the covariates whose bag means a mediator may predict."""
+FEWEST = 15  # rows below which nothing can be told from chance
+MOST_ROWS = 150  # that are tested; more are sampled
+SHUFFLES = 99  # times the rows are shuffled
+LEVEL = 0.02  # a link that shuffled mediators match in more than this share of the cases is none
+CLEARLY_EXPLAINED = 0.35  # share that is not by chance, though some shuffles of few rows match it
+SMOOTHNESS = (0.3, 1.0)  # length scales of the test, in median distances between mediators
+RIDGES = (0.1, 1.0)  # noise of the test, in units of the variance of what it explains
+WAVES = 40  # random functions of the covariates whose bag means a mediator may predict
 
 MAY_BE_NARROW = "intervals of this fit may be too narrow"
 PRIOR_IS_LEFT = "the posterior is the prior of the field, about the mean of the observations"

@@ -14,14 +14,12 @@ from gpjax.kernels.base import AbstractKernel
 from deconditional.fitting.kernel_parameters import KernelTemplate, kernel_template
 from deconditional.fitting.parameters import ParameterSet, positive
 from deconditional.fitting.priors import Prior, SplitLogNormal
-from deconditional.inference.field import trend_means
+from deconditional.inference.field import Trend, trend_means
 from deconditional.inference.problem import BagProblem
-from deconditional.inference.trend import Trend
 from deconditional.models.checks import check_kernel
 from deconditional.models.data import Data
 from deconditional.models.options import BagOptions
-from deconditional.observations.kinds import Mediated, Observation
-from deconditional.observations.mediation import ridge_shape
+from deconditional.observations.kinds import Mediated, Observation, ridge_shape
 
 FLOAT32_FROM = 3_000
 """Points from which precision="auto" makes kernel tiles in float32."""
@@ -34,23 +32,11 @@ def problem_parts(
     mediation: Observation,
     options: BagOptions,
     *,
-    typical_z: np.ndarray | None = None,
-    length_scale_prior: LengthScalePrior = SplitLogNormal,
-    variance_prior: Callable[[np.ndarray], Prior] | None = None,
+    typical_z: np.ndarray | None = None,  # whose spread sets the priors of variances
+    length_scale_prior: LengthScalePrior = SplitLogNormal,  # by its mode
+    variance_prior: Callable[[np.ndarray], Prior] | None = None,  # of a kernel that is no sum
 ) -> dict[str, Any]:
-    """What a problem of any inference is made of.
-
-    Parameters
-    ----------
-    data, mediation, options
-        The data, how observations see the bags, and the options of the model.
-    typical_z
-        Observations whose spread sets the priors of variances; those of the data by default.
-    length_scale_prior
-        The prior of a length scale, by its mode.
-    variance_prior
-        The prior of the variance of a kernel that is no sum, by its median.
-    """
+    """What a problem of any inference is made of."""
     bags, z = data.bags, data.z
     typical = z if typical_z is None else typical_z
     variance = spread(typical) ** 2 or float(np.mean(typical**2)) or 1.0

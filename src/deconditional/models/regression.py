@@ -27,7 +27,6 @@ from deconditional.models.checks import (
 )
 from deconditional.observations.families import OVERDISPERSION
 from deconditional.observations.measurements import (
-    COMMON,
     Measurements,
     Population,
     errors_in_common,
@@ -51,8 +50,8 @@ class Unmatched(NamedTuple):
     @classmethod
     def of(
         cls,
-        bags: Bags,
-        z: npt.ArrayLike,
+        bags: Any,
+        z: npt.ArrayLike | None,
         mediator: npt.ArrayLike | None,
         own_bag: npt.ArrayLike | None,
     ) -> Unmatched:
@@ -110,15 +109,16 @@ class Unmatched(NamedTuple):
         vector = jnp.asarray(fitted.optimum.vector)
         _, field = fitted.problems[0].solve(vector)
         best = self._at(fitted.problems[0], vector, field, apart)
-        number = 0 if apart else COMMON if draws == 0 else min(draws - 1, COMMON)
-        common, pivots = errors_in_common(best.errors, number)
+        # More draws than errors give these mean and covariance exactly.
+        most = 0 if apart else draws - 1 if draws else None
+        common, pivots = errors_in_common(best.errors, most)
         chosen = np.linspace(0, len(fitted.vectors), draws, endpoint=False).astype(int)
         drawn = []
-        for k, step in zip(chosen, steps(draws, number, seed), strict=True):
+        for k, step in zip(chosen, steps(draws, len(pivots), seed), strict=True):
             vector = jnp.asarray(fitted.vectors[k])
             one = self._at(fitted.problems[k], vector, fitted.fields[k], apart)
-            drawn.append(self._measured(one, errors_in_common(one.errors, number, pivots)[0], step))
-        return self._measured(best, common, np.zeros(number)), drawn
+            drawn.append(self._measured(one, errors_in_common(one.errors, pivots=pivots)[0], step))
+        return self._measured(best, common, np.zeros(len(pivots))), drawn
 
     def _at(self, problem: Any, vector: Any, field: Any, apart: bool) -> _Regression:
         """One regression at the mediators of bags and of observations."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from deconditional.fitting.report import FitReport
 from deconditional.inference.basis import InducingBasis
 from deconditional.inference.learn import NO_HYPER, Fitted
 from deconditional.models.cautions import of_fit
+from deconditional.models.solvers import Posed
 from deconditional.observations.kinds import Mediated
 from deconditional.saving.resume import CheckpointPart
 
@@ -49,30 +52,26 @@ def learnt_attributes(
     return found
 
 
-def reported(
-    fitted: Fitted,
-    seen: Mapping[str, Any],
-    details: Mapping[str, str],
-    notes: Sequence[str],
-    effort: str,
-    stages: CheckpointPart,
-    seconds: float,
-) -> FitReport:
-    """The report of a fit, whose warnings are given.
+def take(
+    model: Any, bags: Bags, fitted: Fitted, posed: Posed, at: CheckpointPart, began: float
+) -> Any:
+    """The model with the attributes of what was learnt, in place of those of a fit before.
 
-    Parameters
-    ----------
-    fitted, seen
-        The fit, and its :func:`learnt_attributes`.
-    details, notes
-        How it was solved.
-    effort
-        The option that lets a fit go on for longer.
-    stages
-        What was taken from a checkpoint.
-    seconds
-        That it took.
+    `at` is what was taken from a checkpoint, `began` when the fit did.
     """
+    seen = learnt_attributes(fitted, bags, model.priors)
+    report = _reported(model, fitted, posed, seen, at)
+    for stale in [name for name in vars(model) if name.endswith("_")]:
+        delattr(model, stale)
+    seconds = time.perf_counter() - began
+    model.__dict__.update(seen, fit_report_=replace(report, seconds=seconds))
+    return model
+
+
+def _reported(
+    model: Any, fitted: Fitted, posed: Posed, seen: Mapping[str, Any], at: CheckpointPart
+) -> FitReport:
+    """The report of a fit, whose warnings are given; how long it took is not known yet."""
     if not np.isfinite(seen["log_evidence_"]):
         raise ValueError(
             "the fit has no finite answer: the covariance of the observations is not one, whatever "
@@ -85,16 +84,18 @@ def reported(
         converged = nuts["divergences"] == 0 and nuts["r_hat"] < 1.05
         log_posterior = nuts["log_posterior"]
     bound = fitted.problem.parameters.at_bounds(best.vector)
-    texts = [*notes]
+    details = posed.details | fitted.problem.told(fitted.pieces[0], fitted.fields[0])
+    texts = [*posed.notes]
     if fitted.float32_off:
+        details["tiles"] += " (retried)"
         texts.append(
             f"kernel tiles in float32 put the bound {fitted.float32_off:.2g} nats off, so the fit "
             "was repeated in float64. Set precision='float64' to begin there."
         )
     if not converged and not (fitted.interrupted and nuts is None):
-        texts.append(_unconverged(nuts, effort))
+        texts.append(_unconverged(nuts, model, posed))
     if fitted.interrupted:
-        texts.insert(0, _interrupted(fitted.interrupted, stages.path))
+        texts.insert(0, _interrupted(fitted.interrupted, at.path))
     found = [*(Caution(FitWarning, text) for text in texts), *of_fit(fitted, seen["bags_"], bound)]
     tell_of(found)
     return FitReport(
@@ -106,16 +107,19 @@ def reported(
         log_posterior=log_posterior,
         at_bounds=bound,
         restarts=best.restarts,
-        seconds=seconds,
+        seconds=0.0,
         compile_seconds=best.compile_seconds,
         parameters=seen["parameters_"],
-        details={**details, **({"resumed": stages.resumed} if stages.resumed else {})},
+        details={**details, **({"resumed": at.resumed} if at.resumed else {})},
         notes=tuple(caution.text for caution in found),
     )
 
 
-def _unconverged(nuts: Mapping[str, Any] | None, effort: str) -> str:
+def _unconverged(nuts: Mapping[str, Any] | None, model: Any, posed: Posed) -> str:
     if nuts is None:
+        effort = f"max_iter (now {model.max_iter})"
+        if posed.climb is not None:
+            effort = f"max_steps in inference_options (now {posed.climb.max_steps})"
         return (
             f"the fit stopped before it converged. Raise {effort} or n_restarts, or fix some "
             "parameters with fixed={...}."

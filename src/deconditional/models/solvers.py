@@ -1,185 +1,120 @@
-"""How the posterior of a model is computed: exactly, or in a basis of the field.
-
-A solver makes the problem from its parts, and says in a report how it was solved.
-"""
+"""How the posterior of a model is computed: exactly, or in a basis of the field."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from dataclasses import fields as fields_of
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sklearn.cluster import kmeans_plusplus
 
 from deconditional.bags import Bags
 from deconditional.fitting.parameters import IDENTITY, Parameter
 from deconditional.fitting.priors import Flat
-from deconditional.inference.basis import FLOAT32_JITTER
 from deconditional.inference.exact import ExactProblem
-from deconditional.inference.learn import Fitted
-from deconditional.inference.residual import AllPairs, ResidualRule, SampledPairs
 from deconditional.inference.stochastic import ClimbOptions
-from deconditional.inference.variational import VariationalProblem
+from deconditional.inference.variational import (
+    AllPairs,
+    ResidualRule,
+    SampledPairs,
+    VariationalProblem,
+)
 from deconditional.kernels.devices import gathered
 from deconditional.kernels.layout import BagSampler
-from deconditional.kernels.linalg import JITTER
 from deconditional.kernels.radial import spectral_features
 from deconditional.kernels.repeats import repeats_of
 from deconditional.kernels.within_bags import own_pairs
-from deconditional.models.checks import check_count
-from deconditional.models.inducing import inducing_points
-from deconditional.models.options import BagOptions, BasisOptions
+from deconditional.models.checks import check_count, rows_of
+from deconditional.models.options import BasisOptions
 
 EXACT_TRACE_POINTS = 8_000
 """Points up to which trace="auto" takes all pairs; or eight times the size of the basis."""
 
+TRACE_POINTS = 16
+"""Points of a bag from which what the basis leaves out is estimated."""
+
 
 class Posed(NamedTuple):
-    """A problem, and what a report says of how it was posed: details by name, and notes."""
+    """A problem, what a report says of how it was posed, and how its bound is climbed, if it is."""
 
     problem: Any
     details: dict[str, str]
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Exact:
-    """Exact inference, which factorises the covariance of the observations."""
-
     climb: ClimbOptions | None = None
 
-    def pose(self, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed:
-        """The exact problem of some parts."""
+
+def pose(options: Any, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed:
+    """The problem of some parts: in a basis, where the options of a model ask for one, or exact."""
+    if not isinstance(options, BasisOptions):
         repeats = repeats_of(bags, parts["kernel"].kernel)
         return Posed(ExactProblem(**parts, repeats=repeats), {"inference": "exact"})
+    _check_noise(parts)
+    points_per_bag, climb = inference_options(options)
+    key = jax.random.key(seed)
+    notes: tuple[str, ...] = ()
+    on_one = {**parts, "layout": gathered(parts["layout"]), "n_features": options.features}
+    problem = VariationalProblem(**on_one, locations=None, residual=None, key=key)
+    trace = "none, features are the prior"
+    if options.features is not None:
+        kernel = problem.kernel.with_values(
+            problem.parameters.unpack(jnp.asarray(problem.parameters.start()))
+        )
+        spectral_features(kernel, options.features, key, bags.points.shape[1])  # raises, if at all
+    else:
+        points, notes = inducing_points(bags, options.inducing, options.n_inducing, seed)
+        rule, trace = _residual_rule(options.trace, points_per_bag, bags, problem, len(points))
+        locations = (points - np.asarray(problem.trend.centre)) / np.asarray(problem.trend.scale)
+        problem = replace(problem, residual=rule, locations=jnp.asarray(locations))
+        if options.learn_inducing:
+            learnt = Parameter("inducing", locations, Flat(locations), IDENTITY, reach=np.inf)
+            every = replace(problem.parameters, learnt=(*problem.parameters.learnt, learnt))
+            problem = replace(problem, parameters=every, locations=None)
+    details = {"inference": "stochastic" if climb else "collapsed", "trace": trace}
+    return Posed(problem, details, notes, climb)
 
-    def found(self, fitted: Fitted, details: Mapping[str, str]) -> dict[str, str]:
-        """How a problem was solved, for the report."""
-        level = fitted.fields[0].jitter(fitted.pieces[0])
-        tiles = jnp.dtype(fitted.problem.dtype).name
-        return {**details, "tiles": tiles, "jitter": f"{level:.0e} of the variance"}
+
+def _residual_rule(
+    how: str, points_per_bag: int, bags: Bags, problem: VariationalProblem, n_basis: int
+) -> tuple[ResidualRule, str]:
+    """How to find what the basis leaves out, by the size of the data unless asked for."""
+    diagonal, n = problem.is_local, bags.n_points
+    pairs = float((bags.sizes.astype(float) ** 2).sum()) if diagonal else float(n) ** 2
+    cheap = pairs <= n * max(EXACT_TRACE_POINTS, 8 * n_basis)
+    if how == "exact" or (how == "auto" and cheap):
+        text = f"exact, all {pairs:.3g} {'pairs within bags' if diagonal else 'pairs'}"
+        return AllPairs(own_pairs(bags) if diagonal else None), text
+    sampler = BagSampler.of(bags.points, bags.bag, bags.weights, bags.n_bags)
+    text = f"estimated from 2 x {points_per_bag} points per bag"
+    return SampledPairs(sampler, points_per_bag, diagonal), text
 
 
-@dataclass(frozen=True)
-class Variational:
-    """Inference in a basis: inducing points, or random Fourier features.
-
-    Attributes
-    ----------
-    options
-        Inducing points, features and trace as :class:`~deconditional.VBagg` takes them.
-    climb
-        How the bound is climbed by minibatches; None where q(u) is integrated out.
-    trace_points
-        Size of the estimate of what the basis leaves out.
-    """
-
-    options: BasisOptions
-    climb: ClimbOptions | None = None
-    trace_points: int = 16
-
-    @classmethod
-    def of(cls, model: Any) -> Variational:
-        """The solver that the options of a model ask for, once they are known to go together."""
-        _check(model)
-        given = dict(model.inference_options or {})
-        points = given.pop("trace_points", cls.trace_points)
-        check_count("trace_points", points)
-        if points > 128 or points & (points - 1):
-            raise ValueError(f"trace_points must be a power of two up to 128, not {points}.")
-        known = [f.name for f in fields_of(ClimbOptions)]
-        for name in given:
-            if name not in known:
-                raise ValueError(
-                    f"inference_options names {name!r}; the options are "
-                    f"{', '.join(['trace_points', *known])}."
-                )
-        if given and model.inference == "collapsed":
+def inference_options(model: Any) -> tuple[int, ClimbOptions | None]:
+    """Points per bag of estimates, and how a bound is climbed, if it is: what a model asks for."""
+    if not isinstance(model, BasisOptions):
+        return TRACE_POINTS, None
+    given = dict(model.inference_options or {})
+    points = given.pop("trace_points", TRACE_POINTS)
+    check_count("trace_points", points)
+    if points > 128 or points & (points - 1):
+        raise ValueError(f"trace_points must be a power of two up to 128, not {points}.")
+    known = [f.name for f in fields(ClimbOptions)]
+    for name in given:
+        if name not in known:
             raise ValueError(
-                f"inference_options {', '.join(given)} belong to inference='stochastic'."
+                f"inference_options names {name!r}; the options are "
+                f"{', '.join(['trace_points', *known])}."
             )
-        climb = ClimbOptions(**given) if model.inference == "stochastic" else None
-        return cls(model, climb, int(points))
-
-    def pose(self, parts: Mapping[str, Any], bags: Bags, seed: int) -> Posed:
-        """The problem, its basis chosen from the points of the bags."""
-        _check_noise(parts)
-        key = jax.random.key(seed)
-        inference = "stochastic" if self.climb else "collapsed"
-        blank: dict[str, Any] = {"locations": None, "residual": None, "key": key}
-        on_one = {**parts, "layout": gathered(parts["layout"])}
-        problem = VariationalProblem(**on_one, **blank, n_features=self.options.features)
-        if self.options.features is not None:
-            values = problem.parameters.unpack(jnp.asarray(problem.parameters.start()))
-            kernel = problem.kernel.with_values(values)
-            spectral_features(
-                kernel, self.options.features, key, bags.points.shape[1]
-            )  # raises, if at all
-            trace = "none, features are the prior"
-            return Posed(problem, {"inference": inference, "trace": trace})
-        points, notes = inducing_points(bags, self.options.inducing, self.options.n_inducing, seed)
-        residual, trace = self._residual(bags, problem, len(points))
-        problem = replace(problem, residual=residual)
-        locations = (jnp.asarray(points) - problem.trend.centre) / problem.trend.scale
-        if self.options.learn_inducing:
-            start = np.asarray(locations)
-            learnt = Parameter("inducing", start, Flat(start), IDENTITY, reach=np.inf)
-            parameters = problem.parameters
-            parameters = replace(parameters, learnt=(*parameters.learnt, learnt))
-            problem = replace(problem, parameters=parameters)
-        else:
-            problem = replace(problem, locations=locations)
-        return Posed(problem, {"inference": inference, "trace": trace}, notes)
-
-    def _residual(
-        self, bags: Bags, problem: VariationalProblem, n_basis: int
-    ) -> tuple[ResidualRule, str]:
-        """How to find what the basis leaves out, by the size of the data unless asked for."""
-        diagonal = problem.is_local
-        n = bags.n_points
-        pairs = float((bags.sizes.astype(float) ** 2).sum()) if diagonal else float(n) ** 2
-        how = self.options.trace
-        if how == "auto":
-            cheap = pairs <= n * max(EXACT_TRACE_POINTS, 8 * n_basis)
-            how = "exact" if cheap else "subsample"
-        if how == "exact":
-            text = f"exact, all {pairs:.3g} {'pairs within bags' if diagonal else 'pairs'}"
-            return AllPairs(own_pairs(bags) if diagonal else None), text
-        points = self.trace_points
-        sampler = BagSampler.of(bags.points, bags.bag, bags.weights, bags.n_bags)
-        text = f"estimated from 2 x {points} points per bag"
-        return SampledPairs(sampler, points, diagonal), text
-
-    def found(self, fitted: Fitted, details: Mapping[str, str]) -> dict[str, str]:
-        """How a problem was solved, for the report."""
-        basis, dtype = fitted.pieces[0].basis, fitted.problem.dtype
-        tiles = jnp.dtype(dtype).name + (" (retried)" if fitted.float32_off else "")
-        details = {"inference": details["inference"], "tiles": tiles, "trace": details["trace"]}
-        if self.options.features is not None:
-            return {**details, "features": str(self.options.features)}
-        jitter = float(basis.jitter)
-        least = FLOAT32_JITTER if dtype == jnp.float32 else JITTER
-        raised = f", raised from {least:.0e}" if jitter > 2 * least else ""
-        together = basis.size - len(np.unique(np.asarray(basis.locations), axis=0))
-        coincide = f" ({together} coincide)" if together else ""
-        learnt = ", learnt" if self.options.learn_inducing else ""
-        return {
-            **details,
-            "inducing points": f"{basis.size}{coincide}{learnt}",
-            "jitter": f"{jitter:.0e} of the variance{raised}",
-        }
+    if given and model.inference == "collapsed":
+        raise ValueError(f"inference_options {', '.join(given)} belong to inference='stochastic'.")
+    return int(points), ClimbOptions(**given) if model.inference == "stochastic" else None
 
 
-def solver_of(model: BagOptions) -> Exact | Variational:
-    """The solver that the options of a model ask for, once they are known to go together."""
-    return Variational.of(model) if isinstance(model, BasisOptions) else Exact()
-
-
-def _check(model: Any) -> None:
-    """Raise where options contradict each other."""
+def check_inference(model: Any) -> None:
+    """Raise where options of inference in a basis contradict each other."""
+    inference_options(model)
     if model.inference not in ("collapsed", "laplace", "stochastic"):
         raise ValueError(
             f"inference must be 'collapsed', 'laplace' or 'stochastic', not {model.inference!r}."
@@ -218,3 +153,56 @@ def _check_noise(parts: Mapping[str, Any]) -> None:
             "an observation has no noise, and variational inference divides by it. Let noise_std "
             "be learnt, give a positive one, or use the exact model."
         )
+
+
+DEFAULT_INDUCING = 400
+MOST_FOR_KMEANS = 10_000
+"""Points that k-means++ chooses from; of more, these are sampled first."""
+
+
+def inducing_points(
+    bags: Bags, how: Any, number: int | None, seed: int
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Inducing points in the units of the covariates, and notes for the report."""
+    if not isinstance(how, str):
+        return _given(how, number, bags.points.shape[1]), ()
+    if how not in ("kmeans", "uniform"):
+        raise ValueError(f"inducing must be 'kmeans', 'uniform' or an array, not {how!r}.")
+    rng = np.random.default_rng(seed)
+    points = bags.points
+    if len(points) > MOST_FOR_KMEANS:
+        points = points[rng.choice(len(points), MOST_FOR_KMEANS, replace=False)]
+    distinct = np.unique(points, axis=0)
+    wanted = DEFAULT_INDUCING if number is None else int(number)
+    notes: tuple[str, ...] = ()
+    if wanted > len(distinct):
+        if number is not None:
+            notes = (
+                f"{wanted} inducing points were asked for, but the bags have only {len(distinct)} "
+                "distinct points; all of them are used. Ask for fewer, or use the exact model.",
+            )
+        wanted = len(distinct)
+    if wanted == len(distinct):
+        return distinct, notes
+    if how == "uniform":
+        return distinct[np.sort(rng.choice(len(distinct), wanted, replace=False))], notes
+    return spread_out(distinct, wanted, seed), notes
+
+
+def spread_out(points: np.ndarray, number: int, seed: int) -> np.ndarray:
+    """Points far from one another, chosen by k-means++ in standardised units."""
+    spread = points.std(0)
+    scaled = (points - points.mean(0)) / np.where(spread > 0, spread, 1.0)
+    _, rows = kmeans_plusplus(scaled, number, random_state=seed)
+    return points[np.sort(rows)]
+
+
+def _given(how: Any, number: int | None, d: int) -> np.ndarray:
+    needed = f"inducing points need the {d} covariates of the bags, one row each"
+    points = rows_of(how, d, "inducing point", needed, "Leave it out.")
+    if number is not None and number != len(points):
+        raise ValueError(
+            f"n_inducing is {number}, but {len(points)} inducing points were given; leave "
+            "n_inducing out."
+        )
+    return points

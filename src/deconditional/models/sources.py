@@ -82,27 +82,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Given:
-    """A source that was checked.
+    """A source that was checked."""
 
-    Attributes
-    ----------
-    bags, z, amount, known
-        Its bags, observations, exposures, and variances of errors that are known.
-    family, learns_noise
-        The family, and whether there is noise to be learnt.
-    mediator
-        Mediators of the observations; None where bag m is that of observation m.
-    bias, task, prefix
-        Of a source, and what is before the names of its parameters.
-    """
-
+    # bags, z, amount, known: bags, observations, exposures, and known variances of errors.
     bags: Bags
     z: np.ndarray
     amount: np.ndarray
     known: np.ndarray
+    # family, learns_noise: the family, and whether there is noise to be learnt.
     family: Family
     learns_noise: bool
+    # Mediators of the observations; None where bag m is that of observation m.
     mediator: np.ndarray | None
+    # bias, task, prefix: of a source, and what is before the names of its parameters.
     bias: str
     task: int | None
     prefix: str
@@ -136,7 +128,6 @@ def sources_of(
             "standard deviation for each observation."
         )
     if not isinstance(where, list | tuple):
-        where, z = matched_pair(where, z)
         own = Source(where, z, model.family, noise_std, exposure, trials, mediator)
         return given([own])
     told = {"z": z, "noise_std": noise_std, "exposure": exposure, "trials": trials}
@@ -149,13 +140,6 @@ def sources_of(
             "with a list of sources, each has its own family: dc.Source(..., family=...)."
         )
     return given(where)
-
-
-def matched_pair(bags: Any, z: Any) -> tuple[Any, Any]:
-    """Bags and observations of a fit without sources, once there are both."""
-    if z is None:
-        raise TypeError("fit(bags, z) needs the observations z.")
-    return bags, z
 
 
 def given(sources: Sequence[Source]) -> list[Given]:

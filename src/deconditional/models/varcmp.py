@@ -13,7 +13,7 @@ from deconditional.bags import Bags
 from deconditional.models.cmp import CMP
 from deconditional.models.families import families_asked, fit_sources
 from deconditional.models.options import FamilyOptions
-from deconditional.models.sources import Source, matched_pair, sources_of
+from deconditional.models.sources import Source, sources_of
 from deconditional.models.vbagg import VariationalModel
 from deconditional.saving.resume import Checkpoint, opened
 
@@ -75,6 +75,6 @@ class VarCMP(CMP, VariationalModel, FamilyOptions):
             sources = sources_of(self, bags, z, noise_std, noise_cov, refused=refused, **amounts)
             with opened(checkpoint) as kept:
                 return fit_sources(self, sources, kept)
-        own, z = matched_pair(bags, z)
-        noise = {"noise_std": noise_std, "noise_cov": noise_cov}
-        return super().fit(own, z, mediator, own_bag=own_bag, checkpoint=checkpoint, **noise)
+        noise: dict[str, Any] = {"noise_std": noise_std, "noise_cov": noise_cov}
+        given: Any = bags, z, mediator
+        return super().fit(*given, own_bag=own_bag, checkpoint=checkpoint, **noise)

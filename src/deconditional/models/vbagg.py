@@ -12,8 +12,8 @@ import numpy.typing as npt
 from jaxtyping import Array
 
 from deconditional.inference.basis import Basis
+from deconditional.inference.field import Trend
 from deconditional.inference.learn import Fitted
-from deconditional.inference.trend import Trend
 from deconditional.models.bagg import BaggGP
 from deconditional.models.options import BasisOptions
 

@@ -31,13 +31,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg as sl
 
+from deconditional.kernels.linalg import JITTER, lifted_cholesky
+
 Floats = npt.NDArray[np.float64]
-
-LEAST_EFFECT = 1e-6
-"""Of bag effects, in units of v: keeps T - V regular where observations repeat themselves."""
-
-COMMON = 7
-"""Mediators whose g is drawn: eight draws or more give them mean and covariance exactly."""
 
 
 class Population(NamedTuple):
@@ -68,33 +64,38 @@ class Measurements(NamedTuple):
 
 
 def errors_in_common(
-    covariance: Floats, number: int = COMMON, pivots: Sequence[int] | None = None
+    covariance: Floats, most: int | None = None, pivots: Sequence[int] | None = None
 ) -> tuple[Floats, list[int]]:
     """A, a column for each of a few mediators, and which they are: those that tell most of all.
 
-    Conditioned on g at these mediators nothing of A is left, so that U - AAᵀ is a covariance.
+    Conditioned on g at these mediators nothing of A is left, so that U - AAᵀ is a covariance. They
+    end where an error is its own mediator's more than that of all others together, or by `most`;
+    with `pivots` they are these.
 
     Examples
     --------
-    An error that all have in common is in the first column.
+    An error that all have in common is in the first column, and errors of their own in none.
 
-    >>> factor, pivots = errors_in_common(np.full((5, 5), 4.0) + np.eye(5), 1)
+    >>> factor, pivots = errors_in_common(np.full((5, 5), 4.0) + np.eye(5))
     >>> bool(np.isclose(factor[pivots[0], 0] ** 2, 5.0)), factor.shape
     (True, (5, 1))
     """
-    if number == 0:
-        return np.zeros((len(covariance), 0)), []
     left = np.array(covariance, dtype=float)
-    least = 1e-12 * max(float(np.diag(left).max()), 1e-300)
-    factor, chosen = [], []
-    for k in range(min(number, len(left))):
+    least = 1e-12 * max(float(left.max()), 1e-300)
+    limit = len(left) if most is None else min(most, len(left))
+    columns: list[Floats] = []
+    chosen: list[int] = []
+    for k in range(limit if pivots is None else len(pivots)):
         own = np.maximum(np.diag(left), least)
-        pivot = int(np.argmax((left**2).sum(0) / own)) if pivots is None else pivots[k]
+        told = (left**2).sum(0) / own
+        pivot = int(np.argmax(told)) if pivots is None else pivots[k]
+        if pivots is None and told[pivot] <= 2.0 * own[pivot]:
+            break
         column = left[:, pivot] / np.sqrt(own[pivot])
         left -= np.outer(column, column)
-        factor.append(column)
+        columns.append(column)
         chosen.append(pivot)
-    return np.stack(factor, 1), chosen
+    return np.stack(columns, 1) if columns else np.zeros((len(left), 0)), chosen
 
 
 def steps(draws: int, size: int, seed: int = 0) -> Floats:
@@ -133,13 +134,12 @@ def measured(mean: Floats, prior: Floats, errors: Floats, population: Population
     (array([0., 1., 2.]), True)
     """
     m, share = population.mean, population.share
-    effect = max(population.bag_effect, LEAST_EFFECT * population.variance)
-    own = population.bag_effect / share
+    effect, own = population.bag_effect, population.bag_effect / share
     if errors.ndim == 1:
-        still_open = errors / (np.maximum(prior - errors, 0.0) + effect)
+        still_open = errors / np.maximum(prior - errors + effect, JITTER * prior.mean())
         values, unknown = (mean - m) * (1.0 + still_open), errors * (1.0 + still_open)
         return Measurements(m + values / share, unknown / share**2 + own)
-    told = sl.cho_factor(prior - errors + effect * np.eye(len(mean)), lower=True)  # T - V
+    told = lifted_cholesky(prior - errors + effect * np.eye(len(mean))), True  # T - V
     values = mean - m + errors @ sl.cho_solve(told, mean - m)
     unknown = errors + errors @ sl.cho_solve(told, errors)
     noise = 0.5 * (unknown + unknown.T) / share**2 + own * np.eye(len(mean))

@@ -41,7 +41,7 @@ from deconditional.bags import Bags
 from deconditional.bags.inputs import Floats, points_array
 from deconditional.fitting.kernel_parameters import kernel_template
 from deconditional.models.checks import check_bags, check_kernel, mediators, observations
-from deconditional.observations.mediation import ridge_shape
+from deconditional.observations.kinds import ridge_shape
 from deconditional.operators.functions import Features, FiniteRankOperator, Function
 from deconditional.operators.ridge import LEAVE_ONE_OUT, RidgeOperator, check_bounds
 

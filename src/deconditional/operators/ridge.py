@@ -265,32 +265,17 @@ def factorised(matrix: Floats, name: str) -> Floats:
 
 
 class RidgeOperator(FiniteRankOperator):
-    r"""The operator that regresses features on elements of another space, with a ridge.
-
-    Parameters
-    ----------
-    targets
-        The features :math:`t_j`.
-    out_of, mix
-        Features :math:`\Psi` of the other space. The elements :math:`u_j` are these or, with a
-        matrix, :math:`\Psi` times its columns.
-    shares
-        The weights :math:`\pi_j` of the examples, which sum to one.
-    name
-        What the ridge is called.
-    ridge, bounds
-        The ridge, or ``"leave-one-out"`` and where to search for it.
-    """
+    """The operator that regresses features on elements of another space, with a ridge."""
 
     def __init__(
         self,
-        targets: Features,
-        out_of: Features,
-        mix: Floats | None,
-        shares: Floats,
-        name: str,
-        ridge: float | str,
-        bounds: tuple[float, float] | None,
+        targets: Features,  # t, what is regressed
+        out_of: Features,  # Ψ of the other space: what it is regressed on, u
+        mix: Floats | None,  # with a matrix, u are Ψ times its columns
+        shares: Floats,  # π, the weights of the examples, which sum to one
+        name: str,  # what the ridge is called
+        ridge: float | str,  # or "leave-one-out"
+        bounds: tuple[float, float] | None,  # where to search for it
     ):
         self.into = targets
         self.out_of = out_of

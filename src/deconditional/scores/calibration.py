@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from deconditional.scores.checks import Floats, matched
+from deconditional.scores.means import Floats, matched
 
 
 class Ends(NamedTuple):

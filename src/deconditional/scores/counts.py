@@ -27,8 +27,8 @@ import numpy.typing as npt
 from scipy.special import betainc, betaln, gammaincc, gammaln, logsumexp, xlogy
 
 from deconditional.scores.calibration import Ends, pit_coverage
-from deconditional.scores.checks import Floats, finite, matched, not_negative
-from deconditional.scores.distributions import usual_scores
+from deconditional.scores.distributions import Distributions, usual_scores
+from deconditional.scores.means import Floats, finite, matched, not_negative
 
 NODES = 3000
 """Counts at which a distribution function is found at most: to 1e-4 of a score beyond as many."""
@@ -54,20 +54,8 @@ def dawid_sebastiani(mean: npt.ArrayLike, variance: npt.ArrayLike, truth: npt.Ar
     return float(np.mean(np.where((v == 0) & (m != t), np.inf, each)))
 
 
-class Atoms:
-    """The base of predictions whose distribution functions jump; one for every value of truth.
-
-    They have `mean`, `variance`, `cdf`, `below`, `quantile` and `crps_each`.
-    """
-
-    @property
-    def std(self: Any) -> Floats:
-        """Standard deviations, (m,)."""
-        return np.sqrt(self.variance)
-
-    def interval(self: Any, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Central interval, lower and upper ends, both within it."""
-        return self.quantile(0.5 - 0.5 * level), self.quantile(0.5 + 0.5 * level)
+class Atoms(Distributions):
+    """Predictions whose distribution functions jump; they have `below` and `crps_each` too."""
 
     def crps(self: Any, truth: npt.ArrayLike) -> float:
         """Continuous ranked probability score, the mean over predictions."""

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from deconditional.scores.checks import Floats
 from deconditional.scores.distributions import (
     crps_gaussian,
     mixture_cdf,
     mixture_quantile,
     usual_scores,
 )
+from deconditional.scores.means import Floats
 
 Kind = Literal["normal", "lognormal", "rectified normal"]
 KINDS: tuple[Kind, ...] = ("normal", "lognormal", "rectified normal")
