@@ -251,3 +251,17 @@ def test_a_window_of_all_times_is_the_exact_posterior(data, together, monkeypatc
     for name in ("mean", "std", "quantiles", "coarse_mean", "coarse_observed"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(found["coarse_role"], expected["coarse_role"])
+
+
+def test_a_window_of_all_times_has_every_draw_of_every_model(data, monkeypatch):
+    options = {"n_restarts": 1, "model_options": {"max_iter": 5}}
+    together = dc.Downscaler("tas", ["altitude"], **options).fit(data.fine, data.coarse)
+    assert together.model_name_ == "mixture" and sum(together.model_.shares.values()) == 16
+    expected = together.predict(data.fine, quantiles=[0.1])
+    monkeypatch.setattr(series, "LEARNT", 24)
+    found = series.series_of(*two_sides(data.fine, data.coarse, together.question()))
+    assert found.is_short
+    together.learner_ = replace(together.learner_, series=found)
+    by_window = together.predict(data.fine, quantiles=[0.1])
+    for name in ("mean", "std", "quantiles", "coarse_mean"):
+        np.testing.assert_allclose(by_window[name], expected[name], rtol=1e-6, atol=1e-6)

@@ -162,7 +162,7 @@ class Downscaler(Savable, Options):
             series = self.series(fine, coarse)
             pairing, bags = pair(*((fine, coarse) if series is None else series.sample(self.seed)))
             problem = Problem.of(pairing, coarse.dataset, self.transform, self.bounds, fine.means)
-            recipe = self.recipe(pairing, series is not None)
+            recipe = self.recipe(pairing, series is not None and not series.is_short)
             learner = Learner.of(problem, recipe, bags, self.folds)
         return replace(learner, series=series, side=fine, seconds=time.perf_counter() - began)
 

@@ -286,7 +286,7 @@ class Learner:
             spent, gap = seconds[f"learning {name}"], _gap(models, name, its)
             simple = SIMPLICITY.get(name, 0)
             tried.append(Tried(name, kept, spent, Predicted.joined(seen), gap, simple))
-        if grouped and self.series is None and len(tried) > 1:
+        if grouped and (self.series is None or self.series.is_short) and len(tried) > 1:
             tried = mixed(tried)
         if grouped and self.problem.pairing.question.covariates:
             tried.append(self.interpolated(used, self.folds, trials, REGRESSION))

@@ -110,6 +110,17 @@ class Mixture:
         return CoarsePosterior(np.concatenate(means), np.concatenate(covariances))
 
 
+def drawn(name: str, model: Any) -> list[tuple[str, Mapping[str, Any]]]:
+    """Name and hyper-parameters of every draw of a fitted model, or of a mixture of several."""
+    if not isinstance(model, Mixture):
+        return [(name, values) for values in model.fitted_.values()]
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for own, each in model.models.items():
+        values = each.fitted_.values()
+        found += [(own, values[k]) for k in _places(len(values), model.shares[own])]
+    return found
+
+
 def _rounded(weights: Floats) -> list[int]:
     """Weights as numbers of draws, by largest remainders."""
     draws = np.floor(DRAWS * weights).astype(int)

@@ -78,7 +78,8 @@ def detail(pairing: Pairing, used: Ints, regions: int, seed: int) -> Iterator[Tr
         shares[group, np.arange(len(unit))] = grid.areas[cell]
         shares /= shares.sum(1, keepdims=True)
         centres = shares @ places
-        n = min(regions, len(np.unique(centres, axis=0)))
+        apart = np.unique((centres / np.abs(centres).max()).round(9), axis=0)
+        n = min(regions, len(apart))
         inside = KMeans(n, n_init=1, random_state=seed).fit_predict(centres) == region
         asked = inside[group] & (np.bincount(group)[group] > 1)
         if asked.any():

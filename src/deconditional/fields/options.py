@@ -113,7 +113,7 @@ class Options(BaseEstimator):
             takes_bags = "mediator_kernel" not in self.model.get_params(deep=False)
         found = series_of(fine, coarse) if takes_bags else None
         method = dict(self.model_options or {}).get("method", getattr(self.model, "method", "map"))
-        if found is not None and method != "map":
+        if found is not None and method not in (("map", "draws") if found.is_short else ("map",)):
             raise UsageError(
                 f"method={method!r} averages over the parameters of one fit, and "
                 f"{len(found.times)} times with {int(found.known.sum())} observations are "
@@ -130,7 +130,7 @@ class Options(BaseEstimator):
             )
 
     def recipe(self, pairing: Pairing, sampled: bool = False) -> Recipe:
-        """What all candidates share; of a sample of a series, one set of parameters is wanted."""
+        """What all candidates share; of a long series, one set of parameters is wanted."""
         if pairing.sources and (self.transform or self.consistency or self.fine_noise):
             raise UsageError(
                 "transform, consistency and fine_noise are for one source; leave them out, and "
@@ -148,7 +148,7 @@ class Options(BaseEstimator):
             "steps": _steps(pairing),
             "family": family,
             "width": _width(pairing),
-            "averaged": not sampled and len(pairing.z) <= MOST_AVERAGED,
+            "averaged": not sampled and len(np.unique(pairing.observed_cell)) <= MOST_AVERAGED,
             "of_means": not pairing.sources and family is None,
         }
         return Recipe(**same | of_data)

@@ -66,7 +66,7 @@ they cover, and what looks like errors is mostly detail within cells that neighb
 Taken for noise, it would be missing from the field and its intervals."""
 
 MOST_AVERAGED = 400
-"""Observations up to which they are: more leave little open, and a draw costs an evaluation."""
+"""Observed cells up to which they are: more leave little open, and a draw costs an evaluation."""
 
 SIMPLE_POINTS = 16
 """Most points of a bag for simple models, four by four as is usual for kriging of blocks: their

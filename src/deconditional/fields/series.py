@@ -13,7 +13,7 @@ number, and windows are tasks of Dask where the data is chunked or large.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
@@ -26,6 +26,7 @@ from deconditional.fields.axes import Floats, Ints
 from deconditional.fields.clock import Clock, years
 from deconditional.fields.grids import values_on
 from deconditional.fields.learn import Learner
+from deconditional.fields.mixture import Mixture, drawn
 from deconditional.fields.pair import Pairing, pair
 from deconditional.fields.predict import Together, Wanted, parts_of
 from deconditional.fields.recipes import condensed_size
@@ -71,6 +72,11 @@ class Series:
     times: Ints
     known: Ints
     reach: int
+
+    @property
+    def is_short(self) -> bool:
+        """Whether one window holds all times."""
+        return self.reach == len(self.times)
 
     def sample(self, seed: int) -> tuple[FineSide, CoarseSide]:
         """Both sides at the times that are learnt from, some cells left out where need be."""
@@ -174,10 +180,10 @@ def series_of(fine: FineSide, coarse: CoarseSide) -> Series | None:
 
 @dataclass(frozen=True)
 class Conditioner:
-    """What conditions windows: learnt parameters, and all that was shared by candidates."""
+    """What conditions windows: models with their parameters, and all that candidates share."""
 
     learner: Learner
-    name: str
+    members: Sequence[tuple[str, Mapping[str, Any]]]
 
     def __call__(
         self, fine: FineSide, coarse: CoarseSide, where: FineSide, wanted: Wanted
@@ -202,11 +208,14 @@ class Conditioner:
         pairing, bags = pair(fine, coarse, few=True)
         problem = replace(self.learner.problem, pairing=pairing)
         learner = replace(self.learner, problem=problem, bags=bags, folds=None, matched=True)
-        data = learner.data(self.name)
-        model = learner.fit(self.name, data, data.z)
-        if problem.target.log:
-            model = learner.corrected(self.name, model, data)
-        return learner, model
+        data = {name: learner.data(name) for name in dict(self.members)}
+        models = {}
+        for k, (name, values) in enumerate(self.members):
+            one = replace(learner, recipe=replace(learner.recipe, held=values))
+            model = one.fit(name, data[name], data[name].z)
+            models[k] = one.corrected(name, model, data[name]) if problem.target.log else model
+        alone = len(models) == 1
+        return learner, models[0] if alone else Mixture(models, dict.fromkeys(models, 1))
 
 
 @dataclass(frozen=True)
@@ -228,15 +237,15 @@ class Windows:
         cls, series: Series, learner: Learner, name: str, model: Any, where: FineSide
     ) -> Windows:
         """The windows of a fit, its parameters held."""
-        recipe = replace(learner.recipe, held=model.fitted_.values()[0])
+        members, recipe = drawn(name, model), learner.recipe
         gone = LeftBehind("the bags that were learnt from", "fit again")
-        found = cls(series, Conditioner(learner, name), where)
+        found = cls(series, Conditioner(learner, members), where)
         if found.lazy and recipe.points_per_bag == "auto":  # no more than it was learnt from
             sizes = learner.problem.pairing.n_bags, series.reach * int(series.known.max())
-            size = min(condensed_size(name, n, in_time=True) for n in sizes)
+            size = min(condensed_size(name, n, in_time=True) for n in sizes for name, _ in members)
             recipe = replace(recipe, points_per_bag=size)
         bare = replace(learner, recipe=recipe, bags=gone, series=None)
-        return replace(found, conditioner=Conditioner(bare, name))
+        return replace(found, conditioner=Conditioner(bare, members))
 
     @property
     def lazy(self) -> bool:

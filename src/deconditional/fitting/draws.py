@@ -112,12 +112,20 @@ def _log_posteriors(
 def _asked(problem: Any, others: Sequence[Any]) -> tuple[Callable[[Any], Any], int]:
     """What evaluates a batch of vectors, and how many: to ask costs as much as a small answer."""
     if not others:
+        if getattr(problem, "is_large", False):
+            return lambda vectors: _loss(problem, vectors[0]), 1
         return lambda vectors: loss_and_gradient(problem, vectors[0])[0], 1
     alike = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *others)
     own = [eqx.filter(each, alike, inverse=True) for each in others]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
     ask = partial(_losses, eqx.filter(others[0], alike), stacked, len(others))
     return ask, BATCH if getattr(problem, "is_small", False) else 1
+
+
+@eqx.filter_jit
+def _loss(problem: Problem, vector: Any) -> Any:
+    """The negative log posterior by itself."""
+    return -problem.evaluate(vector)[0]
 
 
 @eqx.filter_jit

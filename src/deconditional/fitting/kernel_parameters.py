@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import deconditional.kernels  # noqa: F401  before GPJax starts JAX
@@ -198,8 +199,13 @@ def _typical_values(
 
 def typical_distance(x: np.ndarray, most: int = 1000) -> float:
     """Median distance between points; the mean, then 1, where the median is zero."""
-    sample = x[np.random.default_rng(0).permutation(len(x))[:most]]
-    distances = pdist(sample)
+    sample = np.asarray(x[np.random.default_rng(0).permutation(len(x))[:most]], dtype=float)
+    return _median_distance(sample.tobytes(), sample.shape[1])
+
+
+@lru_cache(maxsize=64)  # parts of a kernel, and models of the same data, ask for the same inputs
+def _median_distance(sample: bytes, d: int) -> float:
+    distances = pdist(np.frombuffer(sample).reshape(-1, d))
     if len(distances) == 0 or distances.max() == 0:
         return 1.0
     median = float(np.median(distances))

@@ -31,6 +31,9 @@ from deconditional.observations.kinds import Matched, Mediated, Observation
 SMALL = 1024
 """Points of a small problem: an evaluation takes a few milliseconds."""
 
+LARGE = 10**8
+"""Parameters, times pairs of points, of a large problem: a gradient takes a tenth of a second."""
+
 
 class BagProblem(eqx.Module):
     """Data, kernels and parameters of a model."""
@@ -52,6 +55,11 @@ class BagProblem(eqx.Module):
     def is_small(self) -> bool:
         """Whether a hundred evaluations are made sooner than one is compiled."""
         return len(self.layout.points) <= SMALL
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a hundred gradients take longer than compiling what does without them."""
+        return len(self.parameters.start()) * len(self.layout.points) ** 2 >= LARGE
 
     @property
     def is_local(self) -> bool:
