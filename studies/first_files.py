@@ -30,7 +30,7 @@ from studies.first_scenarios import (
     random_scenario,
 )
 from studies.frame import Outcome, Study, Task
-from studies.package_files import LOOKED_AT, SCORED_ONCE, PackageFiles
+from studies.package_files import LOOKED_AT, SCORED_ONCE, STRANGERS, PackageFiles
 from studies.records import Record, Results
 from studies.tables import markdown
 
@@ -79,7 +79,7 @@ class FirstFiles(Study):
             seeds = range(self.first, self.first + self.random)
             there = [name for name in CHOICES if all(each in files for each in NEEDS[name])]
             return [random_scenario(seed, there) for seed in seeds]
-        every = LOOKED_AT + SCORED_ONCE if self.packages else SCENARIOS
+        every = LOOKED_AT + SCORED_ONCE + STRANGERS if self.packages else SCENARIOS
         names = known("scenario", self.scenarios, [each.name for each in every])
         found = []
         for each in (each for each in every if each.name in names):

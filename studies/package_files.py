@@ -1,7 +1,8 @@
-"""More files, of other packages, of which half were kept until the code was done.
+"""More files, of other packages, of which most were kept until the code was done.
 
 Those of Debian's ``ferret-datasets`` and ``r-cran-stars`` could be looked at while the default was
-changed; those of ``libncarg-data`` and of PyPI's ``eofs`` and ``aospy`` were scored once.
+changed; those of ``libncarg-data`` and of PyPI's ``eofs`` and ``aospy`` were scored once. Further
+ones of both Debian packages came later, as strangers.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import xarray as xr
 from deconditional.errors import UsageError
 from studies.first_scenarios import Cut, Files, Scenario
 
-__all__ = ["LOOKED_AT", "SCORED_ONCE", "PackageFiles"]
+__all__ = ["LOOKED_AT", "SCORED_ONCE", "STRANGERS", "PackageFiles"]
 
 FERRET, STARS, NCARG = "ferret-vis/data", "stars/nc", "ncarg/data/nug"
+NCARG_CDF = "ncarg/data/cdf"
 EOFS, AOSPY = "eofs/examples/example_data", "aospy/test/data/netcdf"
 
 
@@ -104,6 +106,58 @@ class PackageFiles(Files):
         data = self.find(f"{AOSPY}/00060101.precip_monthly.nc").isel(time=6, drop=True)
         return data[["condensation_rain", "convection_rain"]] * 86400.0
 
+    def navy(self) -> xr.Dataset:
+        """Winds of a month at the surface of the sea, a navy's analysis."""
+        return self.find(f"{FERRET}/monthly_navy_winds.cdf")[["UWND", "VWND"]].isel(TIME=5)
+
+    def sea_ice(self) -> xr.Dataset:
+        """The share of ice in a model's cells, mostly none or all."""
+        return self.find(f"{NCARG_CDF}/fice.nc")[["fice"]].isel(time=2, drop=True)
+
+    def storm(self) -> xr.Dataset:
+        """Temperature in a storm over North America, and a step before; the axes have no units."""
+        t = self.find(f"{NCARG_CDF}/Tstorm.cdf")[["t"]].rename(timestep="time")
+        return t.assign(before=t.t.shift(time=1)).isel(time=slice(20, 32))
+
+    def one_storm(self) -> xr.Dataset:
+        """The first step of the storm."""
+        return self.storm().isel(time=0, drop=True)
+
+    def lowest_level(self) -> xr.Dataset:
+        """Temperature near the ground of a climate model, and surface pressure."""
+        return self.find(f"{NCARG_CDF}/vinth2p.nc")[["T", "PS"]].isel(time=0, lev=16, drop=True)
+
+    def potential(self) -> xr.Dataset:
+        """Potential temperature of the sea on a curvilinear grid."""
+        data = self.find(f"{NCARG_CDF}/pop.nc")[["t", "lat2d", "lon2d"]]
+        data = data.set_coords(["lat2d", "lon2d"])
+        return data.isel(nlat=slice(200, 280), nlon=slice(100, 190))
+
+    def trinidad(self) -> xr.Dataset:
+        """Heights in Colorado on three seconds of arc."""
+        data = self.find(f"{NCARG_CDF}/trinidad.nc")[["data"]]
+        return data.isel(lat=slice(300, 540), lon=slice(900, 1200)).astype(float)
+
+    def japan_sea(self) -> xr.Dataset:
+        """A made-up field of the Sea of Japan, land missing."""
+        return self.find(f"{NCARG_CDF}/panel2.nc")[["FSD"]].isel(time=0, drop=True)
+
+    def ice_age(self) -> xr.Dataset:
+        """Heights of North America 21,000 years ago, and where there was ice."""
+        data = self.find(f"{NCARG_CDF}/ice5g_21k_1deg.nc")[["Topo", "Icemask"]].astype(float)
+        return data.isel(Lat=slice(120, 168), Lon=slice(230, 302))
+
+    def mecca(self) -> xr.Dataset:
+        """Temperature of a climate model on twelve days."""
+        return self.find(f"{NCARG_CDF}/meccatemp.cdf")[["t"]].isel(time=slice(12), lon=slice(48))
+
+    def asia(self) -> xr.Dataset:
+        """Temperature of a year of months in Asia, and its height."""
+        tas = self.find(f"{NCARG}/tas_rectilinear_grid_2D.nc").tas
+        tas = tas.isel(lat=slice(48, 84), lon=slice(24, 96))
+        height = self.find(f"{NCARG}/orog_mod1_rectilinear_grid_2D.nc").orog
+        return xr.Dataset({"tas": tas, "height": height.reindex_like(tas, method="nearest")})
+
 
 def _each(*given: tuple[str, str, str, Cut]) -> tuple[Scenario, ...]:
     return tuple(Scenario(name, fields, target, "", cut) for name, fields, target, cut in given)
@@ -132,4 +186,18 @@ SCORED_ONCE = _each(
     ("pressure, 56", "pressure", "z", Cut((), (), (4, 6))),
     ("anomalies, 36", "anomalies", "sst", Cut((), (), (3, 5))),
     ("convection, 64", "convection", "convection_rain", Cut(("condensation_rain",), (), (8, 16))),
+)
+
+STRANGERS = _each(
+    ("navy winds, 72", "navy", "UWND", Cut(("VWND",), (), (9, 16))),
+    ("sea ice, 80", "sea_ice", "fice", Cut((), (), (6, 10))),
+    ("storm, step before, 48", "one_storm", "t", Cut(("before",), (), (4, 6))),
+    ("storm, step before, 12 steps of 48", "storm", "t", Cut(("before",), (), (4, 6))),
+    ("lowest level, pressure, 128", "lowest_level", "T", Cut(("PS",), (), (8, 8))),
+    ("potential, 72", "potential", "t", Cut((), (), (10, 10))),
+    ("trinidad, 80", "trinidad", "data", Cut((), (), (30, 30))),
+    ("sea of japan, 90", "japan_sea", "FSD", Cut((), (), (31, 22))),
+    ("ice age, ice, 36", "ice_age", "Topo", Cut(("Icemask",), (), (8, 12))),
+    ("mecca, 12 days of 48", "mecca", "t", Cut((), (), (5, 8))),
+    ("asia, height, 12 months of 48", "asia", "tas", Cut(("height",), (), (6, 9))),
 )
