@@ -201,7 +201,7 @@ def bands(dataset: xr.Dataset) -> xr.Dataset:
 
     if "rate" in dataset:
         dataset = dataset.drop_vars("rate").rename(mean="rate")
-    about = dataset.get("rate", dataset.get("mean"))
+    about = dataset["rate" if "rate" in dataset else "mean"]
     dims = list(about.dims)
     if len(dims) == 3 and about.sizes[dims[0]] == 1:
         dataset, dims = dataset.isel({dims[0]: 0}), dims[1:]
