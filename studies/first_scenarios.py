@@ -91,8 +91,6 @@ class Cut:
             block=self.block,
             matched=self.matched if self.split is None else 1.0,
             seed=self.seed,
-            lat=str(y),
-            lon=str(x),
         )
         fine, coarse, truth, everywhere = cut
         if self.split is not None:

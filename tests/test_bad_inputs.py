@@ -28,7 +28,8 @@ from deconditional.errors import UsageError, shortened, visible
 from deconditional.fields import io as files
 from deconditional.fields import learn, overlap
 from deconditional.fields.downscaler import Downscaler
-from deconditional.fields.io import available_memory, checks, reading
+from deconditional.fields.grids import find_grid
+from deconditional.fields.io import checks
 from deconditional.fields.io.checks import check_whole
 from deconditional.fields.learn import Learner
 from deconditional.saving.outputs import check_place, write_atomically
@@ -872,10 +873,10 @@ def side_file(folder):
 
 
 OUTPUTS = {
-    "no name": (nothing, ["--out", ""], "must end in .nc, .zarr or .tif"),
-    "a dot": (nothing, "--out .", "must end in .nc, .zarr or .tif"),
-    "the folder above": (nothing, "--out ..", "must end in .nc, .zarr or .tif"),
-    "another suffix": (nothing, "--out out.nc.exe", "'out.nc.exe'", ".nc, .zarr or .tif"),
+    "no name": (nothing, ["--out", ""], "must end in .nc, .zarr, .tif"),
+    "a dot": (nothing, "--out .", "must end in .nc, .zarr, .tif"),
+    "the folder above": (nothing, "--out ..", "must end in .nc, .zarr, .tif"),
+    "another suffix": (nothing, "--out out.nc.exe", "'out.nc.exe'", ".nc, .zarr, .tif"),
     "NUL": (nothing, ["--out", "a\0.nc"], "cannot be seen"),
     "a line break": (nothing, ["--out", "a\nb.nc"], r"'a\nb.nc'", "cannot be seen"),
     "a tab": (nothing, ["--out", "a\tb.nc"], r"'a\tb.nc'", "cannot be seen"),
@@ -1023,7 +1024,7 @@ PAGES = {
         "is also an input",
     ),
     "of nothing": (nothing, [""], "is no file", "deconditional downscale wrote"),
-    "of a pipe": (pipe("result.nc"), "result.nc", "there is no file"),
+    "of a pipe": (pipe("result.nc"), "result.nc", "is a device or a pipe"),
     "of an empty folder": (folder_named("result"), "result", "'result' as a Zarr store"),
     "of too much": (boundless("result.nc", 10**6), "result.nc", "24 TB of values"),
     "of inputs": (nothing, "fine.nc", "'fine.nc' is no result"),
@@ -1538,7 +1539,7 @@ def test_names_that_can_be_made_can_be_written(tmp_path):
 
 def test_memory_is_that_of_the_system():
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 1e6 < available_memory() <= total
+    assert 1e6 < checks.available_memory() <= total
 
 
 def test_reading_what_is_too_large_takes_no_memory(tmp_path):
@@ -1577,27 +1578,32 @@ def test_classic_files_that_lack_their_end(tmp_path, kind, records):
 
 
 @pytest.mark.parametrize(
-    ("module", "free", "prepare", "arguments", "words"),
+    ("free", "prepare", "arguments", "words"),
     [
-        (checks, 1e3, nothing, "", "'fine.nc' does not fit into memory"),
-        (checks, 1e3, nothing, "--fine fine.zarr --coarse gone.nc", "does not fit into memory"),
+        (1e3, nothing, "", "the fine file 'fine.nc'"),
+        (1e3, nothing, "--fine fine.zarr --coarse gone.nc", "does not fit into memory"),
         (
-            reading,
             4e3,
             both(
                 fine_as(lambda f: plain(f).isel(lat=slice(6), lon=slice(12)), "a.nc"),
                 fine_as(lambda f: plain(f).isel(lat=slice(6, 12), lon=slice(12, 24)), "b.nc"),
             ),
             "--fine a.nc b.nc",
-            "on one grid they would take",
+            "the grid that all of them make does not fit",
         ),
-        (overlap, 1e3, nothing, "", "coarse grid has 32 cells"),
-        (overlap, 6e3, nothing, "", "fine grid has 288 cells"),
     ],
 )
-def test_too_large_for_memory(place, monkeypatch, module, free, prepare, arguments, words):
+def test_too_large_for_memory(place, monkeypatch, free, prepare, arguments, words):
     prepare(place())
-    monkeypatch.setattr(module, "available_memory", lambda: free)
+    monkeypatch.setattr(checks, "available_memory", lambda: free)
     code, _, err = run("downscale", *GIVEN.split(), "--out", "out.nc", *arguments.split())
     assert code == 2
     assert words in err, err
+
+
+def test_grids_too_large_for_memory(monkeypatch):
+    grid = find_grid(synthetic_fields(12, 24), ["tas"], "fine")
+    overlap.check_cells(grid, 3, "fine")
+    monkeypatch.setattr(checks, "available_memory", lambda: 1e4)
+    with pytest.raises(UsageError, match=r"the 288 cells of the fine grid .* does not fit"):
+        overlap.check_cells(grid, 3, "fine")

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from deconditional.datasets import coarsen, split_cells, synthetic_fields
 from deconditional.datasets.made_up import smooth
 from deconditional.errors import UsageError
 from deconditional.models import BaggGP, CentroidGP, PseudoTarget, VarCentroidGP, VarCMP, VBagg
+from made_up_grids import projected_fields
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
@@ -24,7 +26,7 @@ import gpjax.kernels as gk  # noqa: E402
 
 from deconditional.fields import learn  # noqa: E402
 from deconditional.fields.default_kernels import Inputs, field_kernel  # noqa: E402
-from deconditional.fields.description import Units  # noqa: E402
+from deconditional.fields.description import meaning  # noqa: E402
 from deconditional.fields.downscaling import select_time  # noqa: E402
 from deconditional.fields.problem import FitData  # noqa: E402
 from deconditional.fields.recipes import Recipe, candidates, condensed_size  # noqa: E402
@@ -42,8 +44,9 @@ CONDITIONAL = ("cmp", "s-cmp", "u-cmp", "varcmp")
 VARIATIONAL = {"vbagg": 60, "varcmp": 60, "vargpr": 20}
 
 
-def example(matched, n_lon=32, **options):
-    fields = synthetic_fields(16, n_lon, **options)
+def example(matched, n_lon=32, projected=False, **options):
+    kind = projected_fields if projected else synthetic_fields
+    fields = kind(16, n_lon, **options)
     return split_cells(fields, "tas", COVARIATES, MEDIATORS, BLOCK, matched=matched)
 
 
@@ -608,7 +611,7 @@ def test_bags_are_condensed_only_where_asked(matched):
         ({"covariates": 5}, "covariates must be names of variables, not 5; write covariates="),
         ({"mediators": 3.0}, "mediators must be names of variables, not 3.0"),
         ({"mediators": ["depth"]}, "the coarse data has no variable 'depth'"),
-        ({"min_cover": 0.0}, "min_cover is a share between 0 and 1, not 0.0"),
+        ({"min_cover": 1.5}, "min_cover is a share of a coarse cell, between 0 and 1, not 1.5"),
         ({"consistency": "soft"}, "consistency must be 'exact' or nothing, not 'soft'"),
         ({"transform": "sqrt"}, "transform must be 'log' or nothing, not 'sqrt'"),
         ({"bounds": (0, 250)}, "observed values lie outside the bounds"),
@@ -862,8 +865,10 @@ def test_parameters_of_other_kernels_and_of_logarithms():
     values |= {"fine_noise_std": 0.5}
     scaling = InputScaling(np.zeros(4), np.array([1.0, 1.0, 1.0, 9.0]))
     target = TargetScaling(0.0, 3.0, True, (-np.inf, np.inf))
-    units = Units({"kernel": (scaling, ["slope"])}, (3, 0), True, target, "mm")
-    rows = units.meanings(values, {"kernel": kernel})
+    question, coarse = SimpleNamespace(inputs=["slope"]), SimpleNamespace(spherical=True)
+    pairing = SimpleNamespace(n_position=3, n_time=0, coarse=coarse, question=question)
+    problem = SimpleNamespace(inputs=scaling, target=target, units="mm", pairing=pairing)
+    rows = [meaning(name, values, {"kernel": kernel}, problem) for name in values]
     found = {row["name"]: (row["value"], row["unit"]) for row in rows}
     assert found == {
         "kernel.0.lengthscale": (2.0, "standard deviations"),

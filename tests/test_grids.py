@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deconditional.datasets import synthetic_fields
 from deconditional.errors import UsageError
+from made_up_grids import projected_fields
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
@@ -536,7 +536,7 @@ def test_positions_are_on_the_unit_sphere():
 
 
 def test_the_grid_mapping_is_found():
-    fields = synthetic_fields(3, 4, projected=True)
+    fields = projected_fields(3, 4)
     assert find_grid(fields, ["tas"], "fine").mapping == "crs"
     assert find_grid(fields, [], "fine").mapping == "crs"
     del fields.tas.attrs["grid_mapping"]

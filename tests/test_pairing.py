@@ -6,6 +6,7 @@ import pytest
 
 from deconditional.datasets import coarsen, split_cells, synthetic_fields
 from deconditional.errors import UsageError
+from made_up_grids import on_land, projected_fields
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
@@ -24,8 +25,9 @@ def ask(**changes):
     )
 
 
-def example(matched=0.5, seed=0, **options):
-    fields = synthetic_fields(12, 24, seed=seed, **options)
+def example(matched=0.5, seed=0, projected=False, **options):
+    kind = projected_fields if projected else synthetic_fields
+    fields = kind(12, 24, seed=seed, **options)
     return fields, split_cells(fields, "tas", COVARIATES, MEDIATORS, BLOCK, matched=matched)
 
 
@@ -79,7 +81,9 @@ def test_weights_are_shares_of_area():
 @pytest.mark.parametrize("projected", [False, True])
 @pytest.mark.parametrize("land_fraction", [1.0, 0.5])
 def test_bag_means_are_block_means(projected, land_fraction):
-    fields = synthetic_fields(12, 24, projected=projected, land_fraction=land_fraction, seed=3)
+    fields = (projected_fields if projected else synthetic_fields)(12, 24, seed=3)
+    if land_fraction < 1.0:
+        fields = on_land(fields, land_fraction)
     coarse = coarsen(fields, BLOCK)
     pairing = pair(fields, coarse, ask(min_cover=0.0))
     n = pairing.n_position
@@ -163,7 +167,7 @@ def cover_of(fields, share=None):
 
 @pytest.mark.parametrize("least", [0.0, 0.3, 0.6, 1.0])
 def test_cells_with_little_cover_are_no_bags(least):
-    fields = synthetic_fields(12, 24, land_fraction=0.5, seed=3)
+    fields = on_land(synthetic_fields(12, 24, seed=3), 0.5)
     pairing = pair(fields, coarsen(fields, BLOCK), ask(min_cover=least))
     cover = cover_of(fields)
     assert np.abs(cover - least)[(cover > 0) & (cover < 1)].min() > 0.002
@@ -196,7 +200,7 @@ def test_a_mask_weighs_cells():
 
 
 def test_the_cover_of_a_masked_cell_is_that_of_its_unmasked_part():
-    fields = synthetic_fields(12, 24, land_fraction=0.5, seed=3)
+    fields = on_land(synthetic_fields(12, 24, seed=3), 0.5)
     share = np.random.default_rng(2).integers(0, 2, (12, 24)).astype(float)
     share[share == 0] = np.where(np.arange((share == 0).sum()) % 2, np.nan, 0.0)
     pairing = pair(

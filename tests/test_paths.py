@@ -30,6 +30,11 @@ NOISE = 0.003
 ASKED = RNG.uniform(0.3, 4.7, size=(60, 2))
 
 
+def n_features(waves):
+    """Cosines and sines that count: padding has no amplitude."""
+    return 2 * sum(int(np.sum(np.asarray(a) > 0)) for a in waves.amplitudes)
+
+
 def held(model, kernel, bags, z, noise=NOISE, **options):
     """A model that learns nothing."""
     values = {"kernel.lengthscale": val(kernel.lengthscale), "noise_std": noise}
@@ -144,7 +149,7 @@ def test_a_goal_that_is_out_of_reach_is_told(smooth, monkeypatch):
         monkeypatch.setattr(module, "MOST_FEATURES", 4000)
     with pytest.warns(SampleWarning, match="even with 4000 random features"):
         found = Paths([model.fitted_.fields[0]], 1, 0)
-    assert found._parts[0][1].waves.n_features == 4000
+    assert n_features(found._parts[0][1].waves) == 4000
 
 
 def test_more_features_are_taken_where_they_are_needed(smooth, monkeypatch):
@@ -154,7 +159,7 @@ def test_more_features_are_taken_where_they_are_needed(smooth, monkeypatch):
     few = field.path(jax.random.key(0), 1, 50)
     monkeypatch.setattr(paths, "TOLERANCE", 0.5 * float(few.error))
     more = field.path(jax.random.key(0), 1, None)
-    assert few.waves.n_features == 50 and more.waves.n_features > 100
+    assert n_features(few.waves) == 50 and n_features(more.waves) > 100
     assert float(more.error) <= 0.5 * float(few.error)
 
 

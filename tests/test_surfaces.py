@@ -14,6 +14,7 @@ from deconditional.fields.grids import find_grid  # noqa: E402
 from deconditional.fields.overlap import overlap  # noqa: E402
 from deconditional.fields.polygons import Polygons  # noqa: E402
 from deconditional.fields.question import Question  # noqa: E402
+from made_up_grids import projected_fields  # noqa: E402
 from pairs import pair  # noqa: E402
 
 ROLES = ("tas", ["altitude", "cloud"], ["water_vapour"])
@@ -167,7 +168,7 @@ def test_cells_without_a_place_are_left_out_and_their_neighbours_are_whole(data)
 
 
 def test_points_without_corners_share_the_cell_they_lie_in():
-    fields = synthetic_fields(12, 24, projected=True)
+    fields = projected_fields(12, 24)
     data = split_cells(fields, *ROLES, 3, matched=0.5)
     expected = pair(data.fine, data.coarse, QUESTION)
     y, x = np.meshgrid(data.fine.y, data.fine.x, indexing="ij")
@@ -211,7 +212,7 @@ def on_the_globe(dataset):
 
 
 def test_a_projected_grid_is_the_same_cells_by_latitude_and_longitude():
-    fields = synthetic_fields(12, 24, extent=(20.0, 60.0, 0.0, 60.0), projected=True)
+    fields = projected_fields(12, 24, extent=(20.0, 60.0, 0.0, 60.0))
     data = split_cells(fields, *ROLES, 3, matched=0.5)
     fine, coarse = on_the_globe(data.fine), on_the_globe(data.coarse)
     expected = pair(fine, coarse, QUESTION)

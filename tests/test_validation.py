@@ -14,6 +14,7 @@ import deconditional as dc
 from deconditional.datasets import split_cells, synthetic_fields
 from deconditional.errors import UsageError
 from deconditional.inference.posterior import Gaussians
+from made_up_grids import projected_fields
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
@@ -83,7 +84,7 @@ def test_folds_divide_the_observations_evenly(folds):
 
 def test_regions_are_contiguous():
     """All 12 x 16 cells of a plane are observed, so neighbours can be followed on the grid."""
-    fields = synthetic_fields(48, 64, extent=(30, 60, 0, 60), projected=True)
+    fields = projected_fields(48, 64, extent=(30, 60, 0, 60))
     data = split_cells(fields, *ROLES, block=4, matched=1.0)
     region = _regions(paired(data), 20, seed=3).reshape(12, 16)
     index = np.arange(region.size).reshape(region.shape)

@@ -232,7 +232,7 @@ BAD = {
     "a CSV with holes": (["--coarse", "@holes.csv"], "in line(s) 3"),
     "a raster that is none": (["--fine", "@broken.tif"], "as a raster"),
     "a raster from nowhere": (["--fine", "@bare.tif"], "nothing of where"),
-    "an output of another kind": (["--out", "@o.png"], "must end in .nc, .zarr or .tif"),
+    "an output of another kind": (["--out", "@o.png"], "must end in .nc, .zarr, .tif"),
 }
 
 

@@ -406,7 +406,7 @@ BAD = {
     "too few": (lambda z: z.iloc[:3], {}, "at least 5"),
     "elsewhere": (lambda z: z.set_geometry(z.translate(0, -60)), {}, "do not overlap"),
     "mean or sum?": (lambda z: z, {"kind": None}, "mean over each polygon, or the sum"),
-    "neither mean nor sum": (lambda z: z, {"kind": "total"}, "'mean' or 'sum', not 'total'"),
+    "neither mean nor sum": (lambda z: z, {"kind": "total"}, "one of mean, sum, not 'total'"),
     "no such exposure": (lambda z: z, {"exposure": "people"}, "no variable 'people'"),
     "a negative exposure": (lambda z: z, {"exposure": "below"}, "falls to -1"),
     "an exposure of nothing": (
@@ -507,7 +507,7 @@ def test_sums_over_new_zones(example, by_grid):
     [
         (lambda m, r, z: (r.drop_vars("samples"), z), "samples=200"),
         (lambda m, r, z: (xr.Dataset(), z), "not Dataset"),
-        (lambda m, r, z: (m, z.set_geometry(z.translate(0, -60))), "no polygon has predictions"),
+        (lambda m, r, z: (m, z.set_geometry(z.translate(0, -60))), "the grids do not overlap"),
         (lambda m, r, z: (m, z.set_crs(None, allow_override=True)), "have no CRS"),
         (lambda m, r, z: (m, z, {"kind": "count"}), "with a family of counts"),
         (lambda m, r, z: (m, z, {"samples": 1}), "from 2 on"),

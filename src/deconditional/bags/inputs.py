@@ -129,10 +129,9 @@ def mediator_array(mediator: Any, names: tuple[Hashable, ...]) -> Floats | None:
     return array
 
 
-def some(items: Sequence[Any], most: int = 6) -> str:
+def some(items: Sequence[Any]) -> str:
     """The first few items, for a message."""
-    shown = ", ".join(repr(item) for item in items[:most])
-    return shown + (", ..." if len(items) > most else "")
+    return ", ".join(map(repr, items[:6])) + (", ..." if len(items) > 6 else "")
 
 
 def points_of_list(

@@ -26,12 +26,7 @@ def say(console: Console, label: str, text: str) -> None:
 def complaints(failed: str, remedy: str, memory: str = "") -> Iterator[None]:
     """Turn what a block stumbles over into a complaint: what failed, why, and what to do.
 
-    Parameters
-    ----------
-    failed, remedy
-        The complaint, around the reason.
-    memory
-        What to do where the memory does not suffice; without it, that is left to others.
+    `memory` is what to do where the memory does not suffice; without it, that is left to others.
     """
     try:
         yield

@@ -9,6 +9,7 @@ checked. With ``--counts``, homicides of states become a map, and are predicted 
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 import warnings
@@ -27,6 +28,7 @@ from sklearn.base import clone
 import deconditional
 from deconditional import datasets
 from deconditional.cli.console import new_console, say
+from deconditional.cli.options import require
 from deconditional.datasets.homicides import YEARS
 from deconditional.errors import DeconditionalWarning, FitWarning
 from deconditional.fields.aggregation import aggregate
@@ -51,23 +53,24 @@ SCORES = ("rmse", "mae", "bias", "crps", "coverage95")
 Scores = Mapping[str, Mapping[str, float]]
 
 
+def demo(args: argparse.Namespace, command: str) -> int:
+    """Run one of the two demonstrations."""
+    if args.counts:
+        require("geo", "geopandas", "shapely")
+        run_counts(args.out, args.seed, command)
+    else:
+        run(args.out, args.month, args.synthetic, args.seed, command)
+    return 0
+
+
 def run(
     out: str | Path, month: int = 1, synthetic: bool = False, seed: int = 0, command: str = ""
 ) -> Scores:
     """Downscale, compare, draw, report; prints the paths of what it wrote.
 
-    Parameters
-    ----------
-    out
-        Folder for ``demo.nc``, ``maps.png``, ``report.html`` and ``scores.json``.
-    month
-        Month of the climatology, 1 to 12.
-    synthetic
-        Use made-up fields with known truth, which need no data package.
-    seed
-        Of the choice of coarse cells.
-    command
-        What the history of the result says.
+    They are ``demo.nc``, ``maps.png``, ``report.html`` and ``scores.json`` in the folder `out`.
+    Made-up fields with known truth need no data package; `command` is what the history of the
+    result says.
     """
     began = time.perf_counter()
     folder = output_folder(out)

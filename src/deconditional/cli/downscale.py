@@ -27,8 +27,8 @@ from deconditional.fields.downscaler import Downscaler
 from deconditional.fields.downscaling import at_times
 from deconditional.fields.downscaling import downscale as in_one_call
 from deconditional.fields.io import (
-    available_memory,
     check_output,
+    check_room,
     check_writable,
     is_raster,
     is_table_file,
@@ -37,7 +37,6 @@ from deconditional.fields.io import (
     open_table,
     protect_inputs,
     remove,
-    shown_bytes,
     write_fields,
 )
 from deconditional.fields.predict import exceedance_levels, parts_of, quantile_levels
@@ -360,11 +359,5 @@ def check_result(request: Request, side: FineSide) -> None:
     if side.chunked:
         return
     layers = 2 + len(args.quantiles) + len(args.exceedance) + args.samples
-    needed = 8 * n_cells * layers
-    memory = available_memory()
-    if needed > memory:
-        raise UsageError(
-            f"{layers} layers of {n_cells} cells take {shown_bytes(needed)}, and "
-            f"{shown_bytes(memory)} are free; ask for fewer samples or quantiles, or use "
-            "--chunked yes."
-        )
+    remedy = "ask for fewer samples or quantiles, or use --chunked yes"
+    check_room(8 * n_cells * layers, f"a result of {layers} layers of {n_cells} cells", remedy)

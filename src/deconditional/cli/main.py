@@ -6,6 +6,7 @@ What a command computes with is imported when it runs, so that help and complain
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import shlex
@@ -95,58 +96,30 @@ def _command_line(given: Sequence[str]) -> str:
     return shortened(words, 4000)
 
 
+FIELDS = ("xarray", "cf_xarray", "netCDF4")
+PAGES = (*FIELDS, "matplotlib", "jinja2")
+COMMANDS = {"demo": ("demo", PAGES), "downscale": ("fields", FIELDS), "report": ("report", PAGES)}
+"""The extra that a command needs and packages of it, without which it cannot begin."""
+
+
 def _carry_out(args: argparse.Namespace, command: str) -> int:
+    """Run the function of a command, which is in the module of its name."""
+    extra, packages = COMMANDS[args.command]
     try:
         with aborting():
-            return args.command(args, command)
+            require(extra, *packages)
+            with importing():
+                module = importlib.import_module(f"deconditional.cli.{args.command}")
+            code: int = getattr(module, args.command)(args, command)
+            return code
     except KeyboardInterrupt:
         print(f"\ndeconditional: interrupted. {_left(args)}", file=sys.stderr)
         return 130
 
 
-# ---------------------------------------------------------------------- commands
-
-
-FIELDS = ("xarray", "cf_xarray", "netCDF4")
-PAGES = (*FIELDS, "matplotlib", "jinja2")
-"""Packages without which commands cannot begin."""
-
-
-def _demo(args: argparse.Namespace, command: str) -> int:
-    require("demo", *PAGES)
-    if args.counts:
-        require("geo", "geopandas", "shapely")
-        with importing():
-            from deconditional.cli.demo import run_counts
-
-        run_counts(args.out, args.seed, command)
-        return 0
-    with importing():
-        from deconditional.cli.demo import run
-
-    run(args.out, args.month, args.synthetic, args.seed, command)
-    return 0
-
-
-def _downscale(args: argparse.Namespace, command: str) -> int:
-    require("fields", *FIELDS)
-    with importing():
-        from deconditional.cli.downscale import downscale
-
-    return downscale(args, command)
-
-
-def _report(args: argparse.Namespace, command: str) -> int:
-    require("report", *PAGES)
-    with importing():
-        from deconditional.cli.report import report
-
-    return report(args, command)
-
-
 def _left(args: argparse.Namespace) -> str:
     """What an interrupt leaves of a command."""
-    if args.command is _demo:
+    if args.command == "demo":
         return "Nothing was kept; run the command again."
     if getattr(args, "written", None) is not None:
         return f"{args.written} is written; what was to follow is not."
@@ -167,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         "fine covariates.",
     )
     parser.add_argument("--version", action="version", version=f"deconditional {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     demo = commands.add_parser(
         "demo",
         help="downscale real global fields and compare with the truth",
@@ -192,8 +165,6 @@ def _parser() -> argparse.ArgumentParser:
         epilog=REPORT_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for sub, command in ((demo, _demo), (downscale, _downscale), (report, _report)):
-        sub.set_defaults(command=command)
     _demo_options(demo.add_argument)
     add_options(downscale)
     _report_options(report.add_argument)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from deconditional.cli.console import complaints
 from deconditional.errors import UsageError
 from deconditional.fields.io import open_fields, protect_inputs
 from deconditional.report import write_report
-from deconditional.report.write import load_result
-from deconditional.saving.outputs import check_place
+from deconditional.saving.outputs import check_target
 
 PAGES = (".html", ".htm")
 
@@ -26,7 +24,7 @@ def report(args: argparse.Namespace, command: str) -> int:
         raise UsageError(f"{args.result!r} is no file; name what deconditional downscale wrote.")
     out = args.out if args.out is not None else given.with_suffix(".html")
     check_file(out, "report", PAGES, [args.result, *(args.truth or [])], overwrite=True)
-    result = open_fields(given, "result") if given.is_dir() else load_result(given)
+    result = open_fields(given, "result")
     truth = None if args.truth is None else open_fields(args.truth, "truth")
     print(write_page(result, out, truth))
     return 0
@@ -36,15 +34,8 @@ def check_file(
     path: Path, what: str, endings: Sequence[str], inputs: Sequence[str | Path], overwrite: bool
 ) -> None:
     """Raise unless a file can be written here, and replaces nothing that is read or to be kept."""
-    if path.suffix.lower() not in endings:
-        ends = " or ".join(endings)
-        raise UsageError(f"the {what} {str(path)!r} must end in {ends}; name another.")
-    check_place(path, what)
-    if path.is_dir():
-        raise UsageError(f"the {what} {str(path)!r} is a folder; name a file.")
+    check_target(path, what, endings, overwrite)
     protect_inputs(path, inputs, what)
-    if os.path.lexists(path) and not overwrite:
-        raise UsageError(f"the {what} {str(path)!r} exists; name another, or add --overwrite.")
 
 
 def write_page(result: xr.Dataset, out: Path, truth: xr.Dataset | None = None) -> Path:

@@ -75,9 +75,7 @@ def cell_axis(
     }
 
 
-def coarsen(
-    fields: xr.Dataset, block: int | tuple[int, int], lat: str = "lat", lon: str = "lon"
-) -> xr.Dataset:
+def coarsen(fields: xr.Dataset, block: int | tuple[int, int]) -> xr.Dataset:
     """Area-weighted means over blocks of cells.
 
     Every data variable on both axes is averaged over the fine cells where it has a value. A cell
@@ -92,8 +90,6 @@ def coarsen(
         The fields; axes before the last two, such as time, are kept.
     block
         Fine cells to a coarse cell, along both axes or along each.
-    lat, lon
-        Names of the two axes; where there are none of the default names, axes are looked for.
 
     Examples
     --------
@@ -105,7 +101,7 @@ def coarsen(
     >>> coarse.lat_bnds.values[0]
     array([-90., -45.])
     """
-    grid = _grid(fields, lat, lon)
+    grid = _grid(fields)
     blocks = _blocks(grid, block)
     over, bounds = set(grid.spatial), bounds_names(fields, grid.coordinates)
     coords: dict[Any, Any] = {k: v for k, v in fields.coords.items() if not over & set(v.dims)}
@@ -129,8 +125,6 @@ def split_cells(
     matched: float = 0.0,
     noise_std: float = 0.0,
     seed: int = 0,
-    lat: str = "lat",
-    lon: str = "lon",
 ) -> FieldsExample:
     """Coarse cells drawn at random to give fine covariates, a coarse target, or both.
 
@@ -141,10 +135,10 @@ def split_cells(
     Parameters
     ----------
     fields
-        Fine fields on `lat` and `lon`, and on time or other axes before them.
+        Fine fields on two axes, and on time or other axes before them.
     target, covariates, mediators
         Names of variables of the fields.
-    block, lat, lon
+    block
         As for :func:`coarsen`.
     matched
         Share of the cells that give both.
@@ -172,11 +166,11 @@ def split_cells(
         raise ValueError(f"matched is a share of the cells, 0 to 1, not {matched!r}.")
     if not noise_std >= 0.0:
         raise ValueError(f"noise_std must not be negative; it is {noise_std!r}.")
-    grid = _grid(fields, lat, lon)
+    grid = _grid(fields)
     axes = grid.spatial
     rows, columns = _blocks(grid, block).values()
     everywhere = _pick(fields, covariates, grid)
-    coarse = coarsen(_pick(fields, [target, *mediators], grid), block, lat, lon)
+    coarse = coarsen(_pick(fields, [target, *mediators], grid), block)
 
     known = np.array(True)
     for name in covariates:
@@ -202,14 +196,9 @@ def split_cells(
     return FieldsExample(fine, coarse, fields[target], everywhere)
 
 
-def _grid(fields: xr.Dataset, lat: str, lon: str) -> Grid:
-    if (lat, lon) != ("lat", "lon") and not {lat, lon} <= set(fields.dims):
-        raise ValueError(
-            f"the fields have no axes {lat!r} and {lon!r}; name two of "
-            f"{sorted(map(str, fields.dims))} as lat and lon."
-        )
-    named = (lat, lon) != ("lat", "lon") and {lat, lon} <= set(fields.coords)
-    grid = find_grid(fields, (), "fine", {"y": lat, "x": lon} if named else None)
+def _grid(fields: xr.Dataset) -> Grid:
+    """The grid of fields, whose cells have neighbours."""
+    grid = find_grid(fields, (), "fine")
     if len(grid.spatial) < 2:
         raise ValueError("the cells are in no order, so there are no blocks of neighbours.")
     return grid

@@ -1,4 +1,4 @@
-"""Random smooth fields with known truth, on the globe or on a projected grid."""
+"""Random smooth fields with known truth, on the globe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 
 from deconditional.datasets.cells import cell_axis, cf_attributes
-from deconditional.fields.frames import EARTH_RADIUS
 
 _DAYS = 10.0  # how long the weather takes to change
 _LONG_NAMES = {
@@ -19,27 +18,13 @@ _LONG_NAMES = {
     "rain": "rainfall",
     "water_vapour": "column of water vapour",
 }
-_CRS = {
-    "grid_mapping_name": "lambert_cylindrical_equal_area",
-    "standard_parallel": 0.0,
-    "longitude_of_central_meridian": 0.0,
-    "false_easting": 0.0,
-    "false_northing": 0.0,
-    "earth_radius": EARTH_RADIUS,
-}
 
 
 def smooth(rng: np.random.Generator, points: np.ndarray, length: float | np.ndarray) -> np.ndarray:
     """A random field of unit variance with a Gaussian covariance, roughly.
 
-    Parameters
-    ----------
-    rng
-        Source of the 60 waves that are added up.
-    points : (..., d)
-        Where the field is wanted.
-    length
-        Length scale, for all coordinates or for each.
+    It is the sum of 60 waves, at `points` (..., d), with a `length` scale for all coordinates or
+    for each.
 
     Examples
     --------
@@ -62,9 +47,6 @@ def synthetic_fields(
     *,
     extent: tuple[float, float, float, float] = (-90, 90, -180, 180),
     times: Sequence[Any] | None = None,
-    descending: bool = False,
-    land_fraction: float = 1.0,
-    projected: bool = False,
     seed: int = 0,
 ) -> xr.Dataset:
     """Temperature, altitude, cloud, rain and water vapour, drawn at random.
@@ -83,22 +65,14 @@ def synthetic_fields(
     times
         Times of a leading axis, in any form that numpy takes for a date; the altitude has no such
         axis. Without times the fields are those of 1 January 2000.
-    descending
-        Order the rows from north to south.
-    land_fraction
-        Share of the extent's area, roughly, that is land; the fields are NaN at sea.
-    projected
-        Use axes ``y`` and ``x`` in metres, of Lambert's cylindrical equal-area projection.
     seed
         Seed of the fields.
 
     Examples
     --------
-    >>> fields = synthetic_fields(times=["2000-01-01", "2000-02-01"], land_fraction=0.3)
+    >>> fields = synthetic_fields(times=["2000-01-01", "2000-02-01"])
     >>> fields.tas.dims, fields.altitude.dims
     (('time', 'lat', 'lon'), ('lat', 'lon'))
-    >>> sorted(synthetic_fields(projected=True).tas.coords)
-    ['crs', 'x', 'y']
     """
     south, north, west, east = extent
     if not (-90 <= south < north <= 90 and west < east <= west + 360):
@@ -107,15 +81,10 @@ def synthetic_fields(
         )
     if n_lat < 1 or n_lon < 1:
         raise ValueError(f"the grid needs cells along both axes, not {n_lat} x {n_lon}.")
-    if not 0.0 < land_fraction <= 1.0:
-        raise ValueError(f"land_fraction is a share above 0, up to 1, not {land_fraction!r}.")
-
-    sines = (float(np.sin(np.radians(south))), float(np.sin(np.radians(north))))
-    rows = np.linspace(*(sines if projected else (south, north)), n_lat + 1)
-    rows, columns = rows[:: -1 if descending else 1], np.linspace(west, east, n_lon + 1)
-    middle = _middle(rows) if projected else np.sin(np.radians(_middle(rows)))
-    sphere = _on_sphere(middle, _middle(columns))
-    dims, coords = _coordinates(rows, columns, projected)
+    rows, columns = np.linspace(south, north, n_lat + 1), np.linspace(west, east, n_lon + 1)
+    sphere = _on_sphere(np.sin(np.radians(_middle(rows))), _middle(columns))
+    dims: tuple[str, ...] = ("lat", "lon")
+    coords = _axis("lat", rows) | _axis("lon", columns)
     days, in_time = np.zeros(()), dims
     if times is not None:
         dates = np.asarray(list(times), dtype="datetime64[ns]")
@@ -125,19 +94,12 @@ def synthetic_fields(
         coords = {"time": xr.Variable(("time",), dates, about)} | coords
 
     maps = _draw(np.random.default_rng(seed), sphere, _at_days(sphere, days))
-    if land_fraction < 1.0:
-        # The sea level is found on points of its own, so that it does not move with the grid.
-        points = (np.linspace(*sines, 101), np.linspace(west, east, 101))
-        heights = _ground(seed, _on_sphere(*(_middle(edges) for edges in points)))
-        land = _ground(seed, sphere) >= np.quantile(heights, 1.0 - land_fraction)
-        maps = {name: np.where(land, values, np.nan) for name, values in maps.items()}
-    mapping = {"grid_mapping": "crs"} if projected else {}
     return xr.Dataset(
         {
             name: (
                 dims if name == "altitude" else in_time,
                 values,
-                cf_attributes(name, _LONG_NAMES[name], **mapping),
+                cf_attributes(name, _LONG_NAMES[name]),
             )
             for name, values in maps.items()
         },
@@ -179,11 +141,6 @@ def _draw(
     }
 
 
-def _ground(seed: int, sphere: np.ndarray) -> np.ndarray:
-    """The field that is high on land, apart from the others so that these do not depend on it."""
-    return smooth(np.random.default_rng([seed, 1]), sphere, 0.5)
-
-
 def _on_sphere(sine: np.ndarray, longitude: np.ndarray) -> np.ndarray:
     """Unit vectors ``(n, m, 3)`` from sines of latitudes and longitudes in degrees."""
     sine, longitude = np.meshgrid(sine, np.radians(longitude), indexing="ij")
@@ -196,19 +153,6 @@ def _at_days(sphere: np.ndarray, days: np.ndarray) -> np.ndarray:
     shape = (*days.shape, *sphere.shape[:-1])
     vectors = np.broadcast_to(sphere, (*shape, 3))
     return np.concatenate([vectors, np.broadcast_to(days[..., None, None, None], (*shape, 1))], -1)
-
-
-def _coordinates(
-    rows: np.ndarray, columns: np.ndarray, projected: bool
-) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Dimensions and coordinates of cells between these edges; of a plane, from sines and degrees.
-
-    Equal steps of y are equal steps of the sine of the latitude.
-    """
-    if not projected:
-        return ("lat", "lon"), _axis("lat", rows) | _axis("lon", columns)
-    coords = _axis("y", EARTH_RADIUS * rows) | _axis("x", EARTH_RADIUS * np.radians(columns))
-    return ("y", "x"), coords | {"crs": xr.Variable((), np.int32(0), dict(_CRS))}
 
 
 def _middle(edges: np.ndarray) -> np.ndarray:

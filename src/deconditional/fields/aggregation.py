@@ -209,41 +209,30 @@ class _Found:
     ) -> Aggregate:
         """The table of means, standard deviations and draws (n, kept), and of draws of counts."""
         mean, std, draws = posterior
-        unit, n = self.bags.table.unit, len(self.cover)
-        every = np.full((len(draws), n), np.nan)
-        every[:, unit] = draws
-        columns: dict[str, Any] = {}
-        for name, factor in {"": 1.0, "sum": self.amount}.items():
-            if name and kind == "mean":
-                continue
-            about = np.full((2, n), np.nan)
-            about[:, unit] = mean, std
-            columns |= {name or "mean": about[0] * factor, _named(name, "std"): about[1] * factor}
-            for level, line in zip(levels, _quantiles(every, levels), strict=True):
-                columns[_named(name, f"q{100 * level:02.0f}")] = line * factor
+        called = [f"q{100 * level:02.0f}" for level in levels]
+        lines = self._every(np.stack([mean, std, *np.quantile(draws, levels, axis=0)]))
+        of_mean = dict(zip(["mean", "std", *called], lines, strict=True))
+        columns: dict[str, Any] = dict(of_mean)
+        if kind != "mean":
+            sums = {f"sum_{name}": line * self.amount for name, line in of_mean.items()}
+            columns |= {"sum": sums.pop("sum_mean"), **sums}
         if counts is not None:
-            every_count = np.full((len(counts), n), np.nan)
-            every_count[:, unit] = counts
-            lines = _quantiles(every_count, levels)
-            columns |= {f"count_q{100 * q:02.0f}": v for q, v in zip(levels, lines, strict=True)}
+            lines = self._every(np.quantile(counts, levels, axis=0))
+            columns |= {f"count_{q}": line for q, line in zip(called, lines, strict=True)}
         columns |= {"amount": self.amount, "cover": self.cover}
         if self.times is not None:
             columns = {"time": np.repeat(self.times, len(zones))} | columns
             zones = zones.iloc[np.tile(np.arange(len(zones)), len(self.times))]
         taken = [str(c) for c in zones.columns if c in columns]
         out = zones.rename(columns={c: f"{c}_given" for c in taken})
-        return Aggregate(out.assign(**columns), every, None if counts is None else every_count)
+        of_counts = None if counts is None else self._every(counts)
+        return Aggregate(out.assign(**columns), self._every(draws), of_counts)
 
-
-def _named(prefix: str, name: str) -> str:
-    return f"{prefix}_{name}" if prefix else name
-
-
-def _quantiles(draws: Floats, levels: Sequence[float]) -> Floats:
-    there = np.isfinite(draws).all(0)
-    out = np.full((len(levels), draws.shape[1]), np.nan)
-    out[:, there] = np.quantile(draws[:, there], levels, axis=0)
-    return out
+    def _every(self, lines: Floats) -> Floats:
+        """Lines of values of the zones that are covered enough as those of all, NaN of others."""
+        every = np.full((len(lines), len(self.cover)), np.nan)
+        every[:, self.bags.table.unit] = lines
+        return every
 
 
 # ---------------------------------------------------------------------- of a model
@@ -362,13 +351,8 @@ def _side_of_result(result: xr.Dataset, fine: xr.Dataset | None, exposure: str |
 
 def _of_result(result: xr.Dataset, found: _Found) -> tuple[Floats, Floats, Floats]:
     """Means over zones of every sample."""
-    grid, parts = found.side.grid, found.bags.parts
-    lines = result["samples"].transpose("sample", *grid.dims).values
-    values = lines.reshape(len(lines), -1)[:, parts.only.present.ravel()]
-    members = parts.only.memberships
-    place = np.searchsorted(found.bags.table.unit, members.unit)
-    used = np.isin(members.unit, found.bags.table.unit)
-    total = np.bincount(place[used], members.amount[used])
-    shares = (members.amount[used] / total[place[used]])[None]
-    each = shares * values[:, members.row[used]]
-    return _moments(np.stack([np.bincount(place[used], row) for row in each]).astype(float))
+    cells, dims = found.bags.cells(), found.side.grid.dims
+    lines = result["samples"].transpose("sample", *dims).values
+    each = cells["weight"].to_numpy() * lines.reshape(len(lines), -1)[:, cells["cell"]]
+    place = np.searchsorted(found.bags.table.unit, cells["unit"])
+    return _moments(np.stack([np.bincount(place, row) for row in each]).astype(float))

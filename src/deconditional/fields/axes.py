@@ -36,23 +36,16 @@ def lengths(bounds: Floats, kind: AxisKind) -> Floats:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a grid.
+    """One axis of a grid."""
 
-    Attributes
-    ----------
-    name, coordinate
-        The dimension, and the variable that has its values.
-    centres, bounds
-        Of its cells: degrees, longitudes without a jump, or metres.
-    tolerance
-        How far off the bounds may be because of the precision in which they are stored.
-    """
-
+    # name, coordinate: the dimension, and the variable that has its values.
     name: str
     coordinate: str
     kind: AxisKind
+    # centres, bounds: of its cells: degrees, longitudes without a jump, or metres.
     centres: Floats
     bounds: Floats
+    # How far off the bounds may be because of the precision in which they are stored.
     tolerance: float = 0.0
 
     @property
@@ -82,40 +75,20 @@ class Axis:
 
 
 class Grid:
-    """Cells on the globe or on a plane, and the times at which something is known of them.
+    """Cells on the globe or on a plane, and the times at which something is known of them."""
 
-    Attributes
-    ----------
-    time
-        The dimension of time; None where there is none.
-    times
-        Values of its coordinate; None where there is no time.
-    mapping
-        Name of the grid-mapping variable, if there is one.
-    frame
-        What the coordinates of cells are.
-    seen
-        The frame of positions and areas; None is that of the coordinates.
-    spatial, coordinates
-        Dimensions of the cells, and variables that say where they are, y before x.
-    shape
-        Rows and columns of cells; cells in no order are one row.
-    centres : (cells, 2)
-        Coordinates of the cells, y before x.
-    there : (cells,)
-        Which cells have a place.
-    """
-
+    # time, times: the dimension of time and values of its coordinate; None where there is no time.
     time: str | None
     times: np.ndarray | None
-    mapping: str | None
-    frame: Frame
-    seen: Frame | None
+    mapping: str | None  # name of the grid-mapping variable, if there is one
+    frame: Frame  # what the coordinates of cells are
+    seen: Frame | None  # the frame of positions and areas; None is that of the coordinates
+    # spatial, coordinates: dimensions of cells, and variables that say where they are, y before x.
     spatial: tuple[str, ...]
     coordinates: tuple[str, str]
-    shape: tuple[int, int]
-    centres: Floats
-    there: Flags
+    shape: tuple[int, int]  # rows and columns of cells; cells in no order are one row
+    centres: Floats  # (cells, 2): coordinates of the cells, y before x
+    there: Flags  # (cells,): which cells have a place
 
     @property
     def is_point(self) -> Flags:

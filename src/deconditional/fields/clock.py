@@ -52,22 +52,6 @@ TIMES_IN_A_YEAR = 3.0
 class Clock:
     """What times become as inputs.
 
-    Attributes
-    ----------
-    mode
-        ``"smooth"`` and ``"independent"`` make times inputs, ``"ignore"`` does not.
-    season
-        Whether there are two more inputs that go round once a year.
-    step
-        The median step between times, in years; one where times are numbered.
-    known
-        Times that are independent are numbered: these, in years and in order.
-    windows : (3, n)
-        Coarse times that are means over windows, in order, and the begin and end of each; None
-        where all coarse values are at their times.
-    said
-        What there is to say of windows.
-
     Examples
     --------
     >>> times = np.arange("2000-01", "2003-01", dtype="datetime64[M]").astype("datetime64[ns]")
@@ -76,12 +60,16 @@ class Clock:
     (3, [[0.0, 1.0, 0.0], [1.0, 1.0, 0.01]])
     """
 
+    # "smooth" and "independent" make times inputs, "ignore" does not.
     mode: str = "ignore"
-    season: bool = False
-    step: float = 1.0
+    season: bool = False  # whether there are two more inputs that go round once a year
+    step: float = 1.0  # the median step between times, in years; one where times are numbered
+    # Times that are independent are numbered: these, in years and in order.
     known: Floats | None = None
+    # (3, n): coarse times that are means over windows, in order, and the begin and end of each;
+    # None where all coarse values are at their times.
     windows: Floats | None = None
-    said: str = ""
+    said: str = ""  # what there is to say of windows
 
     @classmethod
     def of(
@@ -145,12 +133,6 @@ def time_places(times: np.ndarray, among: np.ndarray) -> Ints:
     """The place of every time among others; -1 where it is not one of them."""
     times, among = comparable(times, among)
     return np.asarray(pd.Index(among).get_indexer(pd.Index(times)), dtype=np.int64)
-
-
-def check_mode(mode: Any) -> None:
-    """Raise unless this says how times hang together."""
-    if mode not in MODES:
-        raise UsageError(f"time must be one of {', '.join(MODES)}, not {mode!r}.")
 
 
 def years(times: np.ndarray) -> Floats:
@@ -221,14 +203,6 @@ AT_THEIR_TIMES = "none"
 
 SAME = 0.2
 """Share by which the steps of times may be off a period: months have 28 to 31 days."""
-
-
-def check_window(window: Any) -> None:
-    """Raise unless this says which times a coarse value is the mean over."""
-    if window not in (None, AT_THEIR_TIMES, *PERIODS):
-        raise UsageError(
-            f"window must be one of {', '.join((*PERIODS, AT_THEIR_TIMES))}, not {window!r}."
-        )
 
 
 def windows_of(

@@ -34,30 +34,16 @@ NEWTON_STEPS = 50
 
 
 class ConsistentPosterior(Gaussians):
-    """A posterior whose area means over some cells are as observed.
-
-    Parameters
-    ----------
-    posterior
-        The posterior at the fine points.
-    cells
-        The observed cells as bags of these points, condensed or not: the directions in which the
-        field may be moved.
-    shares : (cells, points), sparse
-        The weights of all points in the area means.
-    observed : (cells,)
-        What the area means must be, in the target's units.
-    scaling
-        From the process to the field.
-    """
+    """A posterior whose area means over some cells are as observed."""
 
     def __init__(
         self,
-        posterior: Posterior,
+        posterior: Posterior,  # at the fine points
+        # The observed cells as bags of these points: the directions the field may be moved in.
         cells: Bags,
-        shares: csr_array,
-        observed: Floats,
-        scaling: TargetScaling,
+        shares: csr_array,  # (cells, points): the weights of all points in the area means
+        observed: Floats,  # (cells,): what the area means must be, in the target's units
+        scaling: TargetScaling,  # from the process to the field
     ):
         size = 4.0 * len(posterior.x) * cells.n_bags * len(posterior.fields)
         if size > MOST_BYTES:
@@ -101,12 +87,8 @@ def consistent(
 ) -> ConsistentPosterior:
     """A posterior whose area means are as observed, wherever cells cover enough of a unit.
 
-    Parameters
-    ----------
-    posterior, part
-        The posterior of the process at all points of the part that is predicted.
-    seed
-        Of the points that stand for the observed cells.
+    `posterior` is that of the process at all points of the part that is predicted, `seed` that of
+    the points that stand for the observed cells.
     """
     pairing, reader, members = problem.pairing, part.reader, part.memberships
     area = np.bincount(members.unit, members.area, minlength=reader.n_units).astype(float)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,9 +17,6 @@ from deconditional.fields.frames import EARTH_RADIUS
 from deconditional.fields.learn import STAGED, final_stage
 from deconditional.fields.predict import EXTRAPOLATION, NOT_PREDICTED
 from deconditional.fields.problem import Problem
-from deconditional.fields.scaling import InputScaling, TargetScaling
-from deconditional.fields.validation import Comparison
-from deconditional.fitting.report import FitReport
 from deconditional.models import CMP, MediatedGP
 from deconditional.saving.identity import versions
 
@@ -43,32 +39,15 @@ EXTRAPOLATION_FLAGS = "not_predicted inside outside_range prior_only outside_ran
 PACKAGES = ("jax", "gpjax", "numpy", "scipy", "xarray")
 
 
-@dataclass(frozen=True)
-class Account:
-    """All that a result says of the fit behind it.
-
-    Attributes
-    ----------
-    options
-        Arguments of the downscaler.
-    is_matched
-        Whether the model saw every observation as the mean of a bag.
-    """
-
-    problem: Problem
-    options: Mapping[str, Any]
-    model_name: str
-    model: Any
-    is_matched: bool
-    report: FitReport
-    parameters: list[dict[str, Any]]
-    comparison: Comparison | None
-    timings: Mapping[str, float]
-
-
-def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr.Dataset:
-    """The result with CF attributes, history, learnt parameters and all facts as JSON."""
-    problem = account.problem
+def described(
+    out: xr.Dataset,
+    grid: Grid,
+    fit: Any,
+    problem: Problem,
+    timings: Mapping[str, float],
+    command: str,
+) -> xr.Dataset:
+    """The result of a fitted downscaler with CF attributes, history, and all facts as JSON."""
     units, long_name = problem.units, problem.long_name
     question = problem.pairing.question
     family, per = question.family, question.exposure or question.amounts or "km2"
@@ -103,11 +82,11 @@ def described(out: xr.Dataset, grid: Grid, account: Account, command: str) -> xr
     out.attrs = {
         "Conventions": "CF-1.11",
         "title": f"{long_name}, downscaled",
-        "source": f"deconditional {VERSION}, {account.model_name}",
+        "source": f"deconditional {VERSION}, {fit.model_name_}",
         "history": f"{line}\n{past}" if past else line,
-        **{f"fit_{row['name'].replace('.', '_')}": row["value"] for row in account.parameters},
-        **_skill(account),
-        "deconditional": as_json(_facts(account) | _of_result(out)),
+        **{f"fit_{row['name'].replace('.', '_')}": row["value"] for row in fit.parameters_},
+        **_skill(fit),
+        "deconditional": as_json(_facts(fit, problem, timings) | _of_result(out)),
     }
     return out
 
@@ -120,9 +99,10 @@ def _of_result(out: xr.Dataset) -> dict[str, Any]:
     return {"residuals": left, "extrapolation": flagged}
 
 
-def _facts(account: Account) -> dict[str, Any]:
-    problem, report = account.problem, account.report
-    question = problem.pairing.question
+def _facts(fit: Any, problem: Problem, timings: Mapping[str, float]) -> dict[str, Any]:
+    """What a result says of the fitted downscaler behind it."""
+    report, question = fit.fit_report_, problem.pairing.question
+    is_matched = fit.learner_.is_matched(fit.model_name_)
     apart = ("target", "covariates", "mediators", "progress")
     low, high = problem.target.bounds
     return {
@@ -131,13 +111,13 @@ def _facts(account: Account) -> dict[str, Any]:
         "long_name": problem.long_name,
         "covariates": list(question.covariates),
         "mediators": list(question.mediators),
-        "model": account.model_name,
-        "mediation": mediation(problem.pairing.matching, account.is_matched, account.model),
+        "model": fit.model_name_,
+        "mediation": mediation(problem.pairing.matching, is_matched, fit.model_),
         "distribution": problem.target.distribution,
         "bounds": [low if np.isfinite(low) else None, high if np.isfinite(high) else None],
-        "options": {k: v for k, v in account.options.items() if k not in apart},
+        "options": {k: v for k, v in fit.get_params(deep=False).items() if k not in apart},
         "understood": [list(line) for line in problem.pairing.understood],
-        "parameters": account.parameters,
+        "parameters": fit.parameters_,
         "fit": {
             "converged": report.converged,
             "iterations": report.iterations,
@@ -145,31 +125,31 @@ def _facts(account: Account) -> dict[str, Any]:
             "notes": list(report.notes),
             "details": dict(report.details),
         },
-        "comparison": None if account.comparison is None else _table(account),
-        "timings": {name: round(value, 2) for name, value in account.timings.items()},
+        "comparison": None if fit.comparison_ is None else _table(fit),
+        "timings": {name: round(value, 2) for name, value in timings.items()},
         "versions": versions(*PACKAGES),
     }
 
 
-def _skill(account: Account) -> dict[str, str]:
+def _skill(fit: Any) -> dict[str, str]:
     """Sentences on how the model does beside bilinear interpolation, and a doubt if no better."""
-    if account.comparison is None:
+    name, comparison = fit.model_name_, fit.comparison_
+    if comparison is None:
         return {}
-    name, comparison = account.model_name, account.comparison
     said = {"skill": comparison.skill(name), "doubt": comparison.doubt(name)}
     return {key: text for key, text in said.items() if text is not None}
 
 
-def _table(account: Account) -> dict[str, Any]:
-    comparison = account.comparison
-    assert comparison is not None
+def _table(fit: Any) -> dict[str, Any]:
+    """The comparison of models as a result has it."""
+    comparison = fit.comparison_
     return {
         "columns": list(comparison.columns),
         "rows": [list(row.values()) for row in comparison.rows],
-        "chosen": account.model_name,
+        "chosen": fit.model_name_,
         "folds": comparison.how,
-        "pit": comparison.pit.get(account.model_name),
-        **_skill(account),
+        "pit": comparison.pit.get(fit.model_name_),
+        **_skill(fit),
     }
 
 
@@ -265,110 +245,81 @@ def meanings_of(model: Any, problem: Problem) -> list[dict[str, Any]]:
     kernels["kernel"] = last.kernel_
     if isinstance(last, CMP):
         kernels["mediator_kernel"] = last.mediator_kernel_
+    return [meaning(name, learnt, kernels, problem) for name in learnt]
+
+
+def meaning(
+    name: str, learnt: Mapping[str, Any], kernels: Mapping[str, Any], problem: Problem
+) -> dict[str, Any]:
+    """Name, value, unit and meaning of one of the learnt parameters, beside the fitted kernels."""
+    array, scale = np.asarray(learnt[name], dtype=float), problem.target.scale
+    family, _, rest = name.partition(".")
+    source = family.removeprefix("source")
+    of_source = f" of source {int(source) + 1}" if source.isdigit() else ""
+    if (own := rest if of_source else name.removeprefix("mediator.")) in NOISES:
+        what = NOISES[own] + of_source
+        stage = "mediation: " if family == "mediator" else ""
+        row = (array * scale, _process_unit(problem), f"{stage}standard deviation of {what}")
+    elif family in kernels and rest.endswith(("lengthscale", "variance")):
+        row = _of_kernel(array, rest, kernels[family], problem, family == "mediator_kernel")
+        # An operator leaves the scale of its kernel to the ridge, a regression none.
+        if family == "mediator_kernel" and "ridge" in learnt and rest.endswith("variance"):
+            row = (array, "1", f"{row[2]} (relative)")
+        elif rest.endswith("variance"):
+            name = f"{name.removesuffix('variance')}std"
+    elif name == "ridge":
+        row = (array, "1", "regularisation of the link between mediators and bags")
+    elif family not in kernels:
+        row = (array, "", f"parameter of how observations scatter{of_source}")
+    else:
+        row = (array, "", "parameter of a kernel of your own, in standardised inputs")
+    shown = np.round(np.asarray(row[0], dtype=float), 6)
+    return {"name": name, "value": shown.tolist(), "unit": row[1], "meaning": row[2]}
+
+
+def _process_unit(problem: Problem) -> str:
+    """Units of the target, or of its logarithm."""
+    return f"log {problem.units}".strip() if problem.target.log else problem.units
+
+
+def _of_kernel(
+    value: np.ndarray, rest: str, kernel: Any, problem: Problem, of_mediators: bool
+) -> tuple[np.ndarray, str, str]:
+    """Value, unit and meaning of a length scale or variance of a part of a kernel."""
     pairing = problem.pairing
-    inputs = {
-        "kernel": (problem.inputs, pairing.question.inputs),
-        "mediator_kernel": (problem.mediators, pairing.question.mediators),
-    }
-    n_places = pairing.n_position, pairing.n_time
-    units = Units(inputs, n_places, pairing.coarse.spherical, problem.target, problem.units)
-    return units.meanings(learnt, kernels)
-
-
-@dataclass(frozen=True)
-class Units:
-    """Units of what models learn from.
-
-    Attributes
-    ----------
-    inputs
-        For ``kernel`` and ``mediator_kernel``: scaling and names of inputs beyond position and
-        time.
-    n_places, spherical
-        How many inputs are position and how many time, and whether they lie on the sphere.
-    target, units
-        Scaling and units of the target.
-    """
-
-    inputs: Mapping[str, tuple[InputScaling, Sequence[str]]]
-    n_places: tuple[int, int]
-    spherical: bool
-    target: TargetScaling
-    units: str
-
-    @property
-    def of_process(self) -> str:
-        """Units of the target, or of its logarithm."""
-        return f"log {self.units}".strip() if self.target.log else self.units
-
-    def meanings(
-        self, parameters: Mapping[str, Any], kernels: Mapping[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Name, value, unit and meaning of learnt parameters, beside the fitted kernels."""
-        out = []
-        unit = self.of_process
-        for name, value in parameters.items():
-            array = np.asarray(value, dtype=float)
-            family, _, rest = name.partition(".")
-            source = family.removeprefix("source")
-            of_source = f" of source {int(source) + 1}" if source.isdigit() else ""
-            if (own := rest if of_source else name.removeprefix("mediator.")) in NOISES:
-                what = NOISES[own] + of_source
-                stage = "mediation: " if family == "mediator" else ""
-                row = (array * self.target.scale, unit, f"{stage}standard deviation of {what}")
-            elif family in kernels and rest.endswith(("lengthscale", "variance")):
-                row = self._of_kernel(array, rest, kernels[family], family)
-                if family == "mediator_kernel":
-                    text = f"mediation: {row[2].replace('covariates', 'mediators')}"
-                    # An operator leaves the scale of its kernel to the ridge, a regression none.
-                    relative = "ridge" in parameters and rest.endswith("variance")
-                    row = (array, "1", f"{text} (relative)") if relative else (row[0], row[1], text)
-            elif name == "ridge":
-                row = (array, "1", "regularisation of the link between mediators and bags")
-            elif family not in kernels:
-                row = (array, "", f"parameter of how observations scatter{of_source}")
-            else:
-                row = (array, "", "parameter of a kernel of your own, in standardised inputs")
-            if rest.endswith("variance") and family in kernels and row[1] == unit:
-                name = f"{name.removesuffix('variance')}std"
-            shown = np.round(np.asarray(row[0], dtype=float), 6)
-            out.append({"name": name, "value": shown.tolist(), "unit": row[1], "meaning": row[2]})
-        return out
-
-    def _of_kernel(
-        self, value: np.ndarray, rest: str, kernel: Any, family: str
-    ) -> tuple[np.ndarray, str, str]:
-        scaling, names = self.inputs[family]
-        n_places, spherical = self.n_places, self.spherical
-        *path, _ = rest.split(".")
-        part, factors = kernel, []
-        for index in path:
-            if isinstance(part, ProductKernel):
-                factors = part.kernels
-            part = part.kernels[int(index)]
-        what = _seen(part, n_places)
-        kind = SHAPES.get(type(part).__name__, type(part).__name__)
-        if rest.endswith("variance"):
-            every = " and ".join(dict.fromkeys(_seen(each, n_places) for each in factors or [part]))
-            text = f"spread of the {kind} part in {every}"
-            return np.sqrt(value) * self.target.scale, self.of_process, text
-        if what == "position":
-            scale = EARTH_RADIUS / 1000.0 if spherical else float(scaling.scale[0]) / 1000.0
-            along = ", east, north and up" if spherical else ", along y and x"
-            text = f"length scale of the {kind} part in position{along if value.ndim else ''}"
-            return value * scale, "km", text
-        if what == "time":
-            scale = float(scaling.scale[n_places[0]])
-            return value * scale, "years", f"length scale of the {kind} part in time"
-        if what == "season":
-            return value, "radii of the year's circle", f"length scale of the {kind} part in season"
-        if what == "covariates":
-            chosen = [names[d - sum(n_places)] for d in part.active_dims]
-            text = f"length scales of the {kind} part in {', '.join(chosen)}"
-            if value.ndim:
-                return value * scaling.scale[part.active_dims], "units of each", text
-            return value, "standard deviations", text
-        return value, "standard deviations", f"length scale of the {kind} part"
+    scaling, names = problem.inputs, pairing.question.inputs
+    stage, others = "", "covariates"
+    if of_mediators:
+        scaling, names = problem.mediators, pairing.question.mediators
+        stage, others = "mediation: ", "mediators"
+    n_places, spherical = (pairing.n_position, pairing.n_time), pairing.coarse.spherical
+    *path, _ = rest.split(".")
+    part, factors = kernel, []
+    for index in path:
+        if isinstance(part, ProductKernel):
+            factors = part.kernels
+        part = part.kernels[int(index)]
+    what = _seen(part, n_places)
+    kind = SHAPES.get(type(part).__name__, type(part).__name__)
+    if rest.endswith("variance"):
+        every = " and ".join(dict.fromkeys(_seen(each, n_places) for each in factors or [part]))
+        text = f"{stage}spread of the {kind} part in {every.replace('covariates', others)}"
+        return np.sqrt(value) * problem.target.scale, _process_unit(problem), text
+    text = f"{stage}length scale of the {kind} part"
+    if what == "position":
+        scale = EARTH_RADIUS / 1000.0 if spherical else float(scaling.scale[0]) / 1000.0
+        along = ", east, north and up" if spherical else ", along y and x"
+        return value * scale, "km", f"{text} in position{along if value.ndim else ''}"
+    if what == "time":
+        return value * float(scaling.scale[n_places[0]]), "years", f"{text} in time"
+    if what == "season":
+        return value, "radii of the year's circle", f"{text} in season"
+    if what == "covariates":
+        chosen = ", ".join(names[d - sum(n_places)] for d in part.active_dims)
+        text = f"{stage}length scales of the {kind} part in {chosen}"
+        if value.ndim:
+            return value * scaling.scale[part.active_dims], "units of each", text
+    return value, "standard deviations", text
 
 
 def _seen(part: Any, n_places: tuple[int, int]) -> str:

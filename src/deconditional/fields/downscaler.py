@@ -14,7 +14,7 @@ import xarray as xr
 from sklearn.exceptions import NotFittedError
 
 from deconditional.errors import UsageError, tell_of
-from deconditional.fields.description import Account, meanings_of
+from deconditional.fields.description import meanings_of
 from deconditional.fields.fine_bags import FineBags
 from deconditional.fields.io import check_output
 from deconditional.fields.learn import Learner, interrupted
@@ -309,7 +309,6 @@ class Downscaler(Savable, Options):
         exceedance: Sequence[float] = (),
         features: int | None = None,
         overwrite: bool = False,
-        resume: bool = True,
         command: str = "dc.Downscaler.predict_to",
     ) -> Path:
         """Predict and write, in as little memory as a few chunks of the covariates take.
@@ -325,13 +324,11 @@ class Downscaler(Savable, Options):
             As in :meth:`predict`.
         overwrite
             Replace what is there.
-        resume
-            Go on with what a stopped run of the same prediction has left.
         """
         self._check_fitted()
         out = check_output(path, overwrite)
         wanted = (quantiles, samples, exceedance, features)
-        return self._answer(fine, command, *wanted).write(out, resume)
+        return self._answer(fine, command, *wanted).write(out)
 
     def _answer(
         self,
@@ -369,18 +366,7 @@ class Downscaler(Savable, Options):
             if isinstance(known, FineBags) and known.parts.same_as(parts):
                 parts = known.parts  # with all that has been found out of them since the fit
             source = Together(parts, self.model_, problem)
-        account = Account(
-            problem=problem,
-            options=self.get_params(deep=False),
-            model_name=self.model_name_,
-            model=self.model_,
-            is_matched=learner.is_matched(self.model_name_),
-            report=self.fit_report_,
-            parameters=self.parameters_,
-            comparison=self.comparison_,
-            timings=self.timings_,
-        )
-        return Answer(side, source, wanted, account, command, self.progress)
+        return Answer(side, source, wanted, self, problem, command)
 
     def _summary(self) -> dict[str, Any]:
         self._check_fitted()

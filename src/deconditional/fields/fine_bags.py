@@ -25,6 +25,7 @@ from deconditional.bags import Bags
 from deconditional.bags.condense import MOST_POINTS, representatives, thinned
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Flags, Floats, Ints
+from deconditional.fields.overlap import check_overlap
 from deconditional.fields.part import Part, check_known
 from deconditional.fields.parts import Parts
 from deconditional.fields.recipes import WHOLE_BAGS
@@ -40,22 +41,12 @@ MOST_GATHERED = 4_000_000
 
 @dataclass(frozen=True)
 class FineBags:
-    """The units with enough fine covariates, as bags.
-
-    Attributes
-    ----------
-    table
-        Sums over the points of every bag, units in order.
-    survey
-        What all parts say of all units.
-    cover : (units,)
-        The share of every unit that points cover.
-    """
+    """The units with enough fine covariates, as bags."""
 
     parts: Parts
-    table: UnitTable
-    survey: Survey
-    cover: Floats
+    table: UnitTable  # sums over the points of every bag, units in order
+    survey: Survey  # what all parts say of all units
+    cover: Floats  # (units,): the share of every unit that points cover
 
     @classmethod
     def of(cls, parts: Parts, what: str, remedy: str) -> FineBags:
@@ -71,6 +62,7 @@ class FineBags:
         cover = reader.cover(area, survey.masked)
         enough = reader.enough(area, survey.masked)[table.unit]
         if not enough.any():
+            check_overlap(reader.grid, reader.coarse)
             raise UsageError(
                 f"no {noun[:-1]} has {what} over {question.min_cover:.0%} of its area (the most is "
                 f"{cover.max():.0%}); {remedy}."
@@ -96,49 +88,34 @@ class FineBags:
         bag by these, and have the bag's means of the rest: a cell has the same points at all times.
         """
         place = np.arange(len(self.table.unit)) if which is None else which
-        if points_per_bag == WHOLE_BAGS and self.parts.lazy:
-            return self._centroids(place)
-        order = np.argsort(self.table.unit[place])
-        plan = self._plan(place[order], points_per_bag, seed, placed)
-        met = self.parts.gather(_reduced, plan.joined, plan)
-        points = replace(plan, shared=np.zeros_like(plan.shared)).reduced(met)
-        index = order[np.searchsorted(plan.wanted, points.unit)]
-        total = np.bincount(index, points.amount, minlength=len(place))
-        by_bag = np.argsort(index, kind="stable")
-        rows = points.points[by_bag]
-        if placed is not None:
-            rows[:, placed:] = self.means[place[index[by_bag]], placed:]
+        rows, index = self.means[place], np.arange(len(place))
+        number, weights = index, np.ones(len(place))
+        # All points of chunked data would be too many to gather: bags are their means then.
+        if points_per_bag != WHOLE_BAGS or not self.parts.lazy:
+            plan = self._plan(np.sort(place), points_per_bag, seed, placed)
+            met = self.parts.gather(_reduced, plan.joined, plan)
+            points = replace(plan, shared=np.zeros_like(plan.shared)).reduced(met)
+            index = np.argsort(place)[np.searchsorted(plan.wanted, points.unit)]
+            by_bag = np.argsort(index, kind="stable")
+            index, number = index[by_bag], points.number[by_bag]
+            weights = points.amount[by_bag] / np.bincount(index, points.amount[by_bag])[index]
+            means, rows = rows[index], points.points[by_bag]
+            if placed is not None:
+                rows[:, placed:] = means[:, placed:]
         return Bags(
             points=rows,
-            bag=index[by_bag].astype(np.int64),
-            weights=(points.amount / total[index])[by_bag],
+            bag=index.astype(np.int64),
+            weights=weights,
             ids=tuple(self.table.unit[place].tolist()),
             mediator=None,
-            point=np.unique(points.number, return_inverse=True)[1][by_bag].astype(np.int64),
-            exposure=self._exposure(place),
+            point=np.unique(number, return_inverse=True)[1].astype(np.int64),
+            exposure=self.table.amount[place] if self.parts.reader.question.exposure else None,
         )
-
-    def _exposure(self, place: Ints) -> Floats | None:
-        """The exposure of some bags, all of it however few points stand for it."""
-        return self.table.amount[place] if self.parts.reader.question.exposure else None
 
     @property
     def means(self) -> Floats:
         """Mean of the points of every bag."""
         return self.table.weighted / self.table.amount[:, None]
-
-    def _centroids(self, place: Ints) -> Bags:
-        """Bags of their centroids alone, where all points would be too many to gather."""
-        n = len(place)
-        return Bags(
-            points=self.means[place],
-            bag=np.arange(n),
-            weights=np.ones(n),
-            ids=tuple(self.table.unit[place].tolist()),
-            mediator=None,
-            point=np.arange(n),
-            exposure=self._exposure(place),
-        )
 
     def _plan(
         self, place: Ints, points_per_bag: int | None, seed: int, placed: int | None
@@ -212,25 +189,15 @@ class BagPoints(NamedTuple):
 
 @dataclass(frozen=True)
 class Reduction:
-    """How bags are reduced, the same for all parts.
+    """How bags are reduced, the same for all parts."""
 
-    Attributes
-    ----------
-    wanted : (N,)
-        Units of the bags, in order.
-    shared : (N,)
-        Which wait for points of further parts.
-    points_per_bag, most
-        Points that stand for a bag, and at most so many of one that waits.
-    placed
-        How many inputs, the first ones, points stand for a bag by; None for all of them.
-    """
-
-    wanted: Ints
-    shared: Flags
+    wanted: Ints  # (N,): units of the bags, in order
+    shared: Flags  # (N,): which wait for points of further parts
+    # points_per_bag, most: points that stand for a bag, and at most so many of one that waits.
     points_per_bag: int | None
     most: int
     seed: int
+    # How many inputs, the first ones, points stand for a bag by; None for all of them.
     placed: int | None = None
 
     def joined(self, pieces: Sequence[BagPoints]) -> BagPoints:

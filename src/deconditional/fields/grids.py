@@ -60,20 +60,11 @@ def find_grid(
 ) -> Grid:
     """The grid that some variables of a dataset lie on.
 
-    Parameters
-    ----------
-    dataset
-        The dataset.
-    names
-        Its variables of interest; without any, the grid of the dataset, and no time.
-    which
-        What to call the dataset in errors: ``"fine"`` or ``"coarse"``.
-    dims
-        Dimensions by role, ``{"y": ..., "x": ..., "time": ...}``, where CF attributes are absent
-        or mislead. What this dataset does not have is ignored, for two datasets may share one
-        mapping.
-    globe
-        Take latitude and longitude where there are these beside other coordinates.
+    Without `names` it is the grid of the dataset, and no time. `which`, fine or coarse, is what
+    errors call the dataset. `dims` has dimensions by role, {"y": ..., "x": ..., "time": ...}, where
+    CF attributes are absent or mislead; what this dataset does not have is ignored, for two
+    datasets may share one mapping. With `globe` latitude and longitude are taken where there are
+    these beside other coordinates.
 
     Examples
     --------

@@ -36,22 +36,14 @@ Work = Callable[..., xr.Dataset]
 
 @dataclass(frozen=True)
 class Slice:
-    """Downscaling that is one of many.
+    """Downscaling that is one of many."""
 
-    Attributes
-    ----------
-    index, label
-        Its place along the dimension, and what to call it.
-    data
-        Fine and coarse data and where to predict; nothing where they travel beside it.
-    options
-        Arguments of ``downscale`` beyond the data.
-    """
-
+    # index, label: its place along the dimension, and what to call it.
     index: int
     label: str
+    # Fine and coarse data and where to predict; nothing where they travel beside it.
     data: tuple[Any, ...]
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # arguments of downscale beyond the data
 
     @property
     def file(self) -> str:
@@ -77,13 +69,9 @@ class Slices:
     ) -> Slices:
         """A slice for every value of a dimension, or of an option.
 
-        Parameters
-        ----------
-        data
-            Fine and coarse data and where to predict.
-        map_over
-            A dimension of the coarse data, along which the others are cut too where they have it;
-            or the name of an option with the values it takes, as in ``{"seed": range(10)}``.
+        `data` are fine and coarse data and where to predict. `map_over` is a dimension of the
+        coarse data, along which the others are cut too where they have it; or the name of an option
+        with the values it takes, as in ``{"seed": range(10)}``.
         """
         if isinstance(map_over, Mapping):
             if len(map_over) != 1:
@@ -122,16 +110,8 @@ class Slices:
     ) -> xr.Dataset:
         """All results along the dimension; every slice that the folder has not yet is fitted.
 
-        Parameters
-        ----------
-        store
-            A folder for one file per slice.
-        downscale
-            Takes the data and options of a slice to its result.
-        jobs
-            Processes of a Dask cluster on this machine, where none is active.
-        console
-            Where progress goes.
+        `downscale` takes the data and options of a slice to its result, in `jobs` processes of a
+        Dask cluster on this machine where none is active; progress goes to the console.
         """
         folder = Path(store)
         check_folder(folder)
@@ -167,9 +147,12 @@ class Slices:
                 with xr.open_dataset(files[each.index], decode_timedelta=False) as data:
                     found[each.index] = data.load()
         template = found[min(found)]
-        parts = [found.get(s.index, template.where(False)) for s in every]
+        flags = xr.full_like(template[EXTRAPOLATION], NOT_PREDICTED)
+        absent = template.where(False).assign(
+            {"coarse_role": template["coarse_role"], EXTRAPOLATION: flags}
+        )
         together = xr.concat(
-            [p.drop_vars("coarse_role") for p in parts],
+            [found.get(s.index, absent) for s in every],
             dim=dim,
             data_vars="all",
             coords="minimal",
@@ -177,11 +160,6 @@ class Slices:
             join="override",
             combine_attrs="override",
         )
-        roles = [found.get(s.index, template)["coarse_role"] for s in every]
-        together["coarse_role"] = xr.concat(roles, dim=dim)
-        if EXTRAPOLATION in together:  # failed slices made it a float
-            flags = together[EXTRAPOLATION].fillna(NOT_PREDICTED).astype(np.int8)
-            together[EXTRAPOLATION] = flags
         together = together.assign_coords({dim: (dim, self.values)})
         together.attrs = {k: v for k, v in template.attrs.items() if not k.startswith("fit_")}
         facts = {index: json.loads(str(d.attrs["deconditional"])) for index, d in found.items()}

@@ -62,8 +62,6 @@ class Options(BaseEstimator):
         """The variables and their parts, checked."""
         if self.target is not None and (not isinstance(self.target, str) or not self.target):
             raise UsageError("target must be the name of a variable of the coarse data.")
-        if not 0 < self.min_cover <= 1:
-            raise UsageError(f"min_cover is a share between 0 and 1, not {self.min_cover!r}.")
         if self.consistency not in (None, "exact"):
             raise UsageError(f"consistency must be 'exact' or nothing, not {self.consistency!r}.")
         check_model(self.model, self.kernel, self.mediator_kernel)

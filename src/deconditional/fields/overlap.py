@@ -15,7 +15,7 @@ from scipy.sparse import csr_array, kron
 
 from deconditional.errors import UsageError
 from deconditional.fields.axes import FULL_CIRCLE, AxisKind, Floats, Grid, Ints, Lattice, measured
-from deconditional.fields.io import available_memory, shown_bytes
+from deconditional.fields.io import check_room
 from deconditional.fields.polygons import shorter_steps
 from deconditional.fields.zones.grid import Zones
 
@@ -77,24 +77,11 @@ def _aligned(fine: Lattice, coarse: Lattice) -> bool:
     return fine.y.kind == coarse.y.kind and fine.frame.same_as(coarse.frame)
 
 
-def meet(fine: Grid, coarse: Grid) -> bool:
-    """Whether two grids have cells in common."""
-    if isinstance(coarse, Zones):
-        return coarse.meets(fine)
-    if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
-        return all(shared.any() for shared in shared_lengths(fine, coarse))
-    return bool((_held(fine, coarse, fine.centres) >= 0).any()) or overlap(fine, coarse).nnz > 0
-
-
 def shared_lengths(fine: Lattice, coarse: Lattice) -> tuple[Floats, Floats]:
     """What rows of the two grids share along y, and columns along x."""
     for a, b in ((fine.y, coarse.y), (fine.x, coarse.x)):
-        needed = 48 * a.size * b.size
-        if needed > available_memory():
-            raise UsageError(
-                f"the fine {a.describe()} and the coarse {b.describe()} are too many to compare: "
-                f"that takes {shown_bytes(needed)} of memory. Cut both to the region needed."
-            )
+        what = f"the comparison of the fine {a.describe()} with the coarse {b.describe()}"
+        check_room(48 * a.size * b.size, what, "cut both to the region that is needed")
     rows, columns = (
         overlap_lengths(a.bounds, b.bounds, a.kind, a.tolerance + b.tolerance)
         for a, b in ((fine.y, coarse.y), (fine.x, coarse.x))
@@ -105,18 +92,18 @@ def shared_lengths(fine: Lattice, coarse: Lattice) -> tuple[Floats, Floats]:
 def check_cells(grid: Grid, n_values: int, which: str) -> None:
     """Raise where a grid has more cells than memory can hold so many values of, and positions."""
     n = grid.n_cells * grid.n_times
-    needed = 8 * n * (n_values + 6)
-    if needed > available_memory():
-        raise UsageError(
-            f"the {which} grid has {n} cells ({grid.describe_cells()}), which "
-            f"take {shown_bytes(needed)} of memory; cut it to the region that is needed, or, of "
-            "fine data, use chunks (--chunked yes)."
-        )
+    what = f"what is made of the {n} cells of the {which} grid ({grid.describe_cells()})"
+    remedy = "cut it to the region that is needed, or, of fine data, use chunks (--chunked yes)"
+    check_room(8 * n * (n_values + 6), what, remedy)
 
 
 def check_overlap(fine: Grid, coarse: Grid) -> None:
     """Raise where two grids have nothing in common."""
-    if not meet(fine, coarse):
+    if isinstance(fine, Lattice) and isinstance(coarse, Lattice) and _aligned(fine, coarse):
+        they_meet = all(shared.any() for shared in shared_lengths(fine, coarse))
+    else:
+        they_meet = overlap(fine, coarse).nnz > 0
+    if not they_meet:
         raise UsageError(
             f"the grids do not overlap: fine {fine.describe_cells()}, coarse "
             f"{coarse.describe_cells()}. Check the units of their coordinates, and their CRS."

@@ -16,7 +16,6 @@ from deconditional.errors import UsageError
 from deconditional.fields.axes import Floats, Grid, Ints, span
 from deconditional.fields.clock import Clock
 from deconditional.fields.fine_bags import FineBags
-from deconditional.fields.overlap import check_overlap
 from deconditional.fields.part import ROUNDING
 from deconditional.fields.question import Question
 from deconditional.fields.scaling import Spread
@@ -31,59 +30,34 @@ LEAST_OBSERVATIONS = 5
 
 @dataclass(frozen=True)
 class Pairing:
-    """Bags and observations, before any scaling.
-
-    Attributes
-    ----------
-    fine, coarse
-        The two grids.
-    bag_unit, bag_sizes : (N,)
-        The unit of every bag, and the number of its points, which are positions (if asked for) and
-        covariates of fine cells.
-    bag_mediator : (N, p)
-        Positions (if asked for) and mediators of the bags; NaN where a mediator is missing.
-    spread
-        Of all points of the bags.
-    z : (M,), mediator : (M, p)
-        Observations and their mediators, NaN where missing.
-    own_bag : (M,)
-        The bag of every matched observation, else -1.
-    observed_unit : (M,)
-        Index of the unit, time by time and cell by cell.
-    times, clock
-        Of the units, None where the unit is a cell; and what times are as inputs.
-    target : (units,)
-        Target of every unit, NaN where missing.
-    amount : (N,)
-        What is in every bag: its exposure, or its area in square kilometres.
-    cover : (units,)
-        The share of every unit that fine cells with covariates cover.
-    understood
-        What was found, in words: pairs of label and text.
-    repeated
-        Whether covariates have no time, so that a cell has the same points at all times.
-    sources
-        How units were observed, source by source; nothing where all are of one kind.
-    """
+    """Bags and observations, before any scaling."""
 
     question: Question
     fine: Grid
     coarse: Grid
+    # bag_unit, bag_sizes (N,): the unit of every bag, and the number of its points, which are
+    # positions (if asked for) and covariates of fine cells.
     bag_unit: Ints
     bag_sizes: Ints
+    # (N, p): positions (if asked for) and mediators of the bags; NaN where a mediator is missing.
     bag_mediator: Floats
-    spread: Spread
+    spread: Spread  # of all points of the bags
     z: Floats
-    mediator: Floats
-    own_bag: Ints
-    observed_unit: Ints
+    mediator: Floats  # (M, p): mediators of the observations z, NaN where missing
+    own_bag: Ints  # (M,): the bag of every matched observation, else -1
+    observed_unit: Ints  # (M,): index of the unit, time by time and cell by cell
+    # times, clock: of the units, None where the unit is a cell; and what times are as inputs.
     times: np.ndarray | None
     clock: Clock
-    target: Floats
-    understood: tuple[tuple[str, str], ...]
+    target: Floats  # (units,): target of every unit, NaN where missing
+    understood: tuple[tuple[str, str], ...]  # what was found, in words: pairs of label and text
+    # Whether covariates have no time, so that a cell has the same points at all times.
     repeated: bool = False
+    # (N,): what is in every bag: its exposure, or its area in square kilometres.
     amount: Floats | None = None
+    # (units,): the share of every unit that fine cells with covariates cover.
     cover: Floats | None = None
+    # How units were observed, source by source; nothing where all are of one kind.
     sources: tuple[Told, ...] = ()
 
     @property
@@ -136,8 +110,6 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     """
     question, grid = fine.question, coarse.grid
     units = coarse.units(fine.grid.times)
-    fine.check_size()
-    check_overlap(fine.grid, grid)
     bags, filled = _bags(fine, coarse, units)
     bag_unit = bags.table.unit
     plain = grid.is_point[bag_unit % grid.n_cells] | bool(question.exposure)
@@ -166,8 +138,8 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
         mediator=seen_mediator,
         own_bag=own_bag,
         observed_unit=observed,
-        times=units.times,
-        clock=units.clock,
+        times=units.at.times,
+        clock=units.at.clock,
         target=units.target,
         understood=(),
         repeated=fine.lasting,
@@ -178,7 +150,7 @@ def pair(fine: FineSide, coarse: CoarseSide, *, few: bool = False) -> tuple[Pair
     if few:
         return pairing, bags
     _check_link(pairing, grid.times)
-    said = _understood(pairing, bags, units.how)
+    said = _understood(pairing, bags, units.at.how)
     return replace(
         pairing, understood=(*said[:1], *fine.understood, *coarse.understood, *said[1:])
     ), bags
@@ -188,7 +160,7 @@ def _bags(fine: FineSide, coarse: CoarseSide, units: Units) -> tuple[FineBags, F
     """The bags, and the means over them of mediators that the fine data has."""
     question, mediators = fine.question, fine.mediators()
     n_times = units.size // coarse.grid.n_cells
-    parts = fine.parts(coarse.grid, units.fine_time, n_times, units.clock, mediators)
+    parts = fine.parts(coarse.grid, units.at.fine_time, n_times, units.at.clock, mediators)
     remedy = "lower min_cover, or check that the grids coincide"
     bags = FineBags.of(parts, "fine covariates", remedy)
     if question.exposure:
@@ -225,7 +197,7 @@ def _as_rates(
             amount[bags] = 1.0
         bags &= np.isfinite(target[unit])
         seen = unit[bags]
-        names = coarse.names(seen, units.times)
+        names = coarse.names(seen, units.at.times)
         try:
             check_observed(question.family, target[seen], amount[bags], names)
         except ValueError as error:
@@ -244,9 +216,9 @@ def _check_amounts(table: UnitTable, units: Units, coarse: CoarseSide) -> None:
     empty &= np.resize(np.concatenate(is_sum), empty.shape)
     if empty.any():
         raise UsageError(
-            f"the {coarse.grid.noun} {coarse.named(empty, units.times)} have no {name} at all and "
-            f"yet a {coarse.question.target!r} (the first {target[empty][0]:.6g}); correct one of "
-            "the two, or make the target NaN there."
+            f"the {coarse.grid.noun} {coarse.named(empty, units.at.times)} have no {name} at all "
+            f"and yet a {coarse.question.target!r} (the first {target[empty][0]:.6g}); correct one "
+            "of the two, or make the target NaN there."
         )
 
 

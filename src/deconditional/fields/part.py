@@ -55,26 +55,16 @@ class Memberships(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """One chunk of every variable, or all of what is in memory: its cells and what is known there.
-
-    Attributes
-    ----------
-    covariates : (times, cells, c), others : (times, cells, p)
-        Values of the covariates, and of further variables, NaN where missing.
-    present : (times, cells)
-        Where something is known, and the mask, if any, is positive.
-    share : (cells,)
-        The mask; one everywhere without.
-    density : (times, cells)
-        The exposure of a cell over its area; None without exposure.
-    """
+    """One chunk of every variable, or all that is in memory: cells and what is known there."""
 
     reader: Reader
     place: Extent
+    # (times, cells, ...): values of the covariates, and of further variables, NaN where missing.
     covariates: Floats
     others: Floats
-    present: Flags
-    share: Floats
+    present: Flags  # (times, cells): where something is known, and the mask, if any, is positive
+    share: Floats  # (cells,): the mask; one everywhere without
+    # (times, cells): the exposure of a cell over its area; None without exposure.
     density: Floats | None = None
 
     @property
@@ -167,26 +157,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Reader:
-    """What every task needs to know to make sense of a chunk.
+    """What every task needs to know to make sense of a chunk."""
 
-    Attributes
-    ----------
-    grid, coarse
-        The whole fine grid, and the coarse one.
-    unit_time : (times of the fine data,)
-        The unit time each belongs to, or -1.
-    n_unit_times
-        How many there are.
-    clock
-        What times are as inputs.
-    """
-
+    # grid, coarse: the whole fine grid, and the coarse one.
     grid: Grid
     coarse: Grid
     question: Question
-    unit_time: Ints
-    n_unit_times: int
-    clock: Clock
+    unit_time: Ints  # (times of the fine data,): the unit time each belongs to, or -1
+    n_unit_times: int  # how many there are
+    clock: Clock  # what times are as inputs
 
     @property
     def n_units(self) -> int:
@@ -283,12 +262,8 @@ def check_marks(values: Floats, name: str) -> None:
 def check_known(question: Question, known: Ints, n_counted: int, n_present: int) -> None:
     """Raise where a covariate, or every cell with all of them, is missing everywhere.
 
-    Parameters
-    ----------
-    known
-        Cells in which each covariate is known.
-    n_counted, n_present
-        Cells that the mask leaves, and those of them with all covariates.
+    `known` has the cells in which each covariate is known; `n_counted` cells are left by the mask,
+    `n_present` of them have all covariates.
     """
     for name, n in zip(question.inputs, known, strict=True):
         if not n:

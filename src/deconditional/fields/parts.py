@@ -34,25 +34,14 @@ LARGEST_CHUNK = 2**31
 
 @dataclass(frozen=True)
 class Parts:
-    """All parts of a dataset: places, and the arrays of every variable.
-
-    Attributes
-    ----------
-    chunks
-        Sizes along time, y and x.
-    places
-        Of the parts, time by time and row by row.
-    arrays
-        For each part one array for every variable, or one task that makes it.
-    lazy
-        Whether they are tasks; what is in memory is one part.
-    """
+    """All parts of a dataset: places, and the arrays of every variable."""
 
     reader: Reader
-    chunks: tuple[tuple[int, ...], ...]
-    places: tuple[Extent, ...]
+    chunks: tuple[tuple[int, ...], ...]  # sizes along time, y and x
+    places: tuple[Extent, ...]  # of the parts, time by time and row by row
+    # For each part one array for every variable, or one task that makes it.
     arrays: tuple[tuple[Any, ...], ...]
-    lazy: bool
+    lazy: bool  # whether they are tasks; what is in memory is one part
 
     @classmethod
     def of(cls, variables: Mapping[str, xr.DataArray], reader: Reader, lazy: bool) -> Parts:

@@ -83,10 +83,7 @@ class Polygons:
     def holding(self, yx: Floats, guess: Ints | None = None) -> Ints:
         """The cell that holds each of some points, (m, 2); -1 where none does.
 
-        Parameters
-        ----------
-        guess : (m, g)
-            Cells to be asked first; -1 is none.
+        Cells that are guessed, (m, g), are asked first; -1 is none.
         """
         found, places = np.full(len(yx), -1), self._lifted(yx)
         somewhere = np.isfinite(yx).all(1)

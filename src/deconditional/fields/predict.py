@@ -17,7 +17,6 @@ import numpy as np
 from deconditional.errors import UsageError
 from deconditional.fields.axes import Floats
 from deconditional.fields.consistency import consistent
-from deconditional.fields.overlap import meet
 from deconditional.fields.part import Part
 from deconditional.fields.parts import Parts
 from deconditional.fields.problem import Problem
@@ -34,27 +33,18 @@ NOT_PREDICTED = -1
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of the posterior, and in which units.
-
-    Attributes
-    ----------
-    levels, n_samples, seed
-        Quantiles and samples.
-    fine_noise, features
-        As in :meth:`~deconditional.BaggGP.predict`.
-    consistency
-        Whether area means must be as observed: ``"exact"`` or None.
-    above
-        Levels that the field exceeds with probabilities that are asked for.
-    """
+    """What is asked of the posterior, and in which units."""
 
     target: TargetScaling
+    # levels, n_samples, seed: quantiles and samples.
     levels: tuple[float, ...] = ()
     n_samples: int = 0
     seed: int = 0
+    # fine_noise, features: as in predict.
     fine_noise: bool = False
     features: int | None = None
-    consistency: str | None = None
+    consistency: str | None = None  # whether area means must be as observed: "exact" or None
+    # Levels that the field exceeds with probabilities that are asked for.
     above: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -132,30 +122,31 @@ class Wanted:
 
 def quantile_levels(quantiles: Sequence[float]) -> tuple[float, ...]:
     """Levels of quantiles in order, each once; raises where one lies outside 0 to 1."""
-    levels = _in_order(
-        quantiles,
-        f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
-        "quantiles=[0.05, 0.5, 0.95].",
-    )
+    levels = _in_order(quantiles)
+    if levels is None:
+        raise UsageError(
+            f"quantiles must be numbers between 0 and 1, not {quantiles!r}; write "
+            "quantiles=[0.05, 0.5, 0.95]."
+        )
     if any(not 0 < q < 1 for q in levels):
         raise UsageError(f"quantiles lie strictly between 0 and 1, not {list(levels)}.")
     return levels
 
 
-def exceedance_levels(levels: Sequence[float]) -> tuple[float, ...]:
+def exceedance_levels(given: Sequence[float]) -> tuple[float, ...]:
     """Levels of the target in order, each once; raises where one is no number."""
-    said = f"exceedance levels are numbers, as in exceedance=[0.01], not {levels!r}."
-    numbers = _in_order(levels, said)
-    if not np.isfinite(numbers).all():
-        raise UsageError(said)
-    return numbers
+    levels = _in_order(given)
+    if levels is None or not np.isfinite(levels).all():
+        raise UsageError(f"exceedance levels are numbers, as in exceedance=[0.01], not {given!r}.")
+    return levels
 
 
-def _in_order(given: Sequence[float], complaint: str) -> tuple[float, ...]:
+def _in_order(given: Sequence[float]) -> tuple[float, ...] | None:
+    """Numbers in order, each once; None where some are none."""
     try:
         return tuple(np.unique(np.asarray(given, dtype=float)).tolist())
     except (TypeError, ValueError):
-        raise UsageError(complaint) from None
+        return None
 
 
 def parts_of(side: FineSide, problem: Problem) -> Parts:
@@ -196,7 +187,7 @@ class Together:
             stack = parts.stack(_of_chunk, wanted.size, predictor)
         else:
             stack = _at_once(parts.only, self.model, self.problem, wanted, stage)
-        if (reader.unit_time < 0).all() or not meet(reader.grid, reader.coarse):
+        if (reader.unit_time < 0).all():
             return stack, np.full(reader.n_units, np.nan)
         return stack, parts.area_means(stack[0])
 
@@ -233,25 +224,14 @@ def _at_once(
 
 @dataclass(frozen=True)
 class Predictor:
-    """All that the prediction of a chunk needs of a fit; it can travel to other processes.
+    """All that the prediction of a chunk needs of a fit; it can travel to other processes."""
 
-    Attributes
-    ----------
-    fields
-        Posteriors of the process, one for each draw of the hyper-parameters.
-    inputs
-        To the units of the process.
-    support
-        Least and greatest value of every input that was learnt from, in those units.
-    may_round
-        Whether large chunks may be predicted in single precision.
-    """
-
-    fields: Sequence[Any]
-    inputs: InputScaling
+    fields: Sequence[Any]  # posteriors of the process, one for each draw of the hyper-parameters
+    inputs: InputScaling  # to the units of the process
+    # Least and greatest value of every input that was learnt from, in those units.
     support: tuple[Floats, Floats]
     wanted: Wanted
-    may_round: bool = False
+    may_round: bool = False  # whether large chunks may be predicted in single precision
 
     def posterior(self, x: Floats) -> Posterior:
         """The posterior of the process."""

@@ -20,23 +20,16 @@ from deconditional.models.sources import Source
 
 @dataclass(frozen=True)
 class Problem:
-    """A pairing, and how it is standardised.
-
-    Attributes
-    ----------
-    coarse
-        The target as it was given: results repeat its coordinates and what is said of it.
-    target, inputs, mediators
-        Scalings of the target, of points of bags, and of mediators.
-    means
-        Means over time of the covariates that were divided; None where there are none.
-    """
+    """A pairing, and how it is standardised."""
 
     pairing: Pairing
+    # The target as it was given: results repeat its coordinates and what is said of it.
     coarse: xr.Dataset
+    # target, inputs, mediators: scalings of the target, of points of bags, and of mediators.
     target: TargetScaling
     inputs: InputScaling
     mediators: InputScaling
+    # Means over time of the covariates that were divided; None where there are none.
     means: xr.Dataset | None = None
 
     @classmethod
@@ -114,25 +107,19 @@ class Problem:
 
 @dataclass(frozen=True)
 class FitData:
-    """What a model is fitted to, in standardised units.
-
-    Attributes
-    ----------
-    used, bag_of
-        The observations and the bags it takes.
-    amounts
-        What rates are multiplied by, and what the model calls it.
-    told, source, noise
-        Of several sources: how each was observed, the source and the noise of every observation.
-    """
+    """What a model is fitted to, in standardised units."""
 
     bags: Bags
     z: Floats
     mediator: Floats | None
     own_bag: Ints | None
+    # used, bag_of: the observations and the bags it takes.
     used: Ints
     bag_of: Ints
+    # What rates are multiplied by, and what the model calls it.
     amounts: tuple[str, Floats] | None = None
+    # told, source, noise: of several sources: how each was observed, the source and the noise of
+    # every observation.
     told: tuple[Told, ...] = ()
     source: Ints | None = None
     noise: Floats | None = None

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deconditional.errors import UsageError
-from deconditional.fields.clock import check_mode, check_window
+from deconditional.fields.clock import AT_THEIR_TIMES, MODES, PERIODS
+
+CHOICES = {
+    "time": MODES,
+    "window": (None, *PERIODS, AT_THEIR_TIMES),
+    "kind": (None, "mean", "sum"),
+}
+"""What some parts of a question can be."""
 
 
 @dataclass(frozen=True)
@@ -50,28 +57,25 @@ class Question:
                         f"{part} must be names of variables, and one of them is {name!r}; write "
                         f"{part}=['a', 'b']."
                     )
-        check_mode(self.time)
-        check_window(self.window)
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                words = ", ".join(word for word in choices if word)
+                raise UsageError(f"{name} must be one of {words}, not {value!r}.")
+        for name in ("mask", "exposure"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise UsageError(
+                    f"{name} must be the name of a fine variable, not {type(value).__name__}."
+                )
         if self.target in self.covariates:
             raise UsageError(
                 f"{self.target!r} is both the target and a covariate; leave one of the two out."
             )
+        if self.exposure is not None and self.exposure in (self.target, self.mask):
+            raise UsageError(f"{self.exposure!r} is the exposure; it cannot be the target or mask.")
         if not 0 <= self.min_cover <= 1:
             raise UsageError(
                 f"min_cover is a share of a coarse cell, between 0 and 1, not {self.min_cover!r}."
-            )
-        if self.kind not in (None, "mean", "sum"):
-            raise UsageError(f"kind must be 'mean' or 'sum', not {self.kind!r}.")
-        if self.exposure is not None and not isinstance(self.exposure, str):
-            raise UsageError(
-                "exposure must be the name of a fine variable, such as 'population', not "
-                f"{type(self.exposure).__name__}."
-            )
-        if self.exposure is not None and self.exposure in (self.target, self.mask):
-            raise UsageError(f"{self.exposure!r} is the exposure; it cannot be the target or mask.")
-        if self.mask is not None and not isinstance(self.mask, str):
-            raise UsageError(
-                f"mask must be the name of a fine variable, not {type(self.mask).__name__}."
             )
         if self.dims is not None and not isinstance(self.dims, Mapping):
             raise UsageError(

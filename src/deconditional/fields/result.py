@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from deconditional.errors import Caution, tell_of
 from deconditional.fields.axes import Grid
 from deconditional.fields.bounds import bounds_names
 from deconditional.fields.description import (
-    Account,
     as_json,
     described,
     extrapolation_summary,
@@ -39,10 +38,7 @@ ROLES = "nothing covariates_only target_only both"
 def fine_part(side: FineSide, named: Mapping[str, tuple[tuple[str, ...], Any]]) -> xr.Dataset:
     """Fields on the fine grid, with all coordinates of the fine data there.
 
-    Parameters
-    ----------
-    named
-        For each name its leading dimensions, if any, and its array (..., time, y, x).
+    `named` has for each name its leading dimensions, if any, and its array (..., time, y, x).
     """
     grid, out = side.grid, xr.Dataset()
     for name, (leading, values) in named.items():
@@ -122,48 +118,37 @@ def _zone_facts(
 
 @dataclass(frozen=True)
 class Answer:
-    """The posterior on fine data, and what a result says of it.
+    """The posterior on fine data, and what a result says of it."""
 
-    Attributes
-    ----------
-    side, source
-        Where to predict, and what predicts there.
-    wanted, account
-        What is asked of the posterior, and all there is to say of the fit.
-    command
-        What the history says.
-    progress
-        Show how far the work is.
-    """
-
+    # side, source: where to predict, and what predicts there.
     side: FineSide
     source: Together | Windows
-    wanted: Wanted
-    account: Account
-    command: str
-    progress: bool
+    wanted: Wanted  # what is asked of the posterior
+    # fit, problem: the fitted downscaler, and its problem, at all times of a series.
+    fit: Any
+    problem: Problem
+    command: str  # what the history says
 
     def dataset(self) -> xr.Dataset:
         """The result: Dask arrays where the fine data has them."""
-        began, wanted, account = time.perf_counter(), self.wanted, self.account
-        with show(self.progress) as stage:
+        began, wanted, problem = time.perf_counter(), self.wanted, self.problem
+        with show(self.fit.progress) as stage:
             stage("predicting")
             named, means = self.source.predicted(wanted, stage)
         out = fine_part(self.side, named)
         for name, levels in (("quantile", wanted.levels), ("above", wanted.above)):
             if levels:
                 out = out.assign_coords({name: (name, np.asarray(levels))})
-        if account.problem.pairing.question.family is not None:
+        if problem.pairing.question.family is not None:
             out["rate"] = out["mean"]
-        out = out.merge(coarse_part(account.problem, means))
-        timings = {**account.timings, "predicting": time.perf_counter() - began}
-        account = replace(account, timings=timings)
-        result = described(out, self.side.grid, account, self.command)
+        out = out.merge(coarse_part(problem, means))
+        timings = {**self.fit.timings_, "predicting": time.perf_counter() - began}
+        result = described(out, self.side.grid, self.fit, problem, timings, self.command)
         if result[EXTRAPOLATION].chunks is None:
             tell_of(extrapolated(**extrapolation_summary(result[EXTRAPOLATION].values)))
         return result
 
-    def write(self, out: Path, resume: bool) -> Path:
+    def write(self, out: Path) -> Path:
         """Write the result; where it is lazy, region by region, in the memory of a few chunks."""
         result = self.dataset()
         if result["mean"].chunks is None or out.suffix in GEOTIFF:
@@ -187,8 +172,8 @@ class Answer:
             cautions.extend(extrapolated(**facts["extrapolation"]))
             return rest.assign_attrs(result.attrs, deconditional=as_json(facts))
 
-        with show(self.progress) as stage:
+        with show(self.fit.progress) as stage:
             stage("predicting and writing")
-            place = stream(result[fields], out, finish, resume=resume)
+            place = stream(result[fields], out, finish)
         tell_of(cautions)
         return place

@@ -53,25 +53,14 @@ LARGE = 4_000_000
 
 @dataclass(frozen=True)
 class Series:
-    """Both sides at many times.
+    """Both sides at many times."""
 
-    Attributes
-    ----------
-    fine, coarse
-        The sides.
-    times
-        Times of the coarse side at which there are covariates and observations.
-    known
-        The number of observations at each of these.
-    reach
-        How many of them a window has.
-    """
-
+    # fine, coarse: the sides.
     fine: FineSide
     coarse: CoarseSide
-    times: Ints
-    known: Ints
-    reach: int
+    times: Ints  # times of the coarse side at which there are covariates and observations
+    known: Ints  # the number of observations at each of these
+    reach: int  # how many of them a window has
 
     @property
     def is_short(self) -> bool:
@@ -220,17 +209,11 @@ class Conditioner:
 
 @dataclass(frozen=True)
 class Windows:
-    """Where to predict, and the windows it takes.
-
-    Attributes
-    ----------
-    where
-        The side to predict on.
-    """
+    """Where to predict, and the windows it takes."""
 
     series: Series
     conditioner: Conditioner
-    where: FineSide
+    where: FineSide  # the side to predict on
 
     @classmethod
     def of(

@@ -21,7 +21,7 @@ from deconditional.fields.parts import Parts
 from deconditional.fields.question import Question, check_dims, resolved
 from deconditional.fields.regridding import together
 from deconditional.fields.several import AMOUNTS, Told, as_table, joined, questions
-from deconditional.fields.units import Units, make_units
+from deconditional.fields.units import Units, UnitTimes
 from deconditional.fields.zones.grid import DIM
 from deconditional.fields.zones.layer import Layer, is_table
 from deconditional.fields.zones.rows import named_rows
@@ -112,11 +112,6 @@ class FineSide(Side):
             known = known & np.isfinite(values_on(self.grid, self.dataset, name))
         return known
 
-    def check_size(self) -> None:
-        """Raise where the data is in memory and there is no room for what is made of it."""
-        if not self.chunked:
-            check_cells(self.grid, len(self.question.covariates), "fine")
-
     def parts(
         self,
         coarse: Grid,
@@ -127,12 +122,10 @@ class FineSide(Side):
     ) -> Parts:
         """Covariates, more variables and the mask, to be worked on beside a coarse grid.
 
-        Parameters
-        ----------
-        unit_time : (times of the fine data,)
-            The unit time that each belongs to, or -1.
+        `unit_time` is the unit time that each time of the fine data belongs to, or -1.
         """
-        self.check_size()
+        if not self.chunked:
+            check_cells(self.grid, len(self.question.covariates), "fine")
         question = self.question
         variables = {name: self.dataset[name] for name in question.covariates}
         if self.means is not None:
@@ -291,22 +284,17 @@ class CoarseSide(Side):
         """Target, mediators and amounts of all cells, or all cells at times."""
         question, grid = self.question, self.grid
         check_cells(grid, len(question.coarse_names), "coarse")
-        names = list(question.coarse_names)
-        values = [values_on(grid, self.dataset, name) for name in names]
-        for name, array in zip(names, values, strict=True):
-            self._check_values(name, array)
-        amounts = AMOUNTS if self.sources else question.amounts
-        if amounts is not None:
-            names.append(amounts)
-            values.append(values_on(grid, self.dataset, amounts))
-        n_times = max(len(array) for array in values)
-        beside = [np.broadcast_to(array, (n_times, grid.n_cells)) for array in values]
-        lasting = [grid.time not in self.dataset[name].dims for name in names[1:]]
-        columns = np.stack([*beside[1:], np.zeros_like(beside[0])], axis=-1)
-        units = make_units(fine_times, self.times, beside[0], columns, [*lasting, True], self.clock)
-        n = len(question.mediators)
-        of_units = None if amounts is None else units.mediator[:, n]
-        return replace(units, mediator=units.mediator[:, :n], amounts=of_units)
+        at = UnitTimes.of(fine_times, self.times, self.clock)
+        amounts, columns = AMOUNTS if self.sources else question.amounts, {}
+        for name in (*question.coarse_names, *([amounts] if amounts else [])):
+            values = values_on(grid, self.dataset, name)
+            if name in question.coarse_names:
+                self._check_values(name, values)
+            columns[name] = at.laid_out(values, grid.time not in self.dataset[name].dims)
+        target = columns[question.target]
+        mediators = [columns[name] for name in question.mediators]
+        mediator = np.stack(mediators, 1) if mediators else np.zeros((len(target), 0))
+        return Units(target, mediator, at, columns[amounts] if amounts else None)
 
     def _check_values(self, name: str, values: Floats) -> None:
         check_marks(values, name)

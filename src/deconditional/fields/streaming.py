@@ -27,43 +27,33 @@ CELLS_PER_REGION = 4_000_000
 """Chunks are written together up to this size: what a killed run has to do again."""
 
 
-def stream(
-    dataset: xr.Dataset,
-    path: Path,
-    finish: Callable[[xr.Dataset], xr.Dataset],
-    *,
-    resume: bool = True,
-) -> Path:
-    """Write a dataset of Dask arrays region by region.
+def stream(dataset: xr.Dataset, path: Path, finish: Callable[[xr.Dataset], xr.Dataset]) -> Path:
+    """Write a dataset of Dask arrays region by region, from where a run of the same has stopped.
 
-    Parameters
-    ----------
-    dataset
-        Dask arrays that share their last dimensions and the chunks along them, as ``predict``
-        makes them.
-    path
-        Ends in ``.zarr`` or ``.nc``.
-    finish
-        From the fields as they were written to all that is to be added to them, attributes
-        included: what cannot be known before all of them are.
-    resume
-        Go on with what a stopped run has left, if it was the same.
+    The Dask arrays share their last dimensions and the chunks along them, as ``predict`` makes
+    them; the path ends in ``.zarr`` or ``.nc``. `finish` takes the fields as they were written to
+    all that is to be added to them, attributes included: what cannot be known before all of them
+    are.
     """
     part, record = (path.with_name(f".{path.name}.{end}") for end in ("part", "progress.json"))
     whole = _uniform(dataset)
     cuts = regions(whole)
-    ledger = Ledger(record, _identity(whole))
+    identity = _identity(whole)
+    done = _written(record, identity) if part.is_dir() else None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if not (resume and ledger.found and part.is_dir()):
+            if done is None:
+                remove(record)
                 remove(part)
                 encoded(whole).to_zarr(part, mode="w", compute=False)
-                ledger.begin()
+                done = set()
             for k, region in enumerate(cuts):
-                if k not in ledger.done:
+                if k not in done:
                     _bare(whole.isel(region)).to_zarr(part, region=region)
-                    ledger.add(k)
+                    done.add(k)
+                    content = {"identity": identity, "done": sorted(done)}
+                    write_atomically(record, json.dumps(content))
                 tell("regions", k + 1, len(cuts))
             with xr.open_zarr(part) as written:
                 added = finish(written)
@@ -140,42 +130,10 @@ def _deliver(part: Path, path: Path) -> None:
     remove(part)
 
 
-class Ledger:
-    """Which pieces of long work are written already, in a file beside the result.
-
-    Parameters
-    ----------
-    path
-        The file.
-    identity
-        What the work is made from; a file of other work counts for nothing.
-
-    Attributes
-    ----------
-    found, done
-        Whether the file was of this work, and the pieces that are written.
-    """
-
-    def __init__(self, path: Path, identity: str):
-        self.path, self.identity = path, identity
-        self.done: set[int] = set()
-        self.found = False
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            kept = json.loads(path.read_text())
-            if kept["identity"] == identity:
-                self.done = {int(piece) for piece in kept["done"]}
-                self.found = True
-
-    def begin(self) -> None:
-        """Note that no piece is written yet."""
-        self.done = set()
-        self._write()
-
-    def add(self, piece: int) -> None:
-        """Note that a piece is written."""
-        self.done.add(piece)
-        self._write()
-
-    def _write(self) -> None:
-        content = {"identity": self.identity, "done": sorted(self.done)}
-        write_atomically(self.path, json.dumps(content))
+def _written(record: Path, identity: str) -> set[int] | None:
+    """The regions that a record says are written; None where it is not of this work."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(record.read_text())
+        if kept["identity"] == identity:
+            return {int(piece) for piece in kept["done"]}
+    return None

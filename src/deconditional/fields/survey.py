@@ -19,32 +19,24 @@ from deconditional.fields.scaling import Spread
 
 @dataclass(frozen=True)
 class UnitTable:
-    """Sums over the points of units.
+    """Sums over the points of units."""
 
-    Attributes
-    ----------
-    unit : (u,)
-        The units, in order.
-    parts, count
-        Parts that have points of them, and number of these points.
-    area, amount, weighted
-        Sums of areas, of amounts, and of amounts times points.
-    mean, squares, low, high
-        Mean, sum of squares about it, least and greatest value of the points, unweighted.
-    other_sum, other_area
-        Sums of areas times further variables, and of areas, where these are known.
-    """
-
-    unit: Ints
+    unit: Ints  # (u,): the units, in order
+    # parts, count: parts that have points of them, and number of these points.
     parts: Ints
     count: Ints
+    # area, amount, weighted: sums of areas, of amounts, and of amounts times points.
     area: Floats
     amount: Floats
     weighted: Floats
+    # mean, squares, low, high: mean, sum of squares about it, least and greatest value of the
+    # points, unweighted.
     mean: Floats
     squares: Floats
     low: Floats
     high: Floats
+    # other_sum, other_area: sums of areas times further variables, and of areas, where these are
+    # known.
     other_sum: Floats
     other_area: Floats
 
@@ -112,26 +104,17 @@ class UnitTable:
 
 
 class Survey(NamedTuple):
-    """How much of the units some parts cover, and how much of it is known.
-
-    Attributes
-    ----------
-    n_cells, n_counted, n_present, known
-        Fine cells at their times; cells that the mask leaves; those of them with all covariates;
-        and for each covariate those in which it is known.
-    amount
-        The exposure of all cells together.
-    masked
-        What the mask takes of every coarse cell.
-    """
+    """How much of the units some parts cover, and how much of it is known."""
 
     units: UnitTable
+    # n_cells, n_counted, n_present, known: fine cells at their times; cells that the mask leaves;
+    # those of them with all covariates; and for each covariate those in which it is known.
     n_cells: int
     n_counted: int
     n_present: int
     known: Ints
-    amount: float
-    masked: Floats
+    amount: float  # the exposure of all cells together
+    masked: Floats  # what the mask takes of every coarse cell
 
 
 def surveyed(part: Part) -> Survey:

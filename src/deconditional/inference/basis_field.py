@@ -145,6 +145,8 @@ def regress(
     white_z = noise.whiten(z)
     size, m = white.shape
     constant = noise.log_determinant() + m * jnp.log(2.0 * jnp.pi)
+    # On the smaller side, which also keeps digits: with fewer observations than functions most
+    # directions of v have their prior, and I - EEᵀ says so exactly.
     if m <= size:
         root, _ = escalating_cholesky(jnp.eye(m) + white.T @ white, LEAST_JITTER)
         solved = whiten(root, white_z)

@@ -87,12 +87,9 @@ def divergence(coefficients: Coefficients) -> Float[Array, ""]:
     """KL(q(v) || N(0, I))."""
     root, m = coefficients.precision_root, coefficients.mean
     assert root is not None
-    return 0.5 * (jnp.trace(_covariance(root)) + m @ m - len(m) + log_determinant(root))
-
-
-def _covariance(precision_root: Float[Array, "D D"]) -> Float[Array, "D D"]:
-    inverse = whiten(precision_root, jnp.eye(len(precision_root)))
-    return inverse.T @ inverse
+    # The trace of a product of a matrix with its transpose needs no product.
+    trace = jnp.sum(whiten(root, jnp.eye(len(m))) ** 2)
+    return 0.5 * (trace + m @ m - len(m) + log_determinant(root))
 
 
 # --------------------------------------------------------------------------- steps of q(v)

@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 from gpjax.kernels.base import AbstractKernel
 from jax import lax
 from jaxtyping import Array, Float
@@ -30,11 +29,6 @@ class Waves(eqx.Module):
     # By term, (groups, GROUP): their squares sum to the prior variance; zero where padded.
     amplitudes: tuple[Array, ...]
     dtype: Any = eqx.field(static=True)
-
-    @property
-    def n_features(self) -> int:
-        """How many cosines and sines there are."""
-        return 2 * int(sum(np.sum(np.asarray(a) > 0) for a in self.amplitudes))
 
     def loadings(self, key: Any, n_paths: int) -> tuple[Float[Array, "groups features paths"], ...]:
         """Normal loadings: each set of them makes one draw of the prior."""

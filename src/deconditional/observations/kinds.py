@@ -88,6 +88,7 @@ class CMO:
         _, weights, ones = self._solved(y)
         if not self.centred:
             return weights
+        # What the weights miss of one is shared out as ordinary kriging does it.
         return weights + jnp.outer(ones, (1.0 - weights.sum(0)) / ones.sum())
 
     def weights_and_covariance(

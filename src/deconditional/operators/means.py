@@ -156,7 +156,7 @@ class ConditionalMeanOperator(RidgeOperator):
 
     def weights(self, mediator: npt.ArrayLike) -> Floats:
         """W: the weight of every bag in the embedding at every mediator, (N, M)."""
-        return self._solve(self.out_of.at(mediators(mediator, self.out_of.n_inputs)).T)
+        return self.solve(self.out_of.at(mediators(mediator, self.out_of.n_inputs)).T)
 
     def embedding(self, mediator: npt.ArrayLike) -> Function:
         r"""The conditional mean embeddings :math:`\hat\mu_{X|Y=y}`, a family with one per mediator.
@@ -184,7 +184,7 @@ class ConditionalMeanOperator(RidgeOperator):
                     f"points of the bags; its shape is {values.shape}."
                 )
             means = self.bags.means(values)
-        return Function(self.out_of, self._solve(means))
+        return Function(self.out_of, self.solve(means))
 
     def risk(self, operator: FiniteRankOperator | None = None, ridge: float | None = None) -> float:
         r"""The empirical risk :math:`\hat{\mathcal E}_c`, eq. (11), of any operator.
@@ -301,13 +301,8 @@ class DeconditionalMeanOperator(RidgeOperator):
         z = self._observations(z)
         if mean is not None:
             z = z - self.conditional.conditional_mean(mean)(self.mediator)
-        correction = Function(self.out_of, self._weights @ self._solve(z))
+        correction = Function(self.out_of, self._weights @ self.solve(z))
         return correction if mean is None else mean + correction
-
-    def drift_of(self, z: Floats, drift: Floats) -> float:
-        """Coefficient of a drift in observations z, by generalised least squares."""
-        solved = self._solve(drift)
-        return float(solved @ z / (solved @ drift))
 
     def covariance(self, x: npt.ArrayLike, other: npt.ArrayLike | None = None) -> Floats:
         r"""Posterior covariance :math:`k(x, x') - \langle k_x, \hat C\hat D k_{x'}\rangle_k`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import gpjax.kernels as gk
@@ -36,6 +37,7 @@ from deconditional.operators.ridge import (
 EVIDENCE = "evidence"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DeconditionalRegressor(RegressorMixin, BaseEstimator):
     r"""The fine field by two kernel ridge regressions, one upon the other.
 
@@ -88,26 +90,14 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
     True
     """
 
-    def __init__(
-        self,
-        kernel: AbstractKernel | None = None,
-        mediator_kernel: AbstractKernel | None = None,
-        *,
-        cmo: str = "standard",
-        ridge: float | str = LEAVE_ONE_OUT,
-        epsilon: float | str = EVIDENCE,
-        trend: str = "constant",
-        ridge_bounds: tuple[float, float] | None = None,
-        epsilon_bounds: tuple[float, float] | None = None,
-    ):
-        self.kernel = kernel
-        self.mediator_kernel = mediator_kernel
-        self.cmo = cmo
-        self.ridge = ridge
-        self.epsilon = epsilon
-        self.trend = trend
-        self.ridge_bounds = ridge_bounds
-        self.epsilon_bounds = epsilon_bounds
+    kernel: AbstractKernel | None = field(default=None, kw_only=False)
+    mediator_kernel: AbstractKernel | None = field(default=None, kw_only=False)
+    cmo: str = "standard"
+    ridge: float | str = LEAVE_ONE_OUT
+    epsilon: float | str = EVIDENCE
+    trend: str = "constant"
+    ridge_bounds: tuple[float, float] | None = None
+    epsilon_bounds: tuple[float, float] | None = None
 
     def fit(
         self,
@@ -158,7 +148,8 @@ class DeconditionalRegressor(RegressorMixin, BaseEstimator):
         self.deconditional_ = DeconditionalMeanOperator(conditional, observed, epsilon=epsilon)
         self.intercept_ = 0.0
         if drift is not None:  # by generalised least squares
-            self.intercept_ = self.deconditional_.drift_of(z, drift)
+            solved = self.deconditional_.solve(drift)
+            self.intercept_ = float(solved @ z / (solved @ drift))
             z = z - self.intercept_ * drift
         self.function_: Function = self.deconditional_.recover(z)
         self.ridge_ = conditional.ridge

@@ -295,11 +295,12 @@ class RidgeOperator(FiniteRankOperator):
         """The matrix between the features of the two spaces."""
         return self._times(np.eye(len(self.out_of)))
 
-    def _solve(self, b: Floats) -> Floats:
+    def solve(self, b: Floats) -> Floats:
+        """The regularised Gram matrix solved for columns."""
         return cho_solve((self._root, True), b)
 
     def _times(self, b: Floats) -> Floats:
-        return self._solve(b if self._mix is None else self._mix.T @ b)
+        return self.solve(b if self._mix is None else self._mix.T @ b)
 
     def _risk(self, operator: FiniteRankOperator | None, ridge: float | None) -> float:
         """What the estimate minimises, for any operator."""

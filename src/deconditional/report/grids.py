@@ -3,12 +3,12 @@
 Cells that each have a place of their own are drawn where they are, by their outlines.
 
 Which axis is which, where cells end and how large they are says :mod:`deconditional.fields.grids`.
-Of a field it cannot place, the last two dimensions are drawn.
+Of a field it cannot place, the cells of the last two dimensions are counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,10 +17,8 @@ import xarray as xr
 
 from deconditional.errors import UsageError, visible
 from deconditional.fields.axes import Axis, Floats, Grid, Lattice
-from deconditional.fields.bounds import inferred_bounds
 from deconditional.fields.grids import LENGTHS, find_grid
 from deconditional.fields.polygons import shorter_steps
-from deconditional.fields.surface import Surface
 
 COARSE = "coarse_"
 """How the dimensions of coarse fields begin in a result."""
@@ -28,23 +26,13 @@ COARSE = "coarse_"
 
 @dataclass(frozen=True)
 class Plane:
-    """A field on a map: with rows from south to north, or with cells anywhere.
+    """A field on a map: with rows from south to north, or with cells anywhere."""
 
-    Attributes
-    ----------
-    values : (rows, columns)
-        NaN where there is none.
-    grid
-        Its cells, ascending along both axes where there are axes.
-    names
-        What to write along x and y.
-    scale, unit
-        What turns metres into the unit that is written, and this unit; empty where unknown.
-    """
-
-    values: Floats
-    grid: Grid
-    names: tuple[str, str]
+    values: Floats  # (rows, columns): naN where there is none
+    grid: Grid  # its cells, ascending along both axes where there are axes
+    names: tuple[str, str]  # what to write along x and y
+    # scale, unit: what turns metres into the unit that is written, and this unit; empty where
+    # unknown.
     scale: float
     unit: str
 
@@ -92,10 +80,7 @@ class Plane:
 def plane(field: Any) -> Plane:
     """A field as a map; of any dimension besides the horizontal two, the first step.
 
-    Parameters
-    ----------
-    field
-        A DataArray, or an array with rows from south to north.
+    An array has rows from south to north.
 
     Examples
     --------
@@ -107,6 +92,7 @@ def plane(field: Any) -> Plane:
     if not isinstance(field, xr.DataArray):
         field = xr.DataArray(np.asarray(field, dtype=float))
         field = field.rename(dict(zip(field.dims, ("row", "column"), strict=True)))
+    field = _bare(field)
     grid = grid_of(field)
     dims = grid.spatial
     field = field.isel({dim: 0 for dim in field.dims if dim not in dims}).transpose(*dims)
@@ -131,7 +117,7 @@ def _edges(axis: Axis) -> Floats:
 
 def _label(field: xr.DataArray, coordinate: str, k: int, grid: Grid, unit: str) -> str:
     """What to write along y or x, k being 0 or 1."""
-    name = visible(coordinate.removeprefix(COARSE))
+    name = visible(coordinate)
     if not grid.spherical:
         return f"{name} ({unit})" if unit else name
     if name.startswith("r") or _about(field, coordinate, "standard_name").startswith("grid_"):
@@ -150,13 +136,19 @@ def time_dim(field: xr.DataArray) -> str | None:
     for dim in map(str, field.dims):
         dates = dim in field.coords and np.issubdtype(field[dim].dtype, np.datetime64)
         said = _about(field, dim, "standard_name") == "time" or _about(field, dim, "axis") == "T"
-        if dates or said or dim.removeprefix(COARSE).lower() in ("time", "t"):
+        if dates or said or dim.lower() in ("time", "t"):
             return dim
     return None
 
 
+def _bare(field: xr.DataArray) -> xr.DataArray:
+    """A field with the names of dimensions and coordinates that it has in the user's data."""
+    names = {*map(str, field.dims), *map(str, field.coords)}
+    return field.rename({name: name.removeprefix(COARSE) or name for name in names})
+
+
 def grid_of(field: xr.DataArray) -> Grid:
-    """The grid that a field lies on; where its axes cannot be told, its last two dimensions.
+    """The grid that a field lies on; of one that cannot be told, its last two dimensions.
 
     Examples
     --------
@@ -164,44 +156,18 @@ def grid_of(field: xr.DataArray) -> Grid:
     >>> grid.spatial, grid.spherical
     (('y', 'x'), False)
     """
-    given = {str(name).removeprefix(COARSE) or str(name): str(name) for name in field.coords}
     try:
-        bare = field.rename({old: new for new, old in given.items() if old != new})
-        grid = find_grid(bare.to_dataset(name="a field"), (), "drawn")
+        return find_grid(field.to_dataset(name="a field"), (), "drawn")
     except ValueError:  # what it lacks is no matter for a picture
-        return _counted(field)
-    if isinstance(grid, Surface):
-        names, places = grid.spatial, grid.coordinates
-        own = tuple(name if name in field.dims else given[name] for name in names)
-        return replace(grid, spatial=own, coordinates=(given[places[0]], given[places[1]]))
-    assert isinstance(grid, Lattice)
-    y, x = (
-        replace(axis, name=given.get(axis.name, axis.name), coordinate=given[axis.coordinate])
-        for axis in (grid.y, grid.x)
-    )
-    return replace(grid, y=y, x=x)
-
-
-def _counted(field: xr.DataArray) -> Lattice:
-    """The last two dimensions as the axes of a plane, by their values where these are in order."""
-    flat = [str(dim) for dim in field.dims if dim != time_dim(field)]
+        flat = [str(dim) for dim in field.dims][-2:]
     if len(flat) < 2:
-        raise UsageError(
-            f"a map needs two horizontal dimensions; this field has {tuple(map(str, field.dims))}."
-        )
-    return Lattice(_line(field, flat[-2]), _line(field, flat[-1]))
-
-
-def _line(field: xr.DataArray, dim: str) -> Axis:
-    centres = np.arange(field.sizes[dim], dtype=float)
-    values = field[dim].values
-    if values.dtype.kind in "fiu":
-        steps = np.diff(values.astype(float))
-        if np.isfinite(values).all() and (np.all(steps > 0) or np.all(steps < 0)):
-            centres = values * LENGTHS.get(_about(field, dim, "units").lower(), 1.0)
-    if len(centres) < 2:
-        return Axis(dim, dim, "plane", centres, centres[:, None] + [-0.5, 0.5])
-    return Axis(dim, dim, "plane", centres, inferred_bounds(centres, "plane"))
+        raise UsageError(f"a map needs two horizontal dimensions; this field has {flat}.")
+    lines = [np.arange(field.sizes[dim], dtype=float) for dim in flat]
+    y, x = (
+        Axis(dim, dim, "plane", line, line[:, None] + [-0.5, 0.5])
+        for dim, line in zip(flat, lines, strict=True)
+    )
+    return Lattice(y, x)
 
 
 def _about(field: xr.DataArray, name: str, attribute: str) -> str:

@@ -50,19 +50,11 @@ class Outlines:
 
     @classmethod
     def of(cls, result: xr.Dataset) -> Outlines | None:
-        """The borders that a result has; None where it has none, or what it has does not fit."""
+        """The borders that a result has; None where it has none."""
         names = ("coarse_node_x", "coarse_node_y", "coarse_ring_nodes", "coarse_ring_zone")
         if not all(name in result for name in names):
             return None
         x, y, nodes, zone = (np.asarray(result[name].values).ravel() for name in names)
-        numbers = all(a.dtype.kind in "fiu" for a in (x, y, nodes, zone))
-        if not numbers or not len(nodes) or len(nodes) != len(zone) or not np.isfinite(x).all():
-            return None
-        n_zones = result.sizes.get("coarse_zone", 0)
-        if nodes.min() < 1 or int(nodes.sum()) != len(x) or len(x) != len(y):
-            return None
-        if zone.min() < 0 or zone.max() >= n_zones:
-            return None
         start = np.concatenate([[0], np.cumsum(nodes)]).astype(np.int64)
         return cls(x.astype(float), y.astype(float), start, zone.astype(np.int64))
 
@@ -132,31 +124,17 @@ MOST_CELLS = 1000
 
 @dataclass(frozen=True)
 class Panel:
-    """Map in a figure: its field, titles and colours.
+    """Map in a figure: its field, titles and colours."""
 
-    Attributes
-    ----------
-    field
-        DataArray, or array with rows from south to north.
-    title, label
-        Of the map and of its colour bar.
-    kind
-        ``value``, ``spread`` (from zero up) or ``difference`` (centred on zero).
-    limits
-        Ends of the colour scale; left out, those of the field.
-    outlines
-        Borders of zones, drawn over the field.
-    of_zones
-        A value of every zone, drawn in place of the field, on its map.
-    """
-
-    field: Any
+    field: Any  # dataArray, or array with rows from south to north
+    # title, label: of the map and of its colour bar.
     title: str
     label: str = ""
-    kind: Kind = "value"
+    kind: Kind = "value"  # value, spread (from zero up) or difference (centred on zero)
+    # Ends of the colour scale; left out, those of the field.
     limits: tuple[float, float] | None = None
-    outlines: Outlines | None = None
-    of_zones: Any = None
+    outlines: Outlines | None = None  # borders of zones, drawn over the field
+    of_zones: Any = None  # a value of every zone, drawn in place of the field, on its map
 
 
 def field_map(panel: Panel) -> Figure:
@@ -191,14 +169,7 @@ def category_map(field: Any, names: Sequence[str], title: str) -> Figure:
 def map_grid(panels: Sequence[Panel], columns: int, title: str = "") -> Figure:
     """Several maps, each with a colour bar of its own.
 
-    Parameters
-    ----------
-    panels
-        The maps, row by row.
-    columns
-        Maps beside each other.
-    title
-        Of the figure.
+    Maps stand row by row, so many `columns` beside each other.
     """
     planes = [plane(panel.field) for panel in panels]
     rows = -(-len(panels) // columns)
@@ -220,18 +191,8 @@ def demo_maps(
 ) -> Figure:
     """Truth, coarse input and posterior mean on one colour scale; interval width; error.
 
-    Parameters
-    ----------
-    truth, mean
-        The fine field and its posterior mean.
-    coarse
-        The observations, NaN in coarse cells without one.
-    width
-        Width of the 95% interval.
-    error
-        Mean minus truth.
-    units, title
-        Of the field and of the figure.
+    The coarse observations are NaN in coarse cells without one; `width` is that of the 95%
+    interval, `error` mean minus truth; the title is that of the figure.
     """
     common = _limits([plane(field) for field in (truth, coarse, mean)], "value")
     panels = [

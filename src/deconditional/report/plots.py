@@ -162,16 +162,8 @@ def time_series(
 ) -> Figure:
     """Curves over time, above thin lines of samples.
 
-    Parameters
-    ----------
-    times
-        Dates or numbers; of any other kind, steps are counted.
-    curves
-        Values by name.
-    label, title
-        Of the axis of values and of the figure.
-    samples : (s, times)
-        One line each.
+    Times that are neither dates nor numbers are counted. `curves` are values by name, `samples` (s,
+    times) a line each.
     """
     when = np.asarray(times)
     dates = np.issubdtype(when.dtype, np.datetime64)

@@ -25,21 +25,11 @@ ROLES = tuple(role.replace("_", " ") for role in WRITTEN_ROLES.split())
 
 @dataclass(frozen=True)
 class Result:
-    """A result that has been checked, and the truth if there is one.
+    """A result that has been checked, and the truth if there is one."""
 
-    Attributes
-    ----------
-    data
-        The dataset.
-    facts
-        What its attribute ``deconditional`` says.
-    truth
-        The true field, on the grid of the posterior mean.
-    """
-
-    data: xr.Dataset
-    facts: dict[str, Any] = field(default_factory=dict)
-    truth: xr.DataArray | None = None
+    data: xr.Dataset  # the dataset
+    facts: dict[str, Any] = field(default_factory=dict)  # what its attribute deconditional says
+    truth: xr.DataArray | None = None  # the true field, on the grid of the posterior mean
 
     @property
     def mean(self) -> xr.DataArray:

@@ -111,10 +111,7 @@ def _asked(result: Result) -> list[Block]:
         request["bounds"] = f"lower {low}, upper {high}"
     kept = ("title", "source", "Conventions", "history")
     request |= {name: attrs[name] for name in kept if name in attrs}
-    blocks: list[Block] = [_facts("The request", request)]
-    if facts.get("options"):
-        blocks.append(_facts("Options", facts["options"]))
-    return blocks
+    return [*_table("The request", request), *_table("Options", facts.get("options"))]
 
 
 def _distribution(result: Result) -> str:
@@ -302,20 +299,17 @@ ABOUT = ("unit", "meaning")
 
 
 def _parameters(result: Result) -> list[Block]:
-    blocks: list[Block] = []
     fit = result.facts.get("fit") or {}
-    parameters = result.facts.get("parameters") or []
-    if parameters:
-        rows = [
-            [str(p.get("name", "")), shown(p.get("value")), *(str(p.get(c) or "") for c in ABOUT)]
-            for p in parameters
-        ]
+    blocks: list[Block] = []
+    rows = [
+        [str(p.get("name", "")), shown(p.get("value")), *(str(p.get(c) or "") for c in ABOUT)]
+        for p in result.facts.get("parameters") or []
+    ]
+    if rows:
         blocks.append(Table("Hyper-parameters", ("parameter", "value", *ABOUT), rows))
     keys = ("converged", "iterations", "log_evidence")
     facts = {key.replace("_", " "): fit[key] for key in keys if fit.get(key) is not None}
-    facts |= fit.get("details") or {}
-    if facts:
-        blocks.append(_facts("Fit", facts))
+    blocks += _table("Fit", facts | (fit.get("details") or {}))
     return blocks or [Text("The file holds no facts about the fit.")]
 
 
@@ -324,10 +318,8 @@ def _comparison(result: Result) -> list[Block]:
     if not comparison or not comparison.get("rows"):
         return [Text("Models were not compared: there were too few observations.")]
     rows = [[shown(cell) for cell in row] for row in comparison["rows"]]
-    chosen = comparison.get("chosen")
-    if not isinstance(chosen, int) or isinstance(chosen, bool):
-        names = [row[0] for row in rows]
-        chosen = names.index(str(chosen)) if str(chosen) in names else None
+    names, chosen = [row[0] for row in rows], str(comparison.get("chosen"))
+    marked = names.index(chosen) if chosen in names else None
     folds = f" Folds: {comparison['folds']}." if comparison.get("folds") else ""
     columns = [str(name) for name in comparison.get("columns") or []]
     return [
@@ -335,26 +327,26 @@ def _comparison(result: Result) -> list[Block]:
             f"Coarse observations were left out in turn and predicted from the others.{folds} "
             "Columns named detail: means over two by two coarse cells were known in their place."
         ),
-        Table("Cross-validation", columns, rows, marked=chosen),
+        Table("Cross-validation", columns, rows, marked=marked),
     ]
 
 
 def _provenance(result: Result) -> list[Block]:
-    blocks: list[Block] = []
     timings = result.facts.get("timings") or {}
-    if timings:
-        rows = [[str(name), _seconds(value)] for name, value in timings.items()]
-        blocks.append(Table("Time taken", ("step", "time"), rows))
-    if result.facts.get("versions"):
-        blocks.append(_facts("Versions", result.facts["versions"]))
+    blocks = [
+        *_table("Time taken", {name: _seconds(value) for name, value in timings.items()}),
+        *_table("Versions", result.facts.get("versions")),
+    ]
     return blocks or [Text("The file holds neither timings nor versions.")]
 
 
 # ---------------------------------------------------------------------- parts
 
 
-def _facts(caption: str, facts: Mapping[str, Any]) -> Table:
-    return Table(caption, (), [[str(name), shown(value)] for name, value in facts.items()])
+def _table(caption: str, facts: Mapping[str, Any] | None) -> list[Block]:
+    """A table of facts by name; nothing where there are none."""
+    rows = [[str(name), shown(value)] for name, value in (facts or {}).items()]
+    return [Table(caption, (), rows)] if rows else []
 
 
 def _seconds(value: Any) -> str:

@@ -25,7 +25,7 @@ from deconditional.errors import SavedModelError, UsageError
 from deconditional.saving.container import Archive, ArrayWriter, refuse, write
 from deconditional.saving.identity import versions
 from deconditional.saving.objects import ObjectReader, ObjectWriter
-from deconditional.saving.outputs import check_folder
+from deconditional.saving.outputs import check_target
 from deconditional.saving.registry import name_of_class
 
 KIND = "deconditional model"
@@ -124,12 +124,11 @@ def load(path: str | os.PathLike[str], *, own_kernels: Sequence[type[AbstractKer
             raise TypeError(f"own_kernels must be classes of GPJax kernels, not {kind!r}.")
     with Archive.opened(path, KIND) as archive:
         header = archive.header
-        if set(header) != {"format", "content", "arrays", "digest", *ABOUT}:
+        if set(header) != {"format", "content", "digest", *ABOUT}:
             refuse("its parts are not those of a saved model")
         model = ObjectReader(archive, own_kernels).read(header["content"])
         if not isinstance(model, Savable) or name_of_class(type(model)) != header["class"]:
             refuse("it says two things about its class")
-        archive.check_all_used()
     return model
 
 
@@ -161,13 +160,7 @@ def _checked_output(path: str | os.PathLike[str], overwrite: bool) -> Path:
     place = Path(path)
     if not place.suffix and not place.is_dir():
         place = place.with_name(f"{place.name}.npz")
-    if place.is_dir():
-        raise UsageError(f"{str(place)!r} is a folder; name a file.")
-    if place.suffix != ".npz":
-        raise UsageError(f"the file {str(place)!r} must end in .npz; name another.")
-    if place.exists() and not overwrite:
-        raise UsageError(f"{str(place)!r} exists; name another file, or use overwrite=True.")
-    check_folder(place)
+    check_target(place, "file", (".npz",), overwrite)
     if place.exists():
         try:
             inspect(place)

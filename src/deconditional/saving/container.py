@@ -2,7 +2,8 @@
 
 Nothing in here executes what a file says. Members are stored, not compressed, so that a file
 cannot be larger in memory than on disk; arrays have a handful of plain number types; names of
-members, sizes, checksums and the structure of the JSON are checked before anything is built.
+members and their sizes are checked before anything is read, and their checksums, which zip
+archives have, when they are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -54,8 +55,7 @@ class ArrayWriter:
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
-        self.names: dict[str, str] = {}
-        """Names of arrays by their digest."""
+        self._names: dict[str, str] = {}  # by their digest
 
     def add(self, array: Any) -> str:
         """The name of an array in the file."""
@@ -66,7 +66,7 @@ class ArrayWriter:
                 f"an array of {values.dtype} cannot be saved; convert it to float64 or int64 first."
             )
         values = np.ascontiguousarray(values, dtype=little).reshape(values.shape)
-        name = self.names.setdefault(digest(values), f"a{len(self.names):05d}")
+        name = self._names.setdefault(digest(values), f"a{len(self._names):05d}")
         self.arrays.setdefault(name, values)
         return name
 
@@ -78,22 +78,21 @@ def write(path: Path, kind: str, header: Mapping[str, Any], arrays: ArrayWriter)
         "schema": SCHEMA,
         "created": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         **header,
-        "arrays": {name: key for key, name in arrays.names.items()},
     }
-    whole["digest"] = header_digest(whole)
-    text = json.dumps(whole, allow_nan=False, separators=(",", ":")).encode()
-    if len(text) > LARGEST_HEADER:
-        raise SavedModelError(
-            f"what is not an array takes {len(text) / 2**20:.0f} MB, more than a file may have; "
-            "use shorter labels, or whole numbers, for the bags."
-        )
     try:
         with replacing(path) as part, zipfile.ZipFile(part, "x", zipfile.ZIP_STORED) as archive:
-            archive.writestr(zipfile.ZipInfo(HEADER, EPOCH), text)
             for name, values in arrays.arrays.items():
                 info = zipfile.ZipInfo(f"arrays/{name}.npy", EPOCH)
                 with archive.open(info, "w", force_zip64=values.nbytes > 2**31) as member:
                     np.lib.format.write_array(member, values, (1, 0), allow_pickle=False)
+            whole["digest"] = fingerprint(whole, archive.infolist())
+            text = json.dumps(whole, allow_nan=False, separators=(",", ":")).encode()
+            if len(text) > LARGEST_HEADER:
+                raise SavedModelError(
+                    f"what is not an array takes {len(text) / 2**20:.0f} MB, more than a file may "
+                    "have; use shorter labels, or whole numbers, for the bags."
+                )
+            archive.writestr(zipfile.ZipInfo(HEADER, EPOCH), text)
     except OSError as error:
         raise UsageError(
             f"could not write {str(path)!r} ({error.strerror or error}); what was there has not "
@@ -101,10 +100,11 @@ def write(path: Path, kind: str, header: Mapping[str, Any], arrays: ArrayWriter)
         ) from None
 
 
-def header_digest(header: Mapping[str, Any]) -> str:
-    """Checksum of everything the JSON says, whatever its layout."""
+def fingerprint(header: Mapping[str, Any], members: Iterable[zipfile.ZipInfo]) -> str:
+    """A digest of what the JSON says and of the checksums of the arrays, whatever their order."""
     rest = {key: value for key, value in header.items() if key != "digest"}
-    return digest(json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False))
+    sums = sorted(f"{info.filename} {info.CRC}" for info in members if info.filename != HEADER)
+    return digest(json.dumps([rest, sums], sort_keys=True, allow_nan=False))
 
 
 def refuse(why: str) -> NoReturn:
@@ -113,13 +113,7 @@ def refuse(why: str) -> NoReturn:
 
 
 class Archive:
-    """An open file, its JSON checked and its arrays there to be asked for.
-
-    Attributes
-    ----------
-    header
-        The JSON.
-    """
+    """An open file, its JSON checked (``header``) and its arrays there to be asked for."""
 
     def __init__(self, archive: zipfile.ZipFile, kind: str, size: int):
         members = archive.infolist()
@@ -134,12 +128,8 @@ class Archive:
         if HEADER not in self._members:
             refuse(f"it has no {HEADER}, so it was not written by save")
         self.header = _checked_header(self._bytes(HEADER, LARGEST_HEADER), kind)
-        digests = self.header.get("arrays")
-        if not isinstance(digests, dict):
-            refuse("the list of its arrays is missing")
-        self._digests: dict[str, str] = digests
-        if {f"arrays/{name}.npy" for name in self._digests} | {HEADER} != set(self._members):
-            refuse("the arrays in it are not those its list names")
+        if self.header.get("digest") != fingerprint(self.header, members):
+            refuse("its parts do not match its fingerprint, so it is damaged or was edited")
         self._arrays: dict[str, np.ndarray] = {}
 
     @classmethod
@@ -181,23 +171,16 @@ class Archive:
         return content
 
     def array(self, name: Any) -> np.ndarray:
-        """Array of a name, its digest checked; it cannot be written to."""
-        if not isinstance(name, str) or name not in self._digests:
+        """Array of a name; it cannot be written to."""
+        member = f"arrays/{name}.npy"
+        if not isinstance(name, str) or member not in self._members:
             refuse(f"it names an array {str(name)[:40]!r} that it does not have")
         if name not in self._arrays:
-            values = _read_npy(self._bytes(f"arrays/{name}.npy"))
+            values = _read_npy(self._bytes(member))
             if values is None:
                 refuse(f"array {name} is not one of plain numbers, as large as its shape needs")
-            if digest(values) != self._digests[name]:
-                refuse(f"array {name} does not match its fingerprint, so it is damaged")
             self._arrays[name] = values
         return self._arrays[name]
-
-    def check_all_used(self) -> None:
-        """Raise where an array was never asked for: it has no place in a model."""
-        unused = sorted(set(self._digests) - set(self._arrays))
-        if unused:
-            refuse(f"array {unused[0]} belongs to nothing")
 
 
 def _check_member(info: zipfile.ZipInfo) -> None:
@@ -232,8 +215,6 @@ def _checked_header(content: bytes, kind: str) -> dict[str, Any]:
             f"it was saved{by} with schema {schema}; this version reads up to {SCHEMA}. "
             "Update deconditional"
         )
-    if header.get("digest") != header_digest(header):
-        refuse(f"{HEADER} does not match its fingerprint, so it is damaged or was edited")
     return header
 
 

@@ -25,17 +25,10 @@ KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
 class Kind(NamedTuple):
-    """Kind of values: how to recognise, write and read them.
+    """Kind of values: how to recognise, write and read them."""
 
-    Attributes
-    ----------
-    applies
-        Whether a value is of the kind.
-    write, read
-        To what JSON has and back, with the writer or reader for what is inside.
-    """
-
-    applies: Callable[[Any], bool]
+    applies: Callable[[Any], bool]  # whether a value is of the kind
+    # write, read: to what JSON has and back, with the writer or reader for what is inside.
     write: Callable[[Any, ObjectWriter], Any]
     read: Callable[[Any, ObjectReader], Any]
 

@@ -6,7 +6,7 @@ import glob
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,12 +39,7 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
 def check_place(path: Path, what: str) -> None:
     r"""Raise unless a file or store of this name can be made here.
 
-    Parameters
-    ----------
-    path
-        The file.
-    what
-        What to call it in errors.
+    `what` is what errors call it.
     """
     check_name(path, what)
     check_folder(path)
@@ -60,6 +55,25 @@ def check_place(path: Path, what: str) -> None:
         mode = os.lstat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
             raise UsageError(f"the {what} {str(path)!r} is a device or a pipe; name a file.")
+
+
+def check_target(path: Path, what: str, endings: Sequence[str], overwrite: bool) -> None:
+    """Raise unless a file of one of these endings can be made here, and may replace what is there.
+
+    What a folder that ends in .zarr holds is for whoever writes a store to look at.
+    """
+    if path.suffix not in endings:
+        *others, last = endings
+        ends = f"{', '.join(others)} or {last}" if others else last
+        raise UsageError(f"the {what} {str(path)!r} must end in {ends}; name another.")
+    check_place(path, what)
+    if path.is_dir() and path.suffix != ".zarr":
+        raise UsageError(f"the {what} {str(path)!r} is a folder; name a file.")
+    if os.path.lexists(path) and not overwrite:
+        raise UsageError(
+            f"the {what} {str(path)!r} exists; name another, or replace it (overwrite=True, "
+            "--overwrite)."
+        )
 
 
 def check_name(path: Path, what: str) -> None:

@@ -131,19 +131,13 @@ def opened(
 
 @dataclass(frozen=True)
 class CheckpointPart:
-    """Part of an open checkpoint that belongs to one of the fits that a fit is made of.
+    """Part of an open checkpoint that belongs to one of the fits that a fit is made of."""
 
-    Attributes
-    ----------
-    file, prefix
-        The file, and what is before the names of its sections; None where nothing is kept.
-    identity
-        What sections have to agree with: data, model, options and version.
-    """
-
+    # file, prefix: the file, and what is before the names of its sections; None where nothing is
+    # kept.
     file: _File | None = None
     prefix: str = ""
-    identity: str = ""
+    identity: str = ""  # what sections have to agree with: data, model, options and version
     _sections: list[CheckpointSection] = field(default_factory=list)
 
     def section(self, name: str) -> CheckpointSection:
@@ -183,12 +177,8 @@ def within(kept: CheckpointPart | None, name: str = "") -> dict[str, Any]:
 class CheckpointSection:
     """Section of a checkpoint: the state of one stage of a fit. One without a file keeps nothing.
 
-    Attributes
-    ----------
-    found
-        The state that the file had, arrays and plain values by name; None where there was none.
-    resumed
-        What the stage took from it, in words.
+    ``found`` is the state that the file had, arrays and plain values by name, None where there was
+    none; ``resumed`` what the stage took from it, in words.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from deconditional.scores.distributions import (
+    Distributions,
     crps_gaussian,
     mixture_cdf,
     mixture_quantile,
@@ -26,7 +27,7 @@ KINDS: tuple[Kind, ...] = ("normal", "lognormal", "rectified normal")
 
 
 @dataclass(frozen=True)
-class Marginals:
+class Marginals(Distributions):
     """One distribution per cell, described by its normal part.
 
     Attributes
@@ -75,11 +76,6 @@ class Marginals:
         """The value below which a cell lies with this probability."""
         normal = mixture_quantile(self.location[None], self.scale[None] ** 2, level)
         return np.exp(normal) if self.kind == "lognormal" else np.clip(normal, self.low, self.high)
-
-    def interval(self, level: float) -> tuple[Floats, Floats]:
-        """Central interval, lower and upper ends."""
-        tail = 0.5 * (1.0 - level)
-        return self.quantile(tail), self.quantile(1.0 - tail)
 
     def pit(self, truth: Floats, seed: int = 0) -> Floats:
         """Probability that a cell is below its truth: uniform where the cells are calibrated.

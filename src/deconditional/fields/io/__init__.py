@@ -5,9 +5,9 @@ is there whole or not at all.
 """
 
 from deconditional.fields.io.attributes import understandable
-from deconditional.fields.io.checks import available_memory, shown_bytes
+from deconditional.fields.io.checks import check_room
 from deconditional.fields.io.geo import is_raster, is_table_file, open_table
-from deconditional.fields.io.reading import UnreadableError, open_fields, open_fine
+from deconditional.fields.io.reading import open_fields, open_fine
 from deconditional.fields.io.writing import (
     check_output,
     check_writable,
@@ -17,9 +17,8 @@ from deconditional.fields.io.writing import (
 )
 
 __all__ = [
-    "UnreadableError",
-    "available_memory",
     "check_output",
+    "check_room",
     "check_writable",
     "is_raster",
     "is_table_file",
@@ -28,7 +27,6 @@ __all__ = [
     "open_table",
     "protect_inputs",
     "remove",
-    "shown_bytes",
     "understandable",
     "write_fields",
 ]

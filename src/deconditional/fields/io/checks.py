@@ -79,14 +79,20 @@ def refuse_pickles(place: str) -> None:
             )
 
 
+def check_room(needed: float, what: str, remedy: str) -> None:
+    """Raise where memory has no room for something that takes so many bytes."""
+    free = available_memory()
+    if needed > free:
+        raise UsageError(
+            f"{what} does not fit into memory: {shown_bytes(needed)} of values, where "
+            f"{shown_bytes(free)} are free; {remedy}."
+        )
+
+
 def check_memory(data: xr.Dataset, path: str, which: str) -> None:
     """Raise where the values of an open file do not fit into memory."""
-    needed, memory = data.nbytes, available_memory()
-    if needed > memory:
-        largest = max(data.variables, key=lambda name: data[name].nbytes)
-        shape = " x ".join(map(str, data[largest].shape)) or "one"
-        raise UsageError(
-            f"the {which} file {path!r} does not fit into memory: {shown_bytes(needed)} of values "
-            f"({str(largest)!r} has {shape} values), {shown_bytes(memory)} free; cut it to the "
-            "region, times and variables that are needed."
-        )
+    largest = max(data.variables, key=lambda name: data[name].nbytes, default="")
+    shape = " x ".join(map(str, data[largest].shape if largest in data else ())) or "one"
+    remedy = "cut it to the region, times and variables that are needed"
+    what = f"the {which} file {path!r}"
+    check_room(data.nbytes, what, f"{str(largest)!r} has {shape} values; {remedy}")

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from deconditional.errors import UsageError, one_line
-from deconditional.fields.io.checks import available_memory, shown_bytes
+from deconditional.fields.io.checks import check_room
 
 RASTERS = (".tif", ".tiff", ".vrt", ".img", ".asc", ".jp2")
 TABLES = (".gpkg", ".geojson", ".json", ".shp", ".fgb", ".parquet", ".csv")
@@ -57,12 +57,10 @@ def open_raster(path: str, which: str, chunked: bool | None = False) -> xr.Datas
             f"the {which} file {path!r} says nothing of where its cells are; give it a "
             "georeference, as gdal_translate -a_ullr -a_srs does."
         )
-    size = sum(8 * v.size for v in data.data_vars.values())
-    if not chunked and size > available_memory():
-        raise UsageError(
-            f"the {which} file {path!r} takes {shown_bytes(size)} of memory; cut it to the region "
-            "that is needed, or use --chunked yes."
-        )
+    if not chunked:
+        size = sum(8 * v.size for v in data.data_vars.values())
+        remedy = "cut it to the region that is needed, or use --chunked yes"
+        check_room(size, f"the {which} file {path!r}", remedy)
     stem, bands = Path(path).stem, list(data.data_vars)
     said = [str(data[band].attrs.get("long_name") or "").strip() for band in bands]
     own = len(bands) > 1 and len(set(said)) == len(said) and all(said)

@@ -19,13 +19,7 @@ import xarray as xr
 
 from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.attributes import understandable
-from deconditional.fields.io.checks import (
-    available_memory,
-    check_memory,
-    check_whole,
-    refuse_pickles,
-    shown_bytes,
-)
+from deconditional.fields.io.checks import check_memory, check_room, check_whole, refuse_pickles
 from deconditional.fields.io.geo import is_raster, open_raster
 
 CHUNKED_BYTES = 2e9
@@ -48,14 +42,8 @@ def open_fields(
 ) -> xr.Dataset:
     """One dataset from a file, a Zarr store, or several of these (globs included).
 
-    Parameters
-    ----------
-    paths
-        Files or patterns such as ``"data/tas_*.nc"``.
-    which
-        What to call the data in errors.
-    chunked
-        Whether to leave the data in its files, as Dask arrays; None goes by its size.
+    `which` is what errors call the data. It stays in its files, as Dask arrays, where it is to be
+    `chunked`; None goes by its size.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     files = [file for path in given for file in _matching(str(path), which)]
@@ -110,8 +98,7 @@ def _check_together(parts: Sequence[xr.Dataset]) -> None:
     for variable in every.values():
         sizes = (len(lines[str(d)]) if d in lines else n for d, n in variable.sizes.items())
         total += 8 * math.prod(sizes)
-    if total > available_memory():
-        raise ValueError(f"on one grid they would take {shown_bytes(total)}")
+    check_room(total, "the grid that all of them make", "cut them to a region")
 
 
 def _with_times(parts: Sequence[xr.Dataset]) -> list[xr.Dataset]:
@@ -137,14 +124,6 @@ def _matching(path: str, which: str) -> list[str]:
     if not os.path.isfile(path) and not os.path.isdir(path):
         raise UsageError(f"the {which} file {path!r} is a device or a pipe; name a file.")
     return [path]
-
-
-class UnreadableError(UsageError):
-    """A file that cannot be read; `reason` is what the library that tried has said."""
-
-    def __init__(self, message: object, reason: str = ""):
-        super().__init__(message)
-        self.reason = reason
 
 
 def _size(path: str, which: str) -> int:
@@ -219,8 +198,8 @@ def _reading(path: str, which: str) -> Iterator[None]:
             remedy = (
                 "correct the units of its times, as in 'days since 2000-01-01', and their calendar."
             )
-        raise UnreadableError(
-            f"cannot read the {which} file {path!r} as {kind} ({reason}); {remedy}", reason
+        raise UsageError(
+            f"cannot read the {which} file {path!r} as {kind} ({reason}); {remedy}"
         ) from None
 
 

@@ -16,10 +16,10 @@ import xarray as xr
 
 from deconditional.errors import UsageError, one_line
 from deconditional.fields.io.attributes import understandable, writable
-from deconditional.saving.outputs import check_name, check_place, replacing
+from deconditional.saving.outputs import check_name, check_target, replacing
 
 GEOTIFF = (".tif", ".tiff")
-NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
+OTHER_ENDINGS = (".nc4", ".cdf", ".netcdf", ".tiff")
 KEPT = ("units", "calendar", "bounds", "climatology", "grid_mapping")
 """What a result takes over of the encoding of its coordinates."""
 
@@ -30,43 +30,30 @@ NETCDF_NAME = re.compile(r"[^\x00-/:-@\[-^`{-\x7f][^\x00-\x1f/\x7f]*(?<! )")
 def protect_inputs(out: str | Path, inputs: Sequence[str | Path], what: str = "output") -> None:
     """Raise where an output, or what is made beside it, would replace one of the inputs.
 
-    Parameters
-    ----------
-    out
-        The output.
-    inputs
-        Files and stores, or patterns of them.
-    what
-        What to call the output in errors.
+    Inputs are files and stores, or patterns of them; `what` is what errors call the output.
     """
     check_name(Path(out), what)
     try:
-        place = Path(out).resolve()
-        for given in inputs:
-            for file in glob.glob(str(given)) or [str(given)]:
-                if _endangers(place, file):
-                    raise UsageError(
-                        f"the {what} {str(out)!r} is also an input ({str(given)!r}), which would "
-                        "be lost; name another."
-                    )
-    except (OSError, RuntimeError) as error:  # names too long, links in a circle
-        raise UsageError(
-            f"the {what} {str(out)!r} cannot be used ({one_line(error)}); name another."
-        ) from None
+        place = Path(os.path.realpath(out))
+        files = [
+            (given, file) for given in map(str, inputs) for file in glob.glob(given) or [given]
+        ]
+        lost = next((given for given, file in files if _endangers(place, file)), None)
     except ValueError as error:
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(f"a file cannot have a name with {one_line(error)}; correct it.") from None
+    if lost is not None:
+        raise UsageError(
+            f"the {what} {str(out)!r} is also an input ({lost!r}), which would be lost; name "
+            "another."
+        )
 
 
 def _endangers(place: Path, file: str) -> bool:
-    if place.exists() and os.path.exists(file) and os.path.samefile(place, file):
+    """Whether a file is lost where something is written at a place, or beside it meanwhile."""
+    source = Path(os.path.realpath(file))
+    if os.path.exists(file) and os.path.exists(place) and os.path.samefile(place, file):
         return True
-    try:
-        source = Path(file).resolve()
-        if source.is_dir() and source.suffix != ".zarr" and not _is_store(source):
-            return False
-    except (OSError, RuntimeError):  # a link in a circle, or a name too long, is no input
+    if os.path.isdir(source) and source.suffix != ".zarr" and not _is_store(source):
         return False
     beside = source.parent == place.parent and source.name.startswith(f".{place.name}.")
     around = place.suffix == ".zarr" and source.is_relative_to(place)
@@ -76,27 +63,19 @@ def _endangers(place: Path, file: str) -> bool:
 def check_output(path: str | Path, overwrite: bool = False) -> Path:
     """The path, once it is known that a result can be written there."""
     out = Path(path)
-    if out.suffix not in (*NETCDF, ".zarr", *GEOTIFF):
-        raise UsageError(f"the output {str(out)!r} must end in .nc, .zarr or .tif; name another.")
+    check_target(out, "output", (".nc", ".zarr", ".tif", *OTHER_ENDINGS), overwrite)
     if out.suffix in GEOTIFF and importlib.util.find_spec("rioxarray") is None:
         raise UsageError("writing GeoTIFF needs: pip install 'deconditional[geo]'.")
     if out.suffix == ".zarr":
-        try:
-            import zarr  # noqa: F401
-        except ImportError:
-            raise UsageError("writing Zarr needs: pip install 'deconditional[zarr]'.") from None
+        if importlib.util.find_spec("zarr") is None:
+            raise UsageError("writing Zarr needs: pip install 'deconditional[zarr]'.")
         if "::" in str(out.absolute()):
             raise UsageError(
                 f"the output {str(out)!r} has '::' in its name, which Zarr takes for an address; "
                 "name another."
             )
-    check_place(out, "output")
-    if out.is_dir() and out.suffix != ".zarr":
-        raise UsageError(f"the output {str(out)!r} is a folder; name a file.")
-    if out.is_file() and out.suffix == ".zarr":
-        raise UsageError(f"the output {str(out)!r} is a file, not a Zarr store; name another.")
-    if os.path.lexists(out) and not overwrite:
-        raise UsageError(f"the output {str(out)!r} exists; name another, or add --overwrite.")
+        if out.is_file():
+            raise UsageError(f"the output {str(out)!r} is a file, not a Zarr store; name another.")
     if out.is_dir() and any(out.iterdir()) and not _is_store(out):
         raise UsageError(f"the folder {str(out)!r} is not a Zarr store; name another output.")
     # xarray takes a path that begins with ~ for a home folder; an absolute one cannot.
@@ -110,14 +89,7 @@ def _is_store(folder: Path) -> bool:
 def check_writable(dataset: xr.Dataset, path: Path, dims: Collection[str] | None = None) -> None:
     """Raise, before any work, where a coordinate that a result will have cannot be written.
 
-    Parameters
-    ----------
-    dataset
-        Where predictions are wanted.
-    path
-        The output.
-    dims
-        Dimensions of the result; without them, all of the dataset.
+    The result will have the dimensions `dims` of the dataset, without them all.
     """
     for name, coordinate in dataset.coords.items():
         if dims is not None and not set(coordinate.dims) <= set(dims):

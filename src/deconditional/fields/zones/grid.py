@@ -113,20 +113,6 @@ class Zones(Grid):
         """The rings of polygons."""
         return self.rings.take(~self.points[self.rings.owner])
 
-    def meets(self, fine: Grid) -> bool:
-        """Whether zones and fine cells may have anything in common, by where they end."""
-        low, high = (end.T for end in self.rings.ends)
-        y, x = (np.asarray(line[np.isfinite(line)]) for line in fine.centres.T)
-        if isinstance(fine, Lattice):
-            y, x = fine.y.bounds, fine.x.bounds
-        if not len(y) or (low[1] > y.max()).all() or (high[1] < y.min()).all():
-            return False
-        if fine.frame.spherical:
-            turn = FULL_CIRCLE * np.floor((low[0] - x.min()) / FULL_CIRCLE)
-            begin = low[0] - turn
-            return bool(((begin <= x.max()) | (high[0] - turn >= x.min() + FULL_CIRCLE)).any())
-        return bool(((low[0] <= x.max()) & (high[0] >= x.min())).any())
-
     def _by_intersection(self, fine: Grid) -> csr_array:
         """Areas shared with cells of any form, by intersecting their outlines on the map."""
         import shapely

@@ -5,7 +5,7 @@ Nothing is repaired here. What is wrong is said with the rows it is wrong in, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,15 @@ from deconditional.fields.axes import Grid
 from deconditional.fields.zones.crs import Meeting
 from deconditional.fields.zones.grid import DIM, Zones
 from deconditional.fields.zones.rows import TIME, Rows, named_rows
+
+PLACES = {
+    True: {
+        "lat": {"units": "degrees_north", "standard_name": "latitude"},
+        "lon": {"units": "degrees_east", "standard_name": "longitude"},
+    },
+    False: {"y": {"units": "m"}, "x": {"units": "m"}},
+}
+"""Coordinates of zones and what is said of them, on a sphere or not."""
 
 POLYGONS, POINTS = ("Polygon", "MultiPolygon"), ("Point", "MultiPoint")
 
@@ -54,18 +63,12 @@ class Layer:
         is_point = bool(table.geom_type.isin(POINTS).all())
         check_geometry(table, is_point, meeting.geographic)
         rings = meeting.rings(table.geometry.to_numpy(), is_point)
-        spherical = fine.frame.spherical
-        names = ("lat", "lon") if spherical else ("y", "x")
-        grid = Zones(len(table), rings, np.full(len(table), is_point), names, fine.frame)
-        standard = ("latitude", "longitude")
-        units = ("degrees_north", "degrees_east") if spherical else ("m", "m")
-        about: list[Mapping[str, str]] = [
-            {"units": unit, **({"standard_name": word} if spherical else {})}
-            for unit, word in zip(units, standard, strict=True)
-        ]
-        coords = {name: (DIM, grid.centres[:, k], about[k]) for k, name in enumerate(names)} | {
-            DIM: (DIM, labels(table))
-        }
+        about = PLACES[fine.frame.spherical]
+        y, x = about
+        grid = Zones(len(table), rings, np.full(len(table), is_point), (y, x), fine.frame)
+        lines = zip(about, grid.centres.T, about.values(), strict=True)
+        coords: dict[str, Any] = {name: (DIM, line, attrs) for name, line, attrs in lines}
+        coords[DIM] = (DIM, labels(table))
         if rows.times is not None:
             coords[TIME] = (TIME, rows.times, {"standard_name": "time"})
             grid = grid.at(TIME, rows.times)

@@ -24,21 +24,13 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Rows:
-    """Which zone and which time every row of a table is of.
+    """Which zone and which time every row of a table is of."""
 
-    Attributes
-    ----------
-    first : (zones,)
-        A row of each zone, in the order in which they come.
-    zone, time : (rows,)
-        The zone and the time of every row.
-    times
-        In order; None of a table without times, where every row is a zone.
-    """
-
-    first: Ints
+    first: Ints  # (zones,): a row of each zone, in the order in which they come
+    # zone, time (rows,): the zone and the time of every row.
     zone: Ints
     time: Ints
+    # In order; None of a table without times, where every row is a zone.
     times: np.ndarray | None = None
 
     @classmethod
