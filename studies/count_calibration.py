@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import kstest, norm
 
 import deconditional as dc
-from deconditional.inference.laplace import settle, solution_of
+from deconditional.inference.laplace import settled, solution_of
 from deconditional.models.families import pose
 from deconditional.models.sources import Source, given
 from deconditional.scores import pit_coverage
@@ -71,7 +71,7 @@ def places(name: str, draws: int, seed: int = 0, inference: str = "collapsed") -
         seen = replace(problem.sources[0], y=jnp.asarray(y))
         posed = replace(problem, sources=(seen,))
         if problem.variational:
-            posed = settle(posed, np.zeros(0), solution_of)
+            posed = settled(posed, np.zeros(0), solution_of)[0]
         _, field = solution_of(posed, np.zeros(0))
         m, v = (np.asarray(each) for each in field.moments(points))
         found[k, :-1] = norm.cdf((f[looked_at] - m[looked_at]) / np.sqrt(v[looked_at]))

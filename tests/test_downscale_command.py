@@ -92,9 +92,6 @@ class Regression:
 
     predict_from_means = predict_held_out
 
-    def log_marginal(self):
-        return 0.0
-
 
 @pytest.fixture
 def at_once(monkeypatch):

@@ -69,9 +69,6 @@ class Line:
 
     predict_from_means = predict_held_out
 
-    def log_marginal(self):
-        return 0.0
-
 
 @pytest.fixture
 def at_once(monkeypatch):

@@ -3,16 +3,12 @@
 from dataclasses import replace
 
 import equinox as eqx
-import gpjax.kernels as gk
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import logsumexp
 from scipy.stats import norm, qmc
 
-import deconditional as dc
 from deconditional.fitting.draws import PROPOSALS, WeightedDraws, weighted_draws
-from deconditional.fitting.evaluation import loss_and_gradient
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
 from deconditional.fitting.sobol import sobol
@@ -132,22 +128,6 @@ def test_the_mode_is_all_there_is_without_parameters_or_time():
         found = weighted_draws(problem, np.full(2, 0.25))[0]
     np.testing.assert_array_equal(found.pick(8), [[0.25, 0.25]])
     assert stop.used
-
-
-def test_the_marginal_is_that_of_quadrature():
-    """Of a problem with one parameter, on a grid of it."""
-    rng = np.random.default_rng(0)
-    x = np.sort(rng.uniform(0, 6, 300))
-    bags = dc.Bags.from_points(x, np.arange(300) // 10)
-    z = bags.means(np.sin(x)) + 0.1 * rng.standard_normal(30)
-    held = {"kernel.lengthscale": 1.0, "kernel.variance": 1.0}
-    model = dc.BaggGP(gk.RBF(), n_restarts=1, fixed=held).fit(bags, z)
-    problem, mode = model.fitted_.problem, model.fitted_.optimum.vector
-    grid = mode + np.linspace(-3, 3, 121)[:, None]
-    density = [-float(loss_and_gradient(problem, jnp.asarray(v))[0]) for v in grid]
-    expected = logsumexp(density) + np.log(6 / 120)
-    assert model.log_marginal() == pytest.approx(expected, abs=0.02)
-    assert model.log_marginal() < model.log_evidence_
 
 
 def test_draws_that_came_up_twice_are_asked_once():

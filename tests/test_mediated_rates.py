@@ -110,6 +110,21 @@ def test_stations_beside_mediated_counts_are_one_dense_regression(unmatched):
     assert_close(found.variance, 1.0 - np.sum(gain * gram(x, at), 0), tolerance=1e-3)
     assert (model.predict(at, source=1).mean == found.mean).all()
     assert "source0.noise_std" in model.parameters_
+    # Held out: the first source by the regression, a station by all links and the other stations.
+    folds = np.concatenate([np.arange(80) % 2, [0, 1, 1]])
+    held_out = model.predict_held_out(folds)
+    regression = model.regressor_.predict_held_out(folds[:80])
+    assert held_out.draws.shape[1] == 83
+    assert_close(held_out.mean[:80], regression.mean)
+    rest = np.r_[:60, 61, 62]
+    gain = np.linalg.solve(gram(x[rest], x[rest]) + np.diag(noise[rest]), gram(x[rest], at[:1]))
+    variance = 1.0 - np.sum(gain * gram(x[rest], at[:1])) + 0.05**2
+    error = np.sqrt(variance / len(held_out.draws))
+    assert abs(held_out.mean[80] - (gain.T @ values[rest])[0]) < 4 * error
+    assert held_out.std[80] == pytest.approx(np.sqrt(variance), rel=0.1)
+    for wrong in (np.arange(82) % 2, np.r_[np.zeros(80), 1, 1, 1]):
+        with pytest.raises(ValueError, match="83 observations of all sources"):
+            model.predict_held_out(wrong)
 
 
 @pytest.mark.parametrize(

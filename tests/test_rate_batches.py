@@ -10,7 +10,7 @@ import pytest
 
 import deconditional as dc
 from deconditional.inference.bound import Natural, elbo, full_bound, likelihood, optimal
-from deconditional.inference.laplace import settle, solution_of
+from deconditional.inference.laplace import settled, solution_of
 from deconditional.inference.minibatches import Batches
 from deconditional.models.families import pose
 from deconditional.models.sources import Source, given
@@ -33,7 +33,7 @@ def posed(name):
 def posterior(problem, at):
     """Evidence and q(v) of all observations at once, by the precision."""
     for _ in range(3):
-        problem = settle(problem, at, solution_of)
+        problem = settled(problem, at, solution_of)[0]
     solution, field = solution_of(problem, at)
     covariance = field.coefficients.covariance(jnp.eye(len(solution.unknowns.v)))
     precision = jnp.linalg.inv(covariance)

@@ -306,12 +306,14 @@ def test_bad_commands_end_with_two_and_a_line(spoiled, name, capsys):
     assert not (spoiled / "never.nc").exists()
 
 
-def test_several_sizes_are_no_raster(folder):
+def test_a_raster_has_one_size_and_a_rate_once(folder):
     from deconditional.fields.io.writing import bands
 
     data = xr.Dataset(
         {"mean": (("y", "x"), np.zeros((2, 3)))}, {"y": [0.0, 1.0], "x": [0.0, 1.0, 3.0]}
     )
+    rates = data.assign(rate=data["mean"], std=data["mean"]).isel(x=slice(2))
+    assert list(bands(rates)) == ["rate", "std"]
     with pytest.raises(UsageError, match="several sizes"):
         bands(data)
     with pytest.raises(UsageError, match="choose one time"):

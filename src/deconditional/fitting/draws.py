@@ -122,21 +122,6 @@ def _asked(problem: Any, others: Sequence[Any]) -> tuple[Callable[[Any], Any], i
     return ask, BATCH if getattr(problem, "is_small", False) else 1
 
 
-def log_marginal(problem: Problem, mode: np.ndarray) -> float:
-    """Log probability of the observations, hyper-parameters integrated out about their mode.
-
-    Laplace's approximation: what the data say nothing of costs nothing, what they have to find
-    costs as much as they narrow it. Of models with more and fewer parameters the evidence at the
-    mode, which knows no such price, takes the richer one too often.
-    """
-    mode = np.asarray(mode, dtype=float)
-    found = -float(loss_and_gradient(problem, jnp.asarray(mode))[0])
-    if not len(mode):
-        return found
-    values = np.maximum(np.linalg.eigvalsh(_curvature(problem, mode)), LEAST_CURVATURE)
-    return found + 0.5 * float(len(mode) * np.log(2.0 * np.pi) - np.log(values).sum())
-
-
 @eqx.filter_jit
 def _loss(problem: Problem, vector: Any) -> Any:
     """The negative log posterior by itself."""

@@ -68,6 +68,7 @@ def maximise(
     max_iter: int = 300,
     seed: int = 0,
     starts: tuple[np.ndarray, ...] = (),
+    tolerance: float | None = None,
     section: CheckpointSection | None = None,
 ) -> Optimum:
     """Maximise the log posterior.
@@ -77,6 +78,8 @@ def maximise(
     the better half, and at least two, then run to convergence. An evaluation keeps one core busy,
     unless it is spread over devices, so restarts run together on a pool of threads: XLA leaves
     Python's lock.
+
+    A run ends where a step gains less than `tolerance`, or a ten-millionth of the loss.
 
     The best of every restart is kept in the `section` of a checkpoint and taken from there. Where
     a stop is asked for (:mod:`deconditional.fitting.interrupts`), the best parameters so far are
@@ -88,7 +91,7 @@ def maximise(
     if ended:
         return replace(ended, compile_seconds=0.0)
     points = kept or _starts(problem.parameters, n_restarts, seed, starts)
-    search = _Search(problem, section, [_Restart(point) for point in points])
+    search = _Search(problem, section, [_Restart(point) for point in points], tolerance)
     began = time.perf_counter()
     search.loss(search.restarts[0], points[0])
     compile_seconds = time.perf_counter() - began
@@ -137,8 +140,15 @@ class _Restart:
 class _Search:
     """All restarts of a fit, and what they share: the problem, its bounds, a count, an end."""
 
-    def __init__(self, problem: Problem, section: CheckpointSection, restarts: list[_Restart]):
+    def __init__(
+        self,
+        problem: Problem,
+        section: CheckpointSection,
+        restarts: list[_Restart],
+        tolerance: float | None = None,
+    ):
         self.problem, self.section, self.restarts = problem, section, restarts
+        self.tolerance = tolerance
         self.stop, self._halt, self._counting = current(), Event(), Lock()
         self.low, self.high = problem.parameters.bounds()
         self.single = getattr(problem, "dtype", None) == jnp.float32
@@ -205,6 +215,8 @@ class _Search:
         options: dict[str, Any] = {"ftol": TOLERANCE, "gtol": 1e-3, "maxcor": 20}
         if self.single:
             options |= {"ftol": FLOAT32_TOLERANCE, "maxls": FLOAT32_LINE_SEARCH}
+        if self.tolerance is not None:
+            options["ftol"] = self.tolerance / max(abs(self.restarts[0].loss), 1.0)
         try:
             result = minimize(
                 loss,

@@ -64,7 +64,7 @@ SMALL = 2**21
 """Values of basis functions at points, a tenth of a second of an evaluation."""
 
 SETTLED = 0.05
-"""Nats between two rounds that end them."""
+"""Nats between two rounds that end them: what the next one would change is a few per cent of it."""
 
 LATENT = ("latent", "effects")
 """Names of unknowns that NUTS draws with the hyper-parameters."""
@@ -310,6 +310,8 @@ class FamilyProblem(eqx.Module):
 
     def solve(self, vector: Float[Array, " size"]) -> tuple[Solution, BasisField]:
         """What the posterior is made of at one value of the hyper-parameters, and the posterior."""
+        if not self.parameters.size:  # nothing is learnt: there is no gradient to compile
+            return solution_of(self, vector)
         return evaluated(self, vector)[2]
 
     def about(self, solution: Solution) -> FamilyProblem:
@@ -363,25 +365,24 @@ def _solution(problem: FamilyProblem, vector: Any) -> Any:
     return problem.found(vector, lambda _, mode: mode)[1]
 
 
-def settle(
+def settled(
     problem: FamilyProblem,
     vector: np.ndarray,
-    solve: Callable[..., Any] = FamilyProblem.solve,
-) -> Any:
-    """The problem about its own solution, hyper-parameters held."""
-    return settled(problem, vector, solve)[0]
-
-
-def settled(
-    problem: FamilyProblem, vector: np.ndarray, solve: Callable[..., Any]
+    solve: Callable[..., Any],
+    begun: tuple[Solution, BasisField] | None = None,
 ) -> tuple[FamilyProblem, Solution, BasisField]:
-    """The problem about its own solution, what that is made of, and the posterior."""
+    """The problem about its own solution, what that is made of, and the posterior.
+
+    `begun` is what :meth:`FamilyProblem.solve` answers, where that is known.
+    """
     before = np.inf
+    if begun is not None:
+        problem, before = problem.about(begun[0]), float(begun[1].log_evidence)
     for _ in range(8):
         solution, field = solve(problem, jnp.asarray(vector))
         problem = problem.about(solution)
         now = float(field.log_evidence)
-        if abs(now - before) < 0.1 * SETTLED:
+        if abs(now - before) < SETTLED:
             break
         before = now
     return problem, solution, field

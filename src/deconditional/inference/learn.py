@@ -46,6 +46,8 @@ class Learning:
     climb: ClimbOptions | None = None
     # Vectors to start from beside those of the data and of the priors.
     starts: tuple[np.ndarray, ...] = ()
+    # Nats gained by a step that end a run of the optimiser; None for next to none.
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def _learnt_by_map(problem: BagProblem, how: Learning, stages: CheckpointPart) -
             max_iter=how.max_iter,
             seed=how.seed,
             starts=how.starts,
+            tolerance=how.tolerance,
             section=_section(stages, "map", problem),
         )
         pieces, field = problem.solve(jnp.asarray(best.vector))

@@ -191,34 +191,57 @@ def climb(likelihood: Any, start: Unknowns) -> Climb:
     return lax.while_loop(goes_on, step, state)
 
 
+@eqx.filter_custom_vjp
 def follow(likelihood: Any, found: Unknowns) -> Unknowns:
     """The mode as a function of everything that the likelihood is made of.
 
-    The implicit function theorem: where the gradient moves by dg, the mode moves by
-    :math:`-H^{-1}dg` with the exact Hessian H of the log posterior. Its products with vectors cost
-    a pass over the points; the Gauss-Newton matrix is the preconditioner. The value is that of one
-    exact step of Newton's from `found`.
+    Its value is that of one exact step of Newton's from `found`. Its gradient is that of the
+    implicit function theorem: where the gradient moves by dg, the mode moves by :math:`-H^{-1}dg`
+    with the exact Hessian H of the log posterior, so a cotangent c becomes that of g along
+    :math:`-H^{-1}c`.
     """
-    found, fixed = held(found), held(likelihood)
-    expansion = fixed.expand(found)
+    gradient = jax.grad(likelihood.log_posterior)(found)
+    return jax.tree.map(jnp.add, found, _newton(likelihood, found, gradient))
+
+
+@follow.def_fwd
+def _follow_forward(perturbed: Any, likelihood: Any, found: Unknowns) -> tuple[Unknowns, Unknowns]:
+    at = follow(likelihood, found)
+    return at, at
+
+
+@follow.def_bwd
+def _follow_backward(
+    at: Unknowns, cotangent: Any, perturbed: Any, likelihood: Any, found: Unknowns
+) -> Any:
+    pairs = zip(at, cotangent, strict=True)  # None of what nothing hangs on
+    right = [jnp.zeros_like(u) if by is None else by for u, by in pairs]
+    along = _newton(likelihood, at, Unknowns(*right))
+    return eqx.filter_grad(lambda moved: jax.jvp(moved.log_posterior, (at,), (along,))[1])(
+        likelihood
+    )
+
+
+def _newton(likelihood: Any, at: Unknowns, right: Unknowns) -> Unknowns:
+    """The step of Newton's method for a gradient.
+
+    Products of H with vectors cost a pass over the points; the Gauss-Newton matrix is the
+    preconditioner.
+    """
+    expansion = likelihood.expand(at)
     curvature = expansion.curvature()
+    _, along = jax.linearize(jax.grad(likelihood.log_posterior), at)
 
     def apart(flat: Array) -> Unknowns:
-        return Unknowns(flat[: len(found.v)], flat[len(found.v) :])
+        return Unknowns(flat[: len(at.v)], flat[len(at.v) :])
 
-    def product(flat: Array) -> Array:
-        along = jax.jvp(lambda u: fixed.expand(u).gradient(u), (found,), (apart(flat),))[1]
-        return -jnp.concatenate(along)
-
-    def nearly(flat: Array) -> Array:
-        return jnp.concatenate(expansion.solve(curvature, apart(flat)))
-
-    def solve(product: Callable[[Array], Array], right: Array) -> Array:
-        return _solved(product, right, nearly)
-
-    gradient = jnp.concatenate(likelihood.expand(found).gradient(found))
-    step = apart(lax.custom_linear_solve(product, gradient, solve, symmetric=True))
-    return Unknowns(found.v + step.v, found.e + step.e)
+    return apart(
+        _solved(
+            lambda flat: -jnp.concatenate(along(apart(flat))),
+            jnp.concatenate(right),
+            lambda flat: jnp.concatenate(expansion.solve(curvature, apart(flat))),
+        )
+    )
 
 
 def _solved(

@@ -37,7 +37,16 @@ from deconditional.kernels.loops import (
     zero_bags,
 )
 from deconditional.kernels.radial import GenericTerm, sum_of_products
-from deconditional.kernels.tiles import Scaled, Term, chunk_means, moments_pay
+from deconditional.kernels.tiles import (
+    Scaled,
+    Term,
+    chunk_means,
+    left_operand,
+    moments_pay,
+    right_operand,
+    tile_squares,
+    tile_values_and_declines,
+)
 
 DERIVATIVES_PER_TERM = 4
 """Values and derivatives up to which one sweep for all of them is faster than two where bags are
@@ -45,6 +54,9 @@ cut into short chunks: each costs about a third of a sweep, the sweep backwards 
 
 LARGEST_DERIVATIVES = 2**28
 """Bytes of derivatives that are held at a time."""
+
+MOST_PAIRS = 2**22
+"""Pairs of single points whose values and slopes are held for a gradient: 32 MiB for each."""
 
 # --------------------------------------------------------------------------- public functions
 
@@ -105,7 +117,8 @@ def bag_cross(
     """
     layout = _as_layout(bags, points)
     x = jnp.asarray(x, layout.points.dtype)
-    if layout.form == "differences":  # sums run along rows, over the points of bags
+    single = layout.chunk == 1 and layout.one_chunk_per_bag and layout.mesh is None
+    if single or layout.form == "differences":  # sums run along rows, over the points of bags
         n_devices = 1 if layout.mesh is None else layout.mesh.size
         queries = layout_points(x, row_tiles=n_devices, form=layout.form)
         return between_bags(kernel, queries, layout, dtype=dtype)
@@ -161,6 +174,10 @@ def _radial_forward(
 ) -> tuple[Array, tuple]:
     moving = any(each.perturbed for each in jax.tree.leaves([(t.left, t.right) for t in terms]))
     terms, rows, cols = jax.tree.map(lambda primal: primal.value, (terms, rows, cols))
+    if _are_points(rows, cols) and not moving:
+        pairs = [_of_pairs(t.scaled(dtype), rows, cols) for t in terms]
+        value = _weighted(terms, [own for own, *_ in pairs])
+        return value, (terms, rows, cols, pairs)
     if moving or not _is_cheap(terms, rows, cols):
         sums = [_radial(dtype, (replace(t, variance=jnp.ones(())),), rows, cols) for t in terms]
         value = _weighted(terms, sums)
@@ -193,8 +210,12 @@ def _is_cheap(terms: tuple[Term, ...], rows: Layout, cols: Layout | None) -> boo
 
 def _radial_backward(dtype: Any, saved: tuple, cotangent: Array) -> tuple:
     terms, rows, cols, sums = saved
+    if isinstance(sums[0], tuple):
+        along = [_along(cotangent, t, *pairs) for t, pairs in zip(terms, sums, strict=True)]
+        return tuple(map(_by_numbers, terms, along)), None, None
     if sums[0].ndim == 3:
-        return tuple(map(partial(_by_numbers, cotangent), terms, sums)), None, None
+        along = [jnp.tensordot(own, cotangent, 2) for own in sums]
+        return tuple(map(_by_numbers, terms, along)), None, None
     back = partial(_by_all, dtype, rows, cols, cotangent)
     return tuple(map(back, terms, sums)), None, None
 
@@ -202,9 +223,8 @@ def _radial_backward(dtype: Any, saved: tuple, cotangent: Array) -> tuple:
 _radial.defvjp(_radial_forward, _radial_backward, symbolic_zeros=True)
 
 
-def _by_numbers(cotangent: Array, term: Term, sums: Array) -> Term:
-    """The gradient by the numbers of a term, from the bag means of its derivatives."""
-    along = jnp.tensordot(sums, cotangent, 2)
+def _by_numbers(term: Term, along: Array) -> Term:
+    """The gradient by the numbers of a term, from its :func:`tile_derivatives` along it."""
     scales, shapes, at = [], [], 1
     for scale, shape, profile in zip(term.scales, term.shapes, term.profiles, strict=True):
         by_log = -2.0 * term.variance * along[at : at + scale.size]
@@ -217,6 +237,44 @@ def _by_numbers(cotangent: Array, term: Term, sums: Array) -> Term:
     nothing: Any = None
     found = replace(term, left=nothing, right=nothing, variance=along[0])
     return replace(found, scales=tuple(scales), shapes=tuple(shapes))
+
+
+def _are_points(rows: Layout, cols: Layout | None) -> bool:
+    """Whether bags are single points, and so few that what is known of all pairs is held."""
+    other = rows if cols is None else cols
+    single = all(each.chunk == 1 and each.one_chunk_per_bag for each in (rows, other))
+    alone = rows.mesh is None and other.mesh is None and rows.form == "product"
+    return single and alone and rows.n_bags * other.n_bags <= MOST_PAIRS
+
+
+def _of_pairs(term: Scaled, rows: Layout, cols: Layout | None) -> tuple:
+    """A term of unit variance at all pairs of single points, and what its derivatives are made of.
+
+    Nothing is summed over bags, so a gradient needs as many numbers as there are values. Kept, they
+    take a fraction of the time of a sweep backwards.
+    """
+    other = rows if cols is None else cols
+    left = [u[: rows.n_bags] for u in term.left]
+    right = [u[: other.n_bags] for u in term.right]
+    every = list(map(left_operand, left)), list(map(right_operand, right))
+    squares = tile_squares(term.profiles, *every)
+    own, declines = tile_values_and_declines(term.profiles, squares, term.shapes)
+    return own, declines, left, right
+
+
+def _along(
+    cotangent: Array, term: Term, own: Array, declines: list, left: list, right: list
+) -> Array:
+    """Sums over all pairs of the derivatives of a term, each pair with its cotangent."""
+    found = [jnp.sum(cotangent * own)[None]]
+    every = zip(declines, left, right, term.sizes, strict=True)
+    for (tile, rate, by_shape), u, v, size in every:
+        h = cotangent.astype(tile.dtype) * tile
+        squares = h.sum(1) @ (u * u) + h.sum(0) @ (v * v) - 2.0 * jnp.sum(u * (h @ v), 0)
+        found.append(rate * (squares if size > 1 else jnp.sum(squares)[None]))
+        if by_shape is not None:
+            found.append(jnp.sum(cotangent * by_shape)[None])
+    return jnp.concatenate(found)
 
 
 def _by_all(

@@ -145,11 +145,8 @@ def product_slopes(
     profiles: tuple, squares: Sequence[Array], shapes: tuple
 ) -> list[tuple[Array, Array | None]]:
     """Derivatives of a product of factors by the s and the shape parameter of each."""
-    slopes = []
-    for f, profile in enumerate(profiles):
-        slope = product_values(profiles, squares, shapes, f, profile.slope)
-        slopes.append((slope, _by_shape(profiles, squares, shapes, f)))
-    return slopes
+    _, declines = tile_values_and_declines(profiles, squares, shapes)
+    return [(rate * tile, by_shape) for tile, rate, by_shape in declines]
 
 
 def _by_shape(profiles: tuple, squares: Sequence[Array], shapes: tuple, f: int) -> Array | None:
@@ -158,7 +155,8 @@ def _by_shape(profiles: tuple, squares: Sequence[Array], shapes: tuple, f: int) 
     return None if by_shape is None else product_values(profiles, squares, shapes, f, by_shape)
 
 
-def _squares(profiles: tuple, lefts: list, rights: list) -> list[Array]:
+def tile_squares(profiles: tuple, lefts: list, rights: list) -> list[Array]:
+    """Squared distances of every pair of points by factor, by matrix product."""
     return [
         _squared_distances(left, right, profile.rough)
         for profile, left, right in zip(profiles, lefts, rights, strict=True)
@@ -167,12 +165,33 @@ def _squares(profiles: tuple, lefts: list, rights: list) -> list[Array]:
 
 def tile_values(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> Array:
     """The product of all profiles at every pair of points, distances by matrix product."""
-    return product_values(profiles, _squares(profiles, lefts, rights), shapes)
+    return product_values(profiles, tile_squares(profiles, lefts, rights), shapes)
 
 
 def tile_slopes(profiles: tuple, lefts: list, rights: list, shapes: tuple) -> list:
     """The derivatives of :func:`product_slopes`, distances by matrix product."""
-    return product_slopes(profiles, _squares(profiles, lefts, rights), shapes)
+    return product_slopes(profiles, tile_squares(profiles, lefts, rights), shapes)
+
+
+def tile_values_and_declines(
+    profiles: tuple, squares: Sequence[Array], shapes: tuple
+) -> tuple[Array, list[tuple[Array, float, Array | None]]]:
+    """The product of all profiles at given squared distances, and its slopes by every factor.
+
+    These are a tile, a constant that its sums are to be multiplied with, and the slope by the shape
+    parameter. The tile is the first one itself where the profile is its own decline.
+    """
+    values = product_values(profiles, squares, shapes)
+    declines = [
+        values
+        if profile.decline is profile.value
+        else product_values(profiles, squares, shapes, f, profile.decline)
+        for f, profile in enumerate(profiles)
+    ]
+    return values, [
+        (tile, profile.rate, _by_shape(profiles, squares, shapes, f))
+        for f, (tile, profile) in enumerate(zip(declines, profiles, strict=True))
+    ]
 
 
 def tile_derivatives(
@@ -187,15 +206,12 @@ def tile_derivatives(
     itself where the profile is its own decline. Shape parameters follow. `sizes` are the numbers
     of length scales.
     """
-    squares = _squares(profiles, lefts, rights)
-    values = product_values(profiles, squares, shapes)
+    squares = tile_squares(profiles, lefts, rights)
+    values, declines = tile_values_and_declines(profiles, squares, shapes)
     tiles: list[tuple[Array, float, int | None]] = [(values, 1.0, None)]
-    for f, profile in enumerate(profiles):
-        same = profile.decline is profile.value
-        tile = values if same else product_values(profiles, squares, shapes, f, profile.decline)
+    for f, (tile, rate, by_shape) in enumerate(declines):
         tile, factor = (tile * squares[f], None) if sizes[f] == 1 else (tile, f)
-        tiles.append((tile, profile.rate, factor))
-        by_shape = _by_shape(profiles, squares, shapes, f)
+        tiles.append((tile, rate, factor))
         if by_shape is not None:
             tiles.append((by_shape, 1.0, None))
     return tiles

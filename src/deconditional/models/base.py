@@ -16,13 +16,11 @@ from gpjax.kernels.base import AbstractKernel
 from deconditional import errors
 from deconditional.bags import Bags
 from deconditional.errors import VERSION
-from deconditional.fitting.draws import log_marginal
 from deconditional.fitting.report import FitReport
 from deconditional.inference.field import Field
 from deconditional.inference.learn import Fitted, Learning, learn
 from deconditional.inference.posterior import CoarsePosterior, Gaussians, Posterior
 from deconditional.kernels.layout import Layout
-from deconditional.kernels.linalg import suitable_threads
 from deconditional.models.checks import check_bags, check_count
 from deconditional.models.data import Data
 from deconditional.models.options import BagOptions, BasisOptions
@@ -178,7 +176,8 @@ class BagModel(Savable, BagOptions):
         if labels.shape != (m,) or len(np.unique(labels)) < 2:
             raise ValueError(f"folds must divide the {m} observations into two parts or more.")
         if (families := getattr(self, "families_", None)) is not None:
-            draws = held_out_draws(fitted, families, self.bags_, labels, self.seed)
+            which = np.unique(labels, return_inverse=True)[1].ravel()
+            draws = held_out_draws(fitted, families, self.bags_, which, self.seed)
             return cast(Gaussians, draws)
         found = fitted.moments(lambda problem, _, its, __: problem.held_out(its, labels))
         return Gaussians(*found)
@@ -205,17 +204,6 @@ class BagModel(Savable, BagOptions):
             raise ValueError(f"shares must have a column for each of the {m} observations.")
         found = fitted.moments(lambda problem, _, its, __: problem.from_means(its, weights))
         return Gaussians(*found)
-
-    def log_marginal(self) -> float:
-        """Log probability of the observations with hyper-parameters integrated out.
-
-        By Laplace's approximation about the most probable ones: what models that see the same
-        observations are compared by.
-        """
-        fitted = self.check_fitted()
-        problem = fitted.problem
-        with suitable_threads(len(problem.z), problem.layout.mesh is not None):
-            return log_marginal(problem, fitted.optimum.vector)
 
     def _summary(self) -> dict[str, Any]:
         return {"observations": len(self.check_fitted().z), "bags": repr(self.bags_)}

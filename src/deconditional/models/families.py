@@ -16,7 +16,12 @@ import numpy as np
 from deconditional.bags import Bags
 from deconditional.fitting.interrupts import stoppable
 from deconditional.fitting.parameters import ParameterSet, positive
-from deconditional.inference.laplace import SETTLED, FamilyProblem, settle, settled, solution_of
+from deconditional.inference.laplace import (
+    SETTLED,
+    FamilyProblem,
+    settled,
+    solution_of,
+)
 from deconditional.inference.learn import (
     Fitted,
     Learning,
@@ -79,9 +84,9 @@ def fit_sources(
 ) -> Any:
     """The model, fitted to sources; draws are shared out among `others`, data of the first source.
 
-    A variational fit takes expectations under the solution of the last round; it ends where the
-    evidence changes no more. Where there are many points, hyper-parameters are learnt from a few of
-    every bag that stand for it, and the posterior is that of all points.
+    A variational fit takes expectations under the solution of the last round. Where there are many
+    points, hyper-parameters are learnt from a few of every bag that stand for it, and the posterior
+    is that of all points.
     """
     began = time.perf_counter()
     tasks = [each.task for each in sources]
@@ -124,17 +129,27 @@ def _points(model: Any, each: Given) -> Bags:
 def _in_rounds(
     problem: Any, how: Learning, at: Callable[[int], CheckpointPart], others: Sequence[Measurements]
 ) -> tuple[Fitted, int]:
-    """What was learnt, and in how many fits."""
+    """What was learnt, and in how many fits.
+
+    The first is about crude rates, and need not be exact. It is over where the evidence stays as
+    the problem moves to its own solution.
+    """
     first = replace(how, method="map", method_options=None)
     if how.climb or not problem.variational:
         return learn(problem, first if how.method == "nuts" else how, at(0)), 1
-    fitted, rounds, evaluations, settled = learn(problem, first, at(0)), 1, 0, False
-    while rounds < ROUNDS and not settled and not fitted.interrupted:
-        before, evaluations = fitted.optimum, evaluations + fitted.optimum.evaluations
-        problem = settle(problem, before.vector)
+    rounds, evaluations, roughly = 1, 0, replace(first, tolerance=0.1 * SETTLED)
+    fitted = learn(problem, roughly, at(0))
+    while not fitted.interrupted:
+        before, begun = fitted.optimum, (fitted.pieces[0], fitted.fields[0])
+        problem, pieces, field = settled(problem, before.vector, FamilyProblem.solve, begun)
+        fitted = replace(fitted, problems=(problem,), pieces=(pieces,), fields=(field,))
+        moved = abs(float(field.log_evidence - begun[1].log_evidence))
+        is_settled = rounds > 1 and moved < SETTLED
+        if is_settled or rounds == ROUNDS or not problem.parameters.size:
+            break
         again = replace(first, n_restarts=0, starts=(before.vector,))
+        evaluations += before.evaluations
         fitted, rounds = learn(problem, again, at(rounds)), rounds + 1
-        settled = abs(fitted.optimum.log_posterior - before.log_posterior) < SETTLED
     if how.method == "draws" and not fitted.interrupted:
         every = [_seeing(problem, *map(jnp.asarray, each)) for each in others]
         fitted = averaged(fitted, how, every)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +34,7 @@ from deconditional.models.base import BagModel, learning, stages
 from deconditional.models.cautions import of_pseudo_targets
 from deconditional.models.data import Data
 from deconditional.models.families import families_asked
-from deconditional.models.mediated_rates import check_linked, fit_rates
+from deconditional.models.mediated_rates import check_linked, fit_rates, held_out_beside
 from deconditional.models.mediator_checks import PRIOR_IS_LEFT
 from deconditional.models.options import BasisOptions
 from deconditional.models.problems import problem_parts
@@ -266,10 +266,14 @@ class MediatedGP(BagModel):
     def predict_held_out(self, folds: npt.ArrayLike) -> Gaussians:
         """Every observation as those of the other folds predict it, by the regression.
 
-        See :meth:`BaggGP.predict_held_out`.
+        See :meth:`BaggGP.predict_held_out`. Of a list of sources, observations of the others are
+        predicted by the field, beside what the mediators of the first one measure.
         """
-        self.check_fitted()
-        return self.regressor_.predict_held_out(folds)
+        fitted = self.check_fitted()
+        others = getattr(fitted.problem, "sources", ())[1:]
+        if not others:
+            return self.regressor_.predict_held_out(folds)
+        return cast(Gaussians, held_out_beside(self, fitted, np.asarray(folds)))
 
     @property
     def trend_of_mediators(self) -> str | tuple[int, ...]:

@@ -18,9 +18,12 @@ from typing import Any
 import numpy as np
 
 from deconditional.errors import DegenerateFitWarning
+from deconditional.inference.learn import Fitted
+from deconditional.inference.rate_posterior import BagDraws
 from deconditional.models.bagg import BaggGP
 from deconditional.models.families import check_options, fit_sources
 from deconditional.models.options import BagOptions
+from deconditional.models.rates import KEPT, held_out_draws
 from deconditional.models.regression import Unmatched
 from deconditional.models.sources import Given
 from deconditional.models.vbagg import VBagg
@@ -81,6 +84,38 @@ def fit_rates(
     fit_sources(field, [links, *sources[1:]], part, drawn, **of_kernel)
     field.families_ = tuple(each.family for each in sources)
     return field, regressor, measured
+
+
+def held_out_beside(model: Any, fitted: Fitted, folds: np.ndarray) -> BagDraws:
+    """Draws of all observations, noise included, from those of the other folds.
+
+    Those of the first source are predicted by the regression. The others are by the field, whose
+    links stay: of one source, an observation that is not that of any bag moves them next to
+    nothing.
+    """
+    first, links = len(model.regressor_.fitted_.z), len(fitted.problem.sources[0].y)
+    m = first + len(fitted.z) - links
+    if folds.shape != (m,) or min(len(np.unique(f)) for f in (folds, folds[:first])) < 2:
+        raise ValueError(
+            f"folds must divide the {m} observations of all sources, and the {first} of the first "
+            "one, into two parts or more."
+        )
+    labels = np.unique(folds, return_inverse=True)[1].ravel()
+    of_field = np.concatenate([np.full(links, KEPT), labels[first:]])
+    bags, seed = model.bags_, model.seed
+    beside = held_out_draws(fitted, model.families_, bags, of_field, seed).values[:, links:]
+    own = model.regressor_.predict_held_out(labels[:first])
+    return BagDraws(np.concatenate([_drawn(own, len(beside), seed), beside], axis=1))
+
+
+def _drawn(found: Any, n: int, seed: int) -> np.ndarray:
+    """Draws of what is predicted, one observation apart from another."""
+    if isinstance(found, BagDraws):
+        return found.values
+    rng, (k, m) = np.random.default_rng(seed), found.component_means.shape
+    which = rng.integers(k, size=n)
+    spread = np.sqrt(found.component_variances[which])
+    return found.component_means[which] + spread * rng.normal(size=(n, m))
 
 
 def _regression(

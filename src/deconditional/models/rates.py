@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from deconditional.bags import Bags
-from deconditional.inference.laplace import JointProblem, settle, solution_of
+from deconditional.inference.laplace import JointProblem, settled, solution_of
 from deconditional.inference.learn import Fitted, solved_at
 from deconditional.inference.point_effects import point_effects
 from deconditional.inference.posterior import Posterior
@@ -36,6 +36,9 @@ BLOCK = 2**22
 
 HELD_OUT_DRAWS = 1_000
 """Draws of every observation that is held out."""
+
+KEPT = -1
+"""The fold of observations that are never held out."""
 
 
 def asked_points(x: npt.ArrayLike, d: int, n_tasks: int | None, task: int | None) -> np.ndarray:
@@ -248,7 +251,7 @@ def held_out_draws(
 
     Each fold is a solution of its own: those of its observations count for nothing in the
     likelihood, so that shapes stay and one compilation serves all folds. `bags` are those of all
-    sources, one after another.
+    sources, one after another. What has the fold :data:`KEPT` is not predicted.
     """
     sources = fitted.problem.sources
     if isinstance(fitted.problem, JointProblem):
@@ -262,8 +265,8 @@ def held_out_draws(
         )
     ends = np.cumsum([len(seen.y) for seen in sources])
     first = np.cumsum([0, *(seen.layout.n_bags for seen in sources)])
-    values = np.empty((HELD_OUT_DRAWS, len(folds)))
-    for fold in np.unique(folds):
+    values = np.zeros((HELD_OUT_DRAWS, len(folds)))
+    for fold in np.setdiff1d(folds, [KEPT]):
         out = folds == fold
         rest = _without(fitted, np.split(out, ends[:-1]))
         for k, own in enumerate(np.split(np.arange(len(folds)), ends[:-1])):
@@ -283,7 +286,7 @@ def _without(fitted: Fitted, out: list[np.ndarray]) -> Fitted:
 
     def solve(problem: Any, vector: Any) -> Any:
         if problem.variational:
-            problem = settle(problem, vector, solution_of)
+            return settled(problem, vector, solution_of)[1:]
         return solution_of(problem, vector)
 
     every = {id(problem): held(problem) for problem in fitted.problems}

@@ -167,11 +167,13 @@ def encoded(dataset: xr.Dataset) -> xr.Dataset:
 def bands(dataset: xr.Dataset) -> xr.Dataset:
     """Fields of a result as bands of a raster, rows from the north; raises where they are none.
 
-    Quantiles and samples are a band each.
+    Quantiles and samples are a band each; a mean that is a rate is one, by that name.
     """
     import rioxarray  # noqa: F401  (gives datasets their .rio)
 
-    about = dataset["mean"]
+    if "rate" in dataset:
+        dataset = dataset.drop_vars("rate").rename(mean="rate")
+    about = dataset["rate" if "rate" in dataset else "mean"]
     dims = list(about.dims)
     if len(dims) == 3 and about.sizes[dims[0]] == 1:
         dataset, dims = dataset.isel({dims[0]: 0}), dims[1:]
