@@ -1,7 +1,6 @@
 """Mixtures of models: weights against quadrature, answers against sums over their parts."""
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ xr = pytest.importorskip("xarray")
 pytest.importorskip("cf_xarray")
 
 from deconditional.fields.mixture import DRAWS, Mixture, mixed, stacked_weights  # noqa: E402
-from deconditional.fields.recipes import MOST_AVERAGED  # noqa: E402
 from deconditional.fields.validation import MIXTURE, Predicted, Tried, compared  # noqa: E402
 
 
@@ -117,13 +115,12 @@ def test_a_saved_mixture_answers_the_same(asked, tmp_path):
         downscaler.using("cmp")
 
 
-def test_hyper_parameters_of_few_observations_are_averaged(asked):
+def test_hyper_parameters_of_few_cells_are_averaged(asked, monkeypatch):
     pairing, plain = asked[1].pairing_, dc.Downscaler("target", ["known"])
-    many = replace(pairing, z=np.zeros(MOST_AVERAGED + 1))
-    for recipe, method in (
-        (plain.recipe(pairing), "draws"),
-        (plain.recipe(pairing, sampled=True), "map"),
-        (plain.recipe(many), "map"),
-    ):
+    few, sample = plain.recipe(pairing), plain.recipe(pairing, sampled=True)
+    n_cells = len(np.unique(pairing.observed_cell))
+    monkeypatch.setattr("deconditional.fields.options.MOST_AVERAGED", n_cells - 1)
+    many = plain.recipe(pairing)
+    for recipe, method in ((few, "draws"), (sample, "map"), (many, "map")):
         assert recipe.estimator("kriging", matched=True).method == method
         assert recipe.estimator("bagg-gp", matched=True).method == method

@@ -78,6 +78,15 @@ def test_rasters_become_variables_of_their_names(folder):
     assert not grid.frame.spherical and grid.frame.known
 
 
+@pytest.mark.parametrize("first", ["elevation", "slope"])
+def test_rasters_of_which_one_has_no_crs_are_refused(folder, first):
+    known, bare = open_fine([str(folder / f) for f in ("elevation.tif", "slope.tif")])
+    bare = bare.drop_vars("spatial_ref")
+    both = [known, bare] if first == "elevation" else [bare, known]
+    with pytest.raises(UsageError, match="with slope has no CRS, and that with elevation has one"):
+        together(both)
+
+
 def test_amounts_of_another_grid_are_shared_out(folder):
     """Where the goal covers all, the total is kept; means of a constant are that constant."""
     elevation, people = open_fine([str(folder / f) for f in ("elevation.tif", "people.tif")])

@@ -47,6 +47,14 @@ def together(
         if twice:
             raise UsageError(f"two of the fine datasets have a variable {twice[0]!r}; drop one.")
         grid = find_grid(each, names, "fine")
+        if grid.frame.known != goal.frame.known:
+            one, other = ", ".join(names), ", ".join(_fields(first))
+            without, within = (other, one) if grid.frame.known else (one, other)
+            raise UsageError(
+                f"the fine data with {without} has no CRS, and that with {within} has one, so it "
+                "is not known how they lie on each other; name it, as in ds.rio.write_crs('EPSG:"
+                "32633')."
+            )
         if grid.same_as(goal) and grid.spatial == goal.spatial:
             first = first.merge(each[names].drop_vars(set(each.coords)), join="exact")
             continue
