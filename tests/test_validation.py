@@ -67,8 +67,7 @@ def partly():
 
 @pytest.mark.parametrize("folds", [2, 5, 12])
 def test_folds_divide_the_observations_evenly(folds):
-    region = {"extent": (30, 60, 0, 60), "projected": True}
-    fields = synthetic_fields(48, 64, **region)
+    fields = projected_fields(48, 64, extent=(30, 60, 0, 60))
     data = split_cells(fields, *ROLES, block=4, matched=0.6)
     pairing = paired(data)
     parts = folds_of(pairing, "space", folds, seed=0)

@@ -23,15 +23,7 @@ from gpjax.kernels.base import AbstractKernel
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from deconditional.inference.field import (
-    Brief,
-    Field,
-    Moments,
-    Path,
-    PointMoments,
-    Trend,
-    square_root,
-)
+from deconditional.inference.field import Field, Moments, Path, Trend, square_root
 from deconditional.inference.moments import Conditioned, Functionals, condition
 from deconditional.inference.paths import LEAST_VARIANCE, References, chosen_waves
 from deconditional.inference.problem import BagProblem
@@ -45,9 +37,6 @@ from deconditional.kernels.sweeps import bag_cross, bag_gram, between_bags
 
 MANY = 2**32
 """Kernel values of predictions from which on it is worth compiling it once more: seconds."""
-
-FEW = 2**27
-"""Kernel values up to which to compile it takes longer than to compute it."""
 
 CHECKED = 256
 """Points that are predicted in both precisions."""
@@ -223,8 +212,7 @@ class ExactField(Field):
 
     def at(self, x: Array) -> Functionals:
         """The values of f at every row of x."""
-        cross, projection = self.regressors(x), self.conditioned.projection
-        explained = (cross.astype(projection.dtype) @ projection).astype(cross.dtype)
+        explained = self.regressors(x) @ self.conditioned.projection
         return self.conditioned.known(explained, self.trend.features(x))
 
     def regressors(self, x: Array) -> Array:
@@ -238,31 +226,23 @@ class ExactField(Field):
         cross = between_bags(self.kernel, new, self.layout, dtype=self.dtype)
         return self.conditioned.known(cross @ self.conditioned.projection, h)
 
-    def quick(self, x: np.ndarray, rounded: int) -> PointMoments:
-        """The posterior in float32, where x are many points and a check finds that as good.
+    def quick(self, x: np.ndarray, rounded: int) -> Field:
+        """The posterior in float32 tiles, where x are many points and a check finds that as good.
 
-        A tile takes two fifths of the time then, and a product half. What it costs depends on how
-        much the weights of bags magnify rounding: hardly anything by most posteriors, all digits
-        where observations have next to no noise. Tiles, means over points, lose less than products.
+        A tile takes two fifths of the time then. What it costs depends on how much the weights of
+        bags magnify rounding: hardly anything by most posteriors, all digits where observations
+        have next to no noise.
         """
         layout = self.layout if self.repeats is None else self.repeats.base
-        values = max(rounded, 1) * len(x) * len(layout.points)
-        if not rounded or values < MANY:
-            return Brief(self) if values < FEW else self
+        few = rounded * len(x) * len(layout.points) < MANY
+        if few or not rounded or self.dtype == jnp.float32:
+            return self
         some = jnp.asarray(x[np.linspace(0, len(x) - 1, min(CHECKED, len(x))).astype(int)])
-        tiles = self if self.dtype == jnp.float32 else replace(self, dtype=jnp.float32)
-        known = self.conditioned
-        single = known._replace(projection=known.projection.astype(jnp.float32))
-        mean, variance = self.moments(some)
+        single = replace(self, dtype=jnp.float32)
+        (mean, variance), (quick_mean, quick_variance) = self.moments(some), single.moments(some)
         std = jnp.sqrt(variance)
-        for field in (replace(tiles, conditioned=single), tiles):
-            if field is self:
-                break
-            quick_mean, quick_variance = field.moments(some)
-            off = jnp.maximum(jnp.abs(quick_mean - mean), jnp.abs(jnp.sqrt(quick_variance) - std))
-            if bool((off <= AS_GOOD * std).all()):
-                return field
-        return self
+        off = jnp.maximum(jnp.abs(quick_mean - mean), jnp.abs(jnp.sqrt(quick_variance) - std))
+        return single if bool((off <= AS_GOOD * std).all()) else self
 
     def combined(self, pieces: Pieces, weights: Array, shared: Array, own: Array) -> Moments:
         """Mean and covariance of combinations of the bag means, with noise of their own."""

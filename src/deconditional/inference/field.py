@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from gpjax.kernels.base import AbstractKernel
 from jaxtyping import Array, Float
 
 from deconditional.bags import Bags
-from deconditional.fitting.evaluation import quickly
 from deconditional.fitting.parameters import library
 from deconditional.inference.moments import Functionals
 from deconditional.inference.waves import Waves
@@ -115,7 +114,8 @@ class Field(eqx.Module):
     @eqx.filter_jit
     def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
         """Mean and variance of f at every row of x."""
-        return _moments(self, x)
+        at = self.at(x)
+        return at.mean, jnp.maximum(at.variance(prior_variance(self.kernel, x)), 0.0)
 
     @abstractmethod
     def quick(self, x: np.ndarray, rounded: int) -> PointMoments:
@@ -171,21 +171,6 @@ class Field(eqx.Module):
     @abstractmethod
     def jitter(self, pieces: Any) -> float:
         """Jitter that a factorisation needed, relative to the mean of the diagonal."""
-
-
-def _moments(field: Field, x: Float[Array, "m d"]) -> tuple[Array, Array]:
-    at = field.at(x)
-    return at.mean, jnp.maximum(at.variance(prior_variance(field.kernel, x)), 0.0)
-
-
-class Brief(NamedTuple):
-    """A field at points so few that compiling for speed would take longer than what it saves."""
-
-    field: Field
-
-    def moments(self, x: Float[Array, "m d"]) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-        """Mean and variance of f at every row of x."""
-        return quickly(_moments)(self.field, x)
 
 
 class Path(eqx.Module):

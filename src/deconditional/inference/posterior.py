@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,7 +22,6 @@ from deconditional.errors import SampleWarning
 from deconditional.fitting.progress import tell
 from deconditional.inference.field import Field, square_root
 from deconditional.inference.paths import MOST_FEATURES, TOLERANCE
-from deconditional.kernels.devices import answers
 from deconditional.kernels.layout import is_accelerator
 from deconditional.kernels.radial import RadialTerm, prior_variance, sum_of_products
 from deconditional.scores.distributions import Gaussians as Gaussians
@@ -32,9 +31,6 @@ BLOCK = 4096
 
 BLOCK_ON_ACCELERATOR = 16384
 """Query points per block of an accelerator, which takes many to be busy."""
-
-AT_A_TIME = 4
-"""Blocks that are predicted at a time, at most: each takes memory."""
 
 JOINT_LIMIT = 2000
 """Most query points for which samples are drawn from the full covariance by default."""
@@ -149,24 +145,18 @@ class Posterior(Joint):
         means = np.empty((len(self.fields), len(self.x)))
         variances = np.empty_like(means)
         first = {id(field): s for s, field in reversed(list(enumerate(self.fields)))}
-        noise, rounded = self._noise, len(first) if self.may_round else 0
-        own = ((s, self.fields[s].quick(self.x, rounded)) for s in sorted(first.values()))
-        pieces = ((s, quick, *piece) for s, quick in own for piece in blocks(self.x))
-
-        def moments(piece: tuple[int, Any, slice, Array]) -> tuple[int, int]:
-            s, quick, rows, block = piece
-            mean, variance = quick.moments(block)
-            size = rows.stop - rows.start
-            means[s, rows] = np.asarray(mean)[:size]
-            variances[s, rows] = np.asarray(variance)[:size] + noise[s]
-            return s, rows.stop
-
-        for s, stop in answers(self.fields[0], moments, pieces, AT_A_TIME):
-            tell("points", s * len(self.x) + stop, means.size)
-        if len(first) < len(means):
-            same = [first[id(field)] for field in self.fields]
-            means, variances = means[same], variances[same]
-            tell("points", means.size, means.size)
+        for s, field in enumerate(self.fields):
+            if (same := first[id(field)]) < s:
+                means[s], variances[s] = means[same], variances[same]
+                tell("points", (s + 1) * len(self.x), means.size)
+                continue
+            quick = field.quick(self.x, len(first) if self.may_round else 0)
+            for rows, block in blocks(self.x):
+                mean, variance = quick.moments(block)
+                size = rows.stop - rows.start
+                means[s, rows] = np.asarray(mean)[:size]
+                variances[s, rows] = np.asarray(variance)[:size] + self._noise[s]
+                tell("points", s * len(self.x) + rows.stop, means.size)
         return means, variances
 
     @property
