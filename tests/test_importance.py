@@ -72,6 +72,19 @@ def test_weights_make_up_for_a_skewed_posterior():
     assert abs(expected[0] / 1.5 - 1) < 0.5 * (np.exp(0.5 / 1.5) - 1)
 
 
+def test_large_problems_are_weighed_without_gradients_and_alike():
+    class Large(Density):
+        is_large = True
+
+    shapes = jnp.asarray([1.5, 6.0])
+    mode = np.log(np.asarray(shapes))
+    found, expected = (
+        weighted_draws(kind(parameters(2), shapes, "gamma"), mode)[0] for kind in (Density, Large)
+    )
+    np.testing.assert_allclose(found.vectors, expected.vectors, rtol=1e-12)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-10)
+
+
 def test_picks_spread_over_what_is_known_least():
     problem = Density(parameters(2), jnp.asarray(np.diag([1.0, 400.0])), "normal")
     found = weighted_draws(problem, np.zeros(2))[0]
